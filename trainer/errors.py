@@ -12,7 +12,7 @@ class DataError(TrainerError):
 
 
 class TaskError(TrainerError):
-    """The user's task cannot be used: its module, its function, or something that the function returned."""
+    """The user's task cannot be used: its module, its function, or the function's result is wrong."""
 
 
 class DeviceError(TrainerError):
@@ -36,7 +36,7 @@ class DamagedSnapshot(SnapshotError):
 
 
 class StaleTerm(TrainerError):
-    """A later term has begun, and this process may not commit any more."""
+    """A later term has begun, so this process may no longer commit."""
 
 
 class NonFiniteLoss(TrainerError):
@@ -44,7 +44,7 @@ class NonFiniteLoss(TrainerError):
 
 
 class StrategyError(TrainerError):
-    """The configuration asks for something that this model, device or group cannot do."""
+    """The configuration requires something that this model, device or group does not support."""
 
 
 class UnusedParameters(StrategyError):
@@ -52,7 +52,7 @@ class UnusedParameters(StrategyError):
 
 
 class OutOfMemory(TrainerError):
-    """The memory of the device or of the host is exhausted. The message begins with that of the allocator."""
+    """Device or host memory is exhausted. The message begins with the allocator's message."""
 
 
 class RankAbsent(TrainerError):

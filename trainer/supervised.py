@@ -2,15 +2,15 @@
 
     from trainer.supervised import Supervised
 
-    run = Supervised()                                      # reads its place from the environment
+    run = Supervised()                                      # configured by the environment
     state = run.restore(model=model, optimizer=optimizer)   # the newest verified snapshot, any world size
     for step in range(state.step, steps):
         ...
-        run.step(step, loss=loss)                           # progress; a snapshot when one is due; an orderly stop
+        run.step(step, loss=loss)                           # reports progress, saves due snapshots, stops in order
 
-Or with files of the script's own, torch's or not:
+Or the script writes its own files, with torch or without:
 
-    folder = run.latest()                                   # of the newest verified snapshot, or None
+    folder = run.latest()                                   # the newest verified snapshot's folder, or None
     for step in range(start, steps):
         ...
         run.step(step, loss=loss)
@@ -20,8 +20,8 @@ Or with files of the script's own, torch's or not:
         if run.should_stop:
             raise SystemExit(run.STOPPED)
 
-Outside a job nothing is restored, reported or due. Importing this takes about a millisecond and imports no torch; what
-a job needs beyond it is imported there.
+Outside a job nothing is restored, reported or due. Importing this module takes about a millisecond and imports no
+torch. What a job needs is imported only in a job.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from typing import TYPE_CHECKING, SupportsFloat
 if TYPE_CHECKING:
     from trainer.script.session import Script
 
-_JOB_DIR = "ORCHESTRATOR_JOB_DIR"  # as contract/env.py has it
+_JOB_DIR = "ORCHESTRATOR_JOB_DIR"  # contract/env.py, which would slow the import down
 
 
 @dataclass(frozen=True)
 class Restored:
-    """Where the script goes on: `step` completed steps, and the folder of the snapshot, None at the start."""
+    """Where the script continues: completed steps, and the snapshot's folder, which is None at the start."""
 
     step: int = 0
     folder: Path | None = None
 
 
 class Supervised:
-    """`steps` is the whole of them, if that is known; `interval` and `keep` default to the job's `snapshot` section.
+    """`steps` is the total number of steps, if known. `interval` and `keep` default to the job's `snapshot` section.
 
-    In a job it takes over SIGTERM, which sets `should_stop` on all ranks after the next step.
+    In a job this class handles SIGTERM: it sets `should_stop` on all ranks after the next step.
     """
 
-    STOPPED = 143  # the exit code of a script that was asked to stop, as a shell has it for SIGTERM
+    STOPPED = 143  # exit code of a script that stops on request; a shell reports the same for SIGTERM
 
     def __init__(
         self,
@@ -64,15 +64,15 @@ class Supervised:
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.should_save = False  # a snapshot is due after this step
-        self.should_stop = False  # the job is to end after this step, with exit code STOPPED
+        self.should_stop = False  # the script must end after this step, with exit code STOPPED
         self._steps, self._done = steps, 0
         self._restored: Restored | None = None
         self._registered: dict[str, object] = {}
-        self._script = _attend(environ, steps, interval, keep) if environ.get(_JOB_DIR) else None
+        self._script = _open_script(environ, steps, interval, keep) if environ.get(_JOB_DIR) else None
 
     @property
     def is_active(self) -> bool:
-        """Whether this is a job at all."""
+        """Whether the script runs in a job."""
         return self._script is not None
 
     @property
@@ -82,21 +82,21 @@ class Supervised:
 
     @property
     def saved_step(self) -> int | None:
-        """The newest step that this generation has a committed snapshot of."""
+        """The newest step of which this generation has committed a snapshot."""
         return None if self._script is None else self._script.saved_step
 
     def latest(self) -> Path | None:
-        """The folder of the newest verified snapshot of this job, or None. All ranks call it, and get the same.
+        """The folder of the job's newest verified snapshot, or None. All ranks must call it, and get the same result.
 
-        Raises SnapshotError when there are snapshots and none is whole, StaleTerm when a later generation has begun.
+        Raises SnapshotError if snapshots exist and none is intact, StaleTerm if a later generation has begun.
         """
         return self._begin().folder
 
     def restore(self, **objects: object) -> Restored:
-        """Fill models, optimizers and whatever has a state_dict from the newest verified snapshot, if there is one.
+        """Load the newest verified snapshot, if any, into models, optimizers and other objects with a state_dict.
 
-        `step` saves them when that is due. Optimizers are kept by parameter name, so that any number of ranks can go
-        on. Raises as `latest` does.
+        `step` saves the same objects when a snapshot is due. Optimizer state is stored by parameter name, so that any
+        number of ranks can continue. Raises as `latest` does.
         """
         restored, self._registered = self._begin(), objects
         if self._script is not None and restored.folder is not None and objects:
@@ -104,11 +104,11 @@ class Supervised:
         return restored
 
     def step(self, step: int, *, loss: SupportsFloat | None = None, **metrics: SupportsFloat) -> None:
-        """Report that step `step` (from 0) is done, and find out, with all ranks, what is due after it.
+        """Report that step `step` (from 0) is complete, and agree with all ranks on what is due after it.
 
-        What `restore` was given hears of it by its `step_done`, if it has one, as trainer.script.sampler's has, and is
-        saved when that is due. A stop ends the script here by SystemExit. Raises SnapshotError when the last step
-        cannot be saved, and StaleTerm.
+        The objects given to `restore` are saved if a snapshot is due, and after the last step. Those with a method
+        `step_done`, such as trainer.script.sampler's, get a call. If the objects were given and a stop is due, this
+        raises SystemExit. Raises SnapshotError if the last step cannot be saved, and StaleTerm.
         """
         self._done = step + 1
         for subject in self._registered.values():
@@ -126,14 +126,14 @@ class Supervised:
                 raise SystemExit(self.STOPPED)
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Around an evaluation: it may take longer than a step without being taken for a hang."""
+        """Enter this context for an evaluation, so that a long one does not count as a hang."""
         return nullcontext() if self._script is None else self._script.evaluating()
 
     def slot(self) -> AbstractContextManager[Path]:
-        """The folder for the snapshot of the steps so far. Every rank enters; it counts once all have left.
+        """The folder for a snapshot after the steps so far. Every rank must enter; it is committed once all have left.
 
-        A snapshot that cannot be committed is told as an event and costs nothing else. Raises StaleTerm when a later
-        generation has begun. Outside a job the folder is `./snapshots/step-<n>`, which nobody commits.
+        A snapshot that cannot be committed becomes an event, not an error. Raises StaleTerm if a later generation has
+        begun. Outside a job the folder is `./snapshots/step-<n>` and nothing is committed.
         """
         if self._script is not None:
             return self._script.slot(self._done)
@@ -148,7 +148,7 @@ class Supervised:
         return self._restored
 
 
-def _attend(environ: Mapping[str, str], steps: int | None, interval: str | None, keep: int | None) -> Script:
-    from trainer.script.session import Script  # noqa: PLC0415  # outside a job a script pays for none of it
+def _open_script(environ: Mapping[str, str], steps: int | None, interval: str | None, keep: int | None) -> Script:
+    from trainer.script.session import Script  # noqa: PLC0415  # only a job pays for the import
 
     return Script(environ, steps=steps, interval=interval, keep=keep)

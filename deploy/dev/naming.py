@@ -60,7 +60,7 @@ STORED = {
         "orchestrator/wire/history_views.py",
         "orchestrator/domain/job/rank_stacks.py",
         "orchestrator/cli/stacks.py",
-        "trainer/elastic/errands.py",
+        "trainer/elastic/agent_requests.py",
         "docs/api.md",
         "tests/",
     ),

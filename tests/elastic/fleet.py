@@ -1,4 +1,4 @@
-"""One elastic job of the bundled trainer on the nodes of a network, and its steps as the workers tell them."""
+"""One elastic job of the bundled trainer on the nodes of a network, and the steps that its workers report."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _CONFIG = {
 
 
 class NoRecovery(Exception):
-    """The group made no step in time; the text holds what the agents printed."""
+    """The group made no step in time. The text has the agents' output."""
 
 
 @dataclass
 class Fleet:
-    """Leave it by `end`, which kills what still runs. `min_nodes`: with fewer nodes no group forms."""
+    """Call `end` to kill what still runs. With fewer than `min_nodes` nodes no group forms."""
 
     network: Network
     folder: Path
@@ -45,7 +45,7 @@ class Fleet:
         open_attempt(self.folder)
 
     def start(self, node: int) -> None:
-        """Start the agent of a node; it joins the group, or forms it."""
+        """Start the agent of a node, which joins or forms the group."""
         replica = layout.replica_dir(self.folder, 1, node)
         replica.mkdir(exist_ok=True)
         flags = [
@@ -62,14 +62,14 @@ class Fleet:
         program = ["-m", "trainer", "--config", json.dumps(_CONFIG)]
         command = [sys.executable, "-m", "trainer.elastic.elasticrun", *flags, *program]
         place = {env.JOB_ID: "fleet", env.JOB_DIR: str(self.folder), env.ATTEMPT: "1", env.REPLICA: str(node)}
-        # The nodes share this machine's cores: threads that wait for each other there take a hundred times as long.
+        # The nodes share this machine's cores, on which threads that wait for each other are a hundred times slower.
         marks = {**place, env.CLAIM: "fleet", "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
         with (replica / layout.AGENT_LOG).open("ab") as log:
             command = self.network.inside(node, command)
             self.agents.append(subprocess.Popen(command, env=outer_environment() | marks, stdout=log, stderr=log))
 
     def end(self) -> None:
-        """Kill what still runs, on every node; the network is whole again then."""
+        """Kill what still runs on every node, and repair the network."""
         for node in range(self.network.count):
             self.network.kill(node)
             self.network.repair(node)
@@ -77,7 +77,10 @@ class Fleet:
             agent.wait(10)
 
     def until_world(self, size: int, *, after_s: float, steps: int = 1) -> Step:
-        """Wait until a group of so many workers has made steps since; returns the first. Raises NoRecovery."""
+        """Wait until each worker of a group of `size` has made `steps` steps after `after_s`. Raises NoRecovery.
+
+        Returns the first step that completes the group.
+        """
         deadline = time.monotonic() + _PATIENCE_S
         seen: list[Step] = []
         while time.monotonic() < deadline:
@@ -94,7 +97,7 @@ class Fleet:
         return [step for follower in self.followers.values() for step in follower.news()]
 
     def history(self) -> list[Step]:
-        """Every step told so far, in order of time."""
+        """Every step reported so far, in order of time."""
         paths = layout.attempt_dir(self.folder, 1).glob(f"replica-*/*/{layout.PROGRESS}")
         return sorted((step for path in paths for step in Follower(path).news()), key=lambda step: step.at_s)
 
@@ -104,7 +107,7 @@ class Fleet:
 
 
 def find_split(steps: list[Step]) -> str | None:
-    """Steps that an older generation made after the first of a newer one, in a sentence; None when there are none."""
+    """A sentence about a step of an older generation after the first step of a newer one. None if there is none."""
     newest: Step | None = None
     for step in steps:
         if newest is not None and step.generation < newest.generation:

@@ -1,4 +1,4 @@
-"""Real agents in a temporary run directory. Every wait has a time-out; only what was started here is killed."""
+"""Real agents in a temporary run directory. Every wait has a time-out. Only processes started here are killed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.contract import env
 from trainer.contract.exit_record import ExitRecord, parse_exit_record
 from trainer.contract.launch import LaunchPolicy, render_policy
+from trainer.elastic.health.processes import is_gone
+from trainer.elastic.records.record import Record, open_record
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
-ELASTICRUN = [sys.executable, "-m", "trainer.elastic.elasticrun"]
+STEADY, COLLECTIVE, BROKEN, STUCK = (
+    str(SCRIPTS / f"{name}.py") for name in ("steady", "collective", "broken", "stuck")
+)
+ELASTICRUN = [sys.executable, "-m", "trainer.elastic.elasticrun", "--monitor-interval=0.05"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 GUARD = [sys.executable, "-m", "trainer.elastic.guard", "--"]
+CHILD = str(ROOT / "trainer/elastic/child.py")
+TWO = "--nproc-per-node=2"
 
 
-def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 150.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"
@@ -34,17 +42,27 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs: a zombie whose parent is gone does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return not is_gone(pid)
 
 
 def signal_another_thread(pid: int, number: int) -> None:
-    """As the kernel may, where a process has threads that do not wait for anything."""
+    """Signal a thread that does not wait, as the kernel may."""
     other = next(int(each.name) for each in Path(f"/proc/{pid}/task").iterdir() if int(each.name) != pid)
     assert ctypes.CDLL(None).tgkill(pid, other, number) == 0
+
+
+def build_record(folder: Path, claim: str = "mine", replica: int = 0) -> Record:
+    record = open_record({env.JOB_DIR: str(folder), env.JOB_ID: "j", env.CLAIM: claim, env.REPLICA: str(replica)})
+    assert record is not None
+    return record
+
+
+def elasticrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run elasticrun outside a job, to its end."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
+    environ["PYTHONPATH"] = str(ROOT)
+    command = [*ELASTICRUN, *arguments]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=150, check=False)
 
 
 def free_port() -> int:
@@ -55,7 +73,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def short_tmpdir() -> Iterator[str]:
-    """For what torchrun and inductor leave in TMPDIR; a socket's path (unix(7)) has no room for pytest's folders."""
+    """A TMPDIR whose path is short enough for sockets (unix(7)), unlike pytest's folders."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         yield folder
 
@@ -78,6 +96,14 @@ class Agent:
         entries = [json.loads(line) for line in lines]
         return [entry for entry in entries if entry["generation"] == generation]
 
+    def await_steps(self, generation: int, ranks: Collection[int] = (0, 1)) -> None:
+        """Wait until each of the ranks has reported a step in the generation."""
+
+        def reported() -> bool:
+            return {entry["rank"] for entry in self.progress(generation)} >= set(ranks)
+
+        wait_for(reported, f"step of ranks {ranks} in generation {generation}")
+
     def pids(self, generation: int) -> dict[int, int]:
         """The workers of a generation by rank, once it has started."""
 
@@ -89,7 +115,7 @@ class Agent:
         self.worker_pids |= set(pids.values())
         return pids
 
-    def wait(self, timeout_s: float = 90.0) -> int:
+    def wait(self, timeout_s: float = 150.0) -> int:
         return self.process.wait(timeout_s)
 
     def exit_record(self) -> ExitRecord:
@@ -98,11 +124,6 @@ class Agent:
     def log(self, generation: int = 1, local_rank: int = 0) -> str:
         path = self.folder / f"g{generation}" / f"local-{local_rank}" / "log"
         return path.read_text() if path.exists() else ""
-
-    def say(self, line: str) -> None:
-        """As if the agent had printed it."""
-        with (self.folder.parent / "agent.log").open("a") as log:
-            log.write(f"{line}\n")
 
     def printed(self) -> str:
         return (self.folder.parent / "agent.log").read_text()
@@ -144,7 +165,7 @@ class Job:
         replica_dir = self.attempt / f"replica-{replica}"
         replica_dir.mkdir(parents=True, exist_ok=True)
         incarnation = 1 + sum(path.name.isdecimal() for path in replica_dir.iterdir())
-        # torch.compile in an earlier test of this process leaves TORCHINDUCTOR_CACHE_DIR behind.
+        # torch.compile in an earlier test of this process has set TORCHINDUCTOR_CACHE_DIR.
         mine = ("ORCHESTRATOR_", "TORCHINDUCTOR_", "TRITON_")
         environ = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
         environ |= {
@@ -175,7 +196,6 @@ def c10d(port: int, host: bool, read_timeout_s: int = 30, last_call_s: int = 1) 
     conf = f"join_timeout=60,read_timeout={read_timeout_s},last_call_timeout={last_call_s}"
     conf += ",keep_alive_interval=1,keep_alive_max_attempt=5"
     return [
-        "--monitor-interval=0.05",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint=127.0.0.1:{port}",
         "--rdzv-id=job-1-a1",

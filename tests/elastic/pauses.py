@@ -1,4 +1,4 @@
-"""Real agents with the real rendezvous, on a virtual clock, a store in memory and workers that are only counted."""
+"""Real agents with the real rendezvous, on a virtual clock, with a store in memory and fake workers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from trainer.elastic.rendezvous.rounds import Limits, Member
 from trainer.elastic.workers import ending
 from trainer.elastic.workers.workers import Meeting, Membership
 
-LOOK_S = 0.5  # of agents and of their rendezvous, longer than theirs: a look costs real time
+LOOK_S = 0.5  # of agents and rendezvous, longer than the default because each look costs real time
 _ANSWER_S = 0.002  # of the store
 _STEP_S = 0.5
-_FIRST_PID = 2**22 + 1  # proc(5): no process has a higher one
+_FIRST_PID = 2**22 + 1  # above the highest pid of a process (proc(5))
 _LOST_PEER = """\
 Traceback (most recent call last):
 RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:2000
@@ -51,7 +51,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Step:
-    """Of a whole group."""
+    """A step of a whole group."""
 
     at_s: float
     generation: int
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(eq=False)
 class Worker:
-    """The process of a worker, as the agent sees it."""
+    """A worker, with the interface of ForkedProcess."""
 
     pid: int
     node: str
@@ -89,10 +89,10 @@ class Worker:
 
 @dataclass
 class Nodes:
-    """`count` nodes of one worker each, in a group of at least `least`.
+    """`count` nodes with one worker each, in a group of at least `least`.
 
-    `breaks`: a worker that loses a peer ends, as with gloo; else it waits for ever, as with NCCL. `crashes`: none makes
-    a step.
+    `breaks`: a worker that loses a peer ends, as with gloo; otherwise it waits forever, as with NCCL. `crashes`: every
+    worker fails before its first step.
     """
 
     count: int
@@ -110,7 +110,7 @@ class Nodes:
 
     def __post_init__(self) -> None:
         self.clock = Clock([self._pause(stop, f"node-{stop.node}") for stop in self.stops])
-        # Workers are no threads of the clock: whether they are paused is asked of this one.
+        # Workers are not threads of the clock. This clock only knows when they are paused.
         self._of_workers = Clock([self._pause(each, f"node-{each.node}") for each in self.stops if each.with_workers])
         self._store = Store(self.clock, "node-0", is_gone=lambda: "node-0" in self.failures)
         self._pids = itertools.count(_FIRST_PID)
@@ -121,7 +121,7 @@ class Nodes:
 
     @property
     def survived(self) -> int:
-        """Failures that were charged to an agent."""
+        """The failures that were charged to agents."""
         return sum(each.history.failures_survived for each in self.agents.values())
 
     def run(self, seconds: float) -> None:
@@ -147,7 +147,7 @@ class Nodes:
             mine = self.agents[node] = Agent(
                 flags,
                 workers=1,
-                nursery=Crew(self, node),
+                nursery=FakeNursery(self, node),
                 membership=Membership(node=node, rendezvous=meets, meeting=Meeting("127.0.0.1", 1)),
                 record=None,
             )
@@ -201,8 +201,8 @@ class Nodes:
         return worker
 
 
-class Crew:
-    """The fork server of one agent."""
+class FakeNursery:
+    """The nursery of one agent, which starts fake workers."""
 
     server_pid = None
     imported_s, rss_bytes, spare_bytes = 0.0, 0, 0
@@ -218,7 +218,7 @@ class Crew:
 
 
 class Store:
-    """A TCPStore in the agent of one node: while that is paused, nobody is answered; once it has ended, it is lost."""
+    """A TCPStore in one node's agent. It does not answer while that is paused, and is lost once that has ended."""
 
     def __init__(self, clock: Clock, host: str, is_gone: Callable[[], bool]) -> None:
         self._clock, self._host, self._is_gone = clock, host, is_gone
@@ -253,12 +253,12 @@ class Store:
 
 @contextmanager
 def _virtual(clock: Clock) -> Iterator[None]:
-    stands: list[tuple[Any, str, object]] = [
+    replaced: list[tuple[Any, str, object]] = [
         (each, "time", clock.time) for each in (agent, awake, ending, history, rendezvous, store_thread, waits)
     ]
-    stands += [(store_thread, "queue", clock.queue), (store_thread, "threading", clock.threading)]
-    stands += [(store_thread, "Future", clock.future), (store_thread, "_LOOK_EVERY_S", LOOK_S)]
+    replaced += [(store_thread, "queue", clock.queue), (store_thread, "threading", clock.threading)]
+    replaced += [(store_thread, "Future", clock.future), (store_thread, "_LOOK_EVERY_S", LOOK_S)]
     with ExitStack() as stack:
-        for module, name, stand in stands:
-            stack.enter_context(patch.object(module, name, stand))
+        for module, name, replacement in replaced:
+            stack.enter_context(patch.object(module, name, replacement))
         yield

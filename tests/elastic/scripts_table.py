@@ -1,6 +1,6 @@
-"""Scripts as people have them: each is complete, and none was written for elasticrun.
+"""Typical scripts of users. Each is complete, and none was written for elasticrun.
 
-The tests start each by hand and as a job. A line that a script prints says what came of it.
+The tests run each outside a job and as a job, and compare the lines that it prints.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def reduce(rank=None, size=None):
     os.write(1, f"sum {int(total)}\\n".encode())
     dist.destroy_process_group()
 """
-# Python with -u writes the end of a line by itself, and several workers share what is read of them.
+# Python with -u writes the end of a line separately, and the output of several workers is mixed.
 _WHOLE_LINES = """\
 def print(*words, flush=True):
     import os
@@ -44,7 +44,7 @@ def work(rank, size, port):
 if __name__ == "__main__":
     mp.spawn(work, args=(2, find_free_port()), nprocs=2)
 """
-IGNORES_ITS_RANK = """\
+IGNORES_LOCAL_RANK = """\
 import argparse
 parser = argparse.ArgumentParser()
 parser.add_argument("--local_rank", type=int, default=0)
@@ -54,7 +54,10 @@ print("rank", parser.parse_args().local_rank, flush=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """`prints`: the lines of all workers, sorted. `not_...`: why it is not tried there, `torchrun` by hand."""
+    """`prints` has the lines of all workers, sorted. `not_...` says why the script is not run there.
+
+    `not_torchrun` is about runs outside a job.
+    """
 
     source: str
     prints: Sequence[str]
@@ -62,7 +65,7 @@ class Script:
     workers: str = "2"
     arguments: Sequence[str] = ()
     pass_local_rank: bool = False
-    flags: Sequence[str] = ()  # more of them, by hand
+    flags: Sequence[str] = ()  # further flags outside a job
     env: Mapping[str, str] = field(default_factory=dict)
     name: str = "script.py"
     stdin: str = ""
@@ -74,22 +77,22 @@ class Script:
 
     @property
     def target(self) -> str:
-        """What the launcher is to start, from the folder of `write`."""
+        """What the launcher starts, in the folder of `write`."""
         if self.run == "module":
             return ".".join(Path(self.name).with_suffix("").parts)
         return f"./{self.name}" if self.run == "command" else self.name
 
     def write(self, folder: Path) -> None:
-        """Beside it lies `reduce.py`, for scripts that start another one."""
+        """Write the script, and `reduce.py` for scripts that start another one."""
         path = folder / self.name
         path.parent.mkdir(exist_ok=True)
-        shares_its_output = path.suffix == ".py" and self.workers != "1"
-        path.write_text((_WHOLE_LINES if shares_its_output else "") + self.source)
+        shares_output = path.suffix == ".py" and self.workers != "1"
+        path.write_text((_WHOLE_LINES if shares_output else "") + self.source)
         path.chmod(0o755)
         (folder / "reduce.py").write_text(REDUCE + "reduce()\n")
 
-    def by_hand(self) -> list[str]:
-        """The arguments of elasticrun and torchrun alike."""
+    def launch_arguments(self) -> list[str]:
+        """The arguments of elasticrun or torchrun."""
         how = {"script": (), "module": ("-m",), "command": ("--no-python",)}[self.run]
         rank = ("--pass-local-rank",) if self.pass_local_rank else ()
         return [f"--nproc-per-node={self.workers}", *self.flags, *rank, *how, self.target, *self.arguments]
@@ -105,23 +108,23 @@ class Script:
 
 
 NO_SUCH_FLAG = "it has no such flag"
-_SERVED_BY_THE_AGENT = "the workers look for a store at an address where the agent serves none"
+_NO_STORE_THERE = "the workers connect to an address at which the agent serves no store"
 SCRIPTS = {
     "plain": Script(source=REDUCE + "reduce()\n", prints=["sum 2", "sum 2"]),
-    "mp.spawn with a port of its own": Script(
+    "mp.spawn at its own port": Script(
         source=REDUCE + _OWN_PORT + _SPAWN,
         prints=["sum 2", "sum 2"],
         workers="1",
-        not_torchrun=_SERVED_BY_THE_AGENT,
+        not_torchrun=_NO_STORE_THERE,
     ),
-    "mp.spawn with a port of its own, as a command": Script(
+    "mp.spawn at its own port, as a command": Script(
         source=f"#!{sys.executable}\n" + REDUCE + _OWN_PORT + _SPAWN,
         prints=["sum 2", "sum 2"],
         run="command",
         workers="1",
-        not_torchrun=_SERVED_BY_THE_AGENT,
+        not_torchrun=_NO_STORE_THERE,
     ),
-    "several workers at a port of their own": Script(
+    "several workers at their own port": Script(
         source=REDUCE + _OWN_PORT + "import pathlib, time\n"
         "port = pathlib.Path('port')\n"
         "if os.environ['RANK'] == '0':\n"
@@ -131,8 +134,8 @@ SCRIPTS = {
         "os.environ['MASTER_PORT'] = port.read_text()\n"
         "reduce()\n",
         prints=["sum 2", "sum 2"],
-        not_elasticrun=_SERVED_BY_THE_AGENT,
-        not_torchrun=_SERVED_BY_THE_AGENT,
+        not_elasticrun=_NO_STORE_THERE,
+        not_torchrun=_NO_STORE_THERE,
     ),
     "mp.spawn at the launcher's address": Script(
         source=REDUCE + "import torch.multiprocessing as mp\n"
@@ -157,7 +160,7 @@ SCRIPTS = {
         not_torchrun=NO_SUCH_FLAG,
     ),
     "--local_rank with a default": Script(
-        source=IGNORES_ITS_RANK, prints=["rank 0", "rank 1"], pass_local_rank=True, not_torchrun=NO_SUCH_FLAG
+        source=IGNORES_LOCAL_RANK, prints=["rank 0", "rank 1"], pass_local_rank=True, not_torchrun=NO_SUCH_FLAG
     ),
     "--use-env": Script(
         source="import os\nprint('rank', os.environ['LOCAL_RANK'], flush=True)\n",
@@ -174,7 +177,7 @@ SCRIPTS = {
         source="import os\nprint(os.environ['LOCAL_WORLD_SIZE'] == str(len(os.sched_getaffinity(0))), flush=True)\n",
         prints=["True"] * len(os.sched_getaffinity(0)),
         workers="cpu",
-        not_torchrun="" if os.cpu_count() == len(os.sched_getaffinity(0)) else "it counts processors it may not use",
+        not_torchrun="" if os.cpu_count() == len(os.sched_getaffinity(0)) else "it counts forbidden processors",
         not_a_job="topology.workers_per_node is a number or gpu",
     ),
     "auto": Script(
@@ -190,10 +193,10 @@ SCRIPTS = {
         prints=["done", "done"],
         not_torchrun="daemons outlive it",
     ),
-    "a folder of its own": Script(
+    "changes its folder": Script(
         source=REDUCE + "import tempfile\nos.chdir(tempfile.gettempdir())\nreduce()\n", prints=["sum 2", "sum 2"]
     ),
-    "a process group of its own": Script(
+    "changes its process group": Script(
         source=REDUCE + "if os.getpid() != os.getsid(0): os.setpgid(0, 0)\nreduce()\n", prints=["sum 2", "sum 2"]
     ),
     "spawned data loaders": Script(
@@ -216,14 +219,13 @@ SCRIPTS = {
     "no standard input": Script(
         source="import sys\nprint('read', repr(sys.stdin.read()), flush=True)\n", prints=["read ''", "read ''"]
     ),
-    "handlers of its own": Script(
+    "sets signal handlers": Script(
         source="import signal, subprocess\n"
         "signal.signal(signal.SIGTERM, lambda *_: None)\n"
         "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
         "subprocess.run(['true'])\nprint('done', flush=True)\n",
         prints=["done", "done"],
     ),
-    "os._exit(0)": Script(source="import os\nprint('bye', flush=True)\nos._exit(0)\n", prints=["bye", "bye"]),
     "os._exit(5)": Script(
         source="import os\nprint('bye', flush=True)\nos._exit(5)\n", prints=["bye"], workers="1", code=1
     ),

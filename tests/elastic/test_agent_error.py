@@ -1,4 +1,4 @@
-"""An agent that cannot start says so, as a launch failure that no other attempt fixes; one that began never does."""
+"""An exception of an agent: a launch failure if it cannot start here at all, otherwise an infrastructure failure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.harness import ROOT, SCRIPTS, Job
+from tests.elastic.harness import ROOT, STEADY, Job
 from trainer.contract.failure import FailureKind
 from trainer.elastic.agent_error import explain_exception
-
-STEADY = str(SCRIPTS / "steady.py")
 
 
 @pytest.mark.parametrize(
     "error", [ImportError("no such name"), TypeError("takes 2 arguments"), AttributeError("gone"), SyntaxError("here")]
 )
-def test_an_error_of_the_code_before_any_worker_is_a_failure_to_launch(error: Exception) -> None:
+def test_a_code_error_before_any_worker_is_a_launch_failure(error: Exception) -> None:
     failure = explain_exception(error, began=False)
     assert failure.kind is FailureKind.LAUNCH
     assert failure.message.startswith("the agent cannot start with Python 3")
@@ -25,7 +23,7 @@ def test_an_error_of_the_code_before_any_worker_is_a_failure_to_launch(error: Ex
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("the store does not answer")])
-def test_what_the_world_did_to_an_agent_may_be_tried_again(error: Exception) -> None:
+def test_an_error_of_the_machine_is_an_infrastructure_failure(error: Exception) -> None:
     assert explain_exception(error, began=False).kind is FailureKind.INFRASTRUCTURE
 
 
@@ -37,7 +35,7 @@ def test_what_the_world_did_to_an_agent_may_be_tried_again(error: Exception) -> 
     ],
     ids=["raises", "lacks what the agent needs"],
 )
-def test_an_agent_whose_torch_is_the_wrong_one_leaves_a_record_of_a_failed_launch(
+def test_an_agent_with_the_wrong_torch_writes_an_exit_record_of_a_launch_failure(
     job: Job, tmp_path: Path, torch: str, words: str
 ) -> None:
     (tmp_path / "wrong" / "torch").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Where the kernel counts its out-of-memory kills, and what a rise says of a killed worker."""
+"""The kernel's count of out-of-memory kills, and its use for the failure of a killed worker."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ V1 = "40 23 0:33 / /sys/fs/cgroup/memory rw shared:17 - cgroup cgroup rw,memory\
 CPU = "41 23 0:34 / /sys/fs/cgroup/cpu rw shared:18 - cgroup cgroup rw,cpu\n"
 
 
-def test_both_versions_count_under_one_name() -> None:
+def test_both_versions_of_cgroups_use_one_name() -> None:
     assert parse_oom_kills(EVENTS_V2) == 2
     assert parse_oom_kills(OOM_CONTROL_V1) == 4
 
 
 @pytest.mark.parametrize("text", ["", "oom 3\n", "oom_kill\n", "oom_kill x\n", "oom_kill -1\n", "oom_group_kill 3\n"])
-def test_what_does_not_count_is_unknown(text: str) -> None:
+def test_a_text_without_the_counter_is_unknown(text: str) -> None:
     assert parse_oom_kills(text) is None
 
 
@@ -38,14 +38,14 @@ def test_version_2_is_found_below_its_mount() -> None:
     assert paths("0::/system.slice/slurmstepd.scope/job_7\n", V2) == [expected]
 
 
-def test_in_a_container_the_mount_is_the_containers_own_part() -> None:
+def test_in_a_container_the_path_is_relative_to_the_mounted_part() -> None:
     mounts = V1.replace(" / /sys", " /docker/abc /sys")
     assert paths("4:memory:/docker/abc\n", mounts) == ["/sys/fs/cgroup/memory/memory.oom_control"]
     assert paths("4:memory:/docker/abc/inner\n", mounts) == ["/sys/fs/cgroup/memory/inner/memory.oom_control"]
     assert paths("4:memory:/elsewhere\n", mounts) == ["/sys/fs/cgroup/memory/memory.oom_control"]
 
 
-def test_a_hybrid_machine_is_asked_for_version_1_first() -> None:
+def test_on_a_hybrid_machine_version_1_comes_first() -> None:
     found = paths("4:cpu,memory:/a\n1:name=systemd:/a\n0::/a\n", V2 + CPU + V1)
     assert found == ["/sys/fs/cgroup/memory/a/memory.oom_control", "/sys/fs/cgroup/a/memory.events"]
 
@@ -55,7 +55,7 @@ def test_a_machine_without_cgroups_has_no_counter(cgroups: str, mounts: str) -> 
     assert paths(cgroups, mounts) == []
 
 
-def test_the_counter_is_read_where_proc_says(tmp_path: Path) -> None:
+def test_the_counter_is_read_from_the_file_that_proc_names(tmp_path: Path) -> None:
     proc, mount = tmp_path / "proc", tmp_path / "cgroup"
     (mount / "job").mkdir(parents=True)
     proc.mkdir()
@@ -66,14 +66,14 @@ def test_the_counter_is_read_where_proc_says(tmp_path: Path) -> None:
     assert read_oom_kills(proc) == 2
 
 
-def test_a_worker_killed_while_the_counter_rose_ran_out_of_memory(tmp_path: Path) -> None:
+def test_a_worker_that_was_killed_while_the_counter_rose_ran_out_of_memory(tmp_path: Path) -> None:
     for exit_code in (-9, 137):
         failure = find_failure(death(tmp_path, exit_code=exit_code), {}, oom_kills=1).failure
         assert failure.kind is FailureKind.HOST_OOM
-        assert "ran out of memory for its cgroup" in failure.message
+        assert "its cgroup ran out of memory" in failure.message
 
 
 @pytest.mark.parametrize(("exit_code", "oom_kills"), [(-9, 0), (-15, 1), (-11, 1), (1, 1)])
-def test_no_other_end_is_blamed_on_memory(tmp_path: Path, exit_code: int, oom_kills: int) -> None:
+def test_no_other_end_is_a_host_oom(tmp_path: Path, exit_code: int, oom_kills: int) -> None:
     failure = find_failure(death(tmp_path, exit_code=exit_code), {}, oom_kills=oom_kills).failure
     assert failure.kind is not FailureKind.HOST_OOM

@@ -28,7 +28,7 @@ def receive(channel: Channel, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def test_messages_come_whole_and_in_order_whatever_is_in_them(ends: tuple[Channel, Channel]) -> None:
+def test_messages_arrive_complete_and_in_order(ends: tuple[Channel, Channel]) -> None:
     one, other = ends
     sent: list[dict[str, Any]] = [{"text": "first\nsecond\r\u2028"}, {}, {"number": 7, "names": ["a", ""]}]
     for message in sent:
@@ -46,7 +46,7 @@ def test_a_message_may_be_longer_than_any_packet(ends: tuple[Channel, Channel]) 
     assert not sender.is_alive()
 
 
-def test_whoever_is_gone_is_told_from_whoever_is_silent(ends: tuple[Channel, Channel]) -> None:
+def test_a_closed_end_is_reported_after_its_last_message(ends: tuple[Channel, Channel]) -> None:
     one, other = ends
     one.send({"last": True})
     one.close()
@@ -55,7 +55,7 @@ def test_whoever_is_gone_is_told_from_whoever_is_silent(ends: tuple[Channel, Cha
     assert not other.send({})
 
 
-def test_an_end_with_words_unread_is_an_end(ends: tuple[Channel, Channel]) -> None:
+def test_an_end_that_is_closed_with_unread_messages_is_closed(ends: tuple[Channel, Channel]) -> None:
     one, other = ends
     other.send({"unread": True})
     one.close()

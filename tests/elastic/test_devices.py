@@ -1,4 +1,4 @@
-"""What an agent makes of the driver's word on GPUs. The driver here is a stand-in: these machines have none."""
+"""The agent's use of the GPU driver, with a fake driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NVMLError(Exception):
 
 
 class Driver:
-    """The part of pynvml that is asked, over GPUs whose recovery actions are given; an exception is raised."""
+    """A part of pynvml. `actions` has each GPU's recovery action, or the exception that it raises."""
 
     NVMLError = NVMLError
 
@@ -53,18 +53,18 @@ class Driver:
 
 
 @pytest.mark.parametrize(
-    ("action", "said"),
+    ("action", "problem"),
     [
         (0, None),
-        (1, "GPU 1 (GPU-1) needs a reset of the GPU, says its driver"),
-        (2, "GPU 1 (GPU-1) needs a reboot of the node, says its driver"),
+        (1, "GPU 1 (GPU-1) needs a reset of the GPU, according to its driver"),
+        (2, "GPU 1 (GPU-1) needs a reboot of the node, according to its driver"),
         (99, None),
-        (NVMLError(15), "GPU 1: NVML error 15, says its driver"),
+        (NVMLError(15), "the driver of GPU 1 reports: NVML error 15"),
         (NVMLError(3), None),
     ],
 )
-def test_a_gpu_that_its_driver_gives_up_is_named(action: int | NVMLError, said: str | None) -> None:
-    assert Devices(Driver(0, action)).find_sick(None) == said
+def test_a_lost_gpu_and_one_that_needs_a_recovery_are_named(action: int | NVMLError, problem: str | None) -> None:
+    assert Devices(Driver(0, action)).find_sick(None) == problem
 
 
 def test_only_the_gpus_of_this_job_count() -> None:
@@ -74,17 +74,17 @@ def test_only_the_gpus_of_this_job_count() -> None:
     assert devices.find_sick("0,GPU-1") is not None
 
 
-def test_the_memory_of_the_dead_is_waited_for() -> None:
+def test_the_agent_waits_until_dead_processes_hold_no_gpu_memory() -> None:
     driver = Driver(0, holders=[[7, 8], [7], [9]])
     assert Devices(driver).await_release([7, 8]) == []
     assert driver.holders == [], "others may hold memory"
 
 
-def test_the_wait_for_memory_ends() -> None:
+def test_the_wait_for_gpu_memory_has_a_limit() -> None:
     assert Devices(Driver(0, holders=[[7]] * 1000)).await_release([7], patience_s=0.03) == [7]
 
 
-def test_without_a_driver_nothing_is_known_and_nothing_in_the_way() -> None:
+def test_without_a_driver_every_check_passes() -> None:
     for nvml in (None, Driver()):
         assert Devices(nvml).find_sick(None) is None
         assert Devices(nvml).await_release([1]) == []
@@ -96,11 +96,11 @@ def test_without_a_driver_nothing_is_known_and_nothing_in_the_way() -> None:
     [
         ([[7], [8]], (40, 0), True),
         ([[7], [8]], (0, 90), False),
-        ([[], []], (0, 90), True),  # in a container no process has a name
+        ([[], []], (0, 90), True),  # a container, whose driver lists no processes
         ([[], []], (0, 0), False),
     ],
 )
-def test_a_gpu_that_computes_is_used_by_who_holds_its_memory(
+def test_a_busy_gpu_is_used_by_the_process_that_holds_its_memory(
     holders: list[list[int]], shares: tuple[int, int], is_used: bool
 ) -> None:
     assert Devices(Driver(0, 0, holders=holders, shares=shares)).are_used_by(7) is is_used

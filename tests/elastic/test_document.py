@@ -1,4 +1,4 @@
-"""The document that agents share, over a real store, with other agents' calls between any two calls of one agent."""
+"""The shared document over a real store, with other agents' calls between any two calls of one agent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.elastic.rendezvous.document import Document
 
 
 class Interleaved:
-    """A view of the store in which somebody else may act before each call."""
+    """A view of the store in which other agents may act before each call."""
 
     def __init__(self, store: HashStore, meanwhile: Callable[[], None]) -> None:
         self._store, self._meanwhile = store, meanwhile
@@ -32,10 +32,10 @@ class Interleaved:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12))
-def test_no_agent_misses_a_change_or_undoes_one_whatever_comes_between_two_calls(seed: int, turns: int) -> None:
+def test_no_agent_misses_or_undoes_a_change_of_another_agent(seed: int, turns: int) -> None:
     draw, store = random.Random(seed), HashStore()
     written: Counter[str] = Counter()
-    level = 0  # that of the agent in whose call we are; only those above it are idle
+    level = 0  # the agent whose call runs; only agents above it are idle
 
     def act(agent: int) -> None:
         if draw.random() < 0.5:
@@ -56,5 +56,5 @@ def test_no_agent_misses_a_change_or_undoes_one_whatever_comes_between_two_calls
     documents.extend(Document(Interleaved(store, meanwhile), "run") for _ in "abc")  # type: ignore[arg-type]
     for _ in range(turns):
         act(0)
-    level = len(documents)  # from here on nobody acts
+    level = len(documents)  # no agent acts any more
     assert [Counter(document.refresh().reason) for document in documents] == [written] * 3

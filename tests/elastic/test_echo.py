@@ -1,4 +1,4 @@
-"""What workers write is printed once more, whole lines, each with whose it is."""
+"""The workers' logs are printed line by line, each with a mark that names its worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lines(printed: list[bytes]) -> list[tuple[Writer, bytes]]:
     return [each for each in found if each is not None]
 
 
-def test_whole_lines_are_printed_once_with_their_writer_and_the_rest_at_the_end(tmp_path: Path) -> None:
+def test_complete_lines_are_printed_once_and_an_incomplete_one_at_the_end(tmp_path: Path) -> None:
     printed: list[bytes] = []
     echo = Echo(tmp_path, printed.append)
     log(tmp_path, 1, 1, 0, "one\ntw")
@@ -40,7 +40,7 @@ def test_whole_lines_are_printed_once_with_their_writer_and_the_rest_at_the_end(
     assert lines(printed)[3:] == [(zero, b"three")]
 
 
-def test_a_log_that_was_cut_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_truncated_log_is_read_from_its_beginning(tmp_path: Path) -> None:
     printed: list[bytes] = []
     echo = Echo(tmp_path, printed.append)
     log(tmp_path, 1, 1, 0, "a long line of the first half\n")
@@ -50,15 +50,15 @@ def test_a_log_that_was_cut_is_read_from_its_beginning(tmp_path: Path) -> None:
     assert [text for _, text in lines(printed)] == [b"a long line of the first half", b"new"]
 
 
-def test_only_the_newest_life_and_generations_are_looked_at(tmp_path: Path) -> None:
+def test_only_the_newest_generations_of_the_newest_incarnation_are_printed(tmp_path: Path) -> None:
     for incarnation, generation in ((1, 9), (2, 1), (2, 9), (2, 10)):
         log(tmp_path, incarnation, generation, 0, "x\n")
-    (tmp_path / "agent.log").write_text("none of a worker's\n")
+    (tmp_path / "agent.log").write_text("not of a worker\n")
     assert [writer for writer, _ in find_logs(tmp_path)] == [Writer(2, 9, 0), Writer(2, 10, 0)]
     assert list(find_logs(tmp_path / "missing")) == []
 
 
-def test_a_line_without_end_is_taken_in_pieces_and_what_is_too_far_behind_is_left_out(
+def test_a_very_long_line_is_printed_in_pieces_and_old_output_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(echo, "_MOST_BYTES", 64)
@@ -73,11 +73,11 @@ def test_a_line_without_end_is_taken_in_pieces_and_what_is_too_far_behind_is_lef
     log(tmp_path, 1, 1, 0, "y" * 1000 + "\n")
     while echoing.look():
         pass
-    assert b"bytes are left out here)" in b"".join(printed)
+    assert b"bytes are skipped here)" in b"".join(printed)
     assert lines(printed)[-1][1].endswith(b"y")
 
 
-def test_it_prints_while_workers_run_and_all_of_it_before_it_is_closed(tmp_path: Path) -> None:
+def test_closing_prints_all_output(tmp_path: Path) -> None:
     printed: list[bytes] = []
     echo = Echo(tmp_path, printed.append)
     echo.start()

@@ -1,4 +1,4 @@
-"""A node that cannot carry workers for a while: the restart waits, and costs nothing."""
+"""A node that cannot run workers for a while: the restart waits for it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.harness import SCRIPTS, Job, wait_for
+from tests.elastic.harness import STEADY, Job, wait_for
 from trainer.contract.failure import FailureKind
-from trainer.elastic.health.fitness import Unfit, await_fitness, find_full_disk, find_want_of_memory
+from trainer.elastic.health.fitness import Unfit, await_fitness, find_full_disk, find_memory_shortage
 from trainer.elastic.health.postmortem import Death, find_failure
-
-FAST = "--monitor-interval=0.05"
 
 
 def fill(folder: Path) -> Path:
@@ -31,13 +29,14 @@ def fill(folder: Path) -> Path:
 def test_a_restart_waits_while_the_disk_is_full(small_disk: Path, tmp_path: Path) -> None:
     job = Job(small_disk / "job-1")
     try:
-        agent = job.policy(max_restarts=1).start(FAST, str(SCRIPTS / "steady.py"), str(tmp_path / "finish"))
+        agent = job.policy(max_restarts=1).start(STEADY, str(tmp_path / "finish"))
         pid = agent.pids(1)[0]
         wait_for(lambda: agent.progress(1), "first step")
-        agent.say("a line of the log has its page before the disk is full")
+        with (agent.folder.parent / "agent.log").open("a") as log:
+            log.write("so that the log has a page before the disk is full\n")
         ballast = fill(small_disk)
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: "waiting, " in agent.printed(), "word that it waits")
+        wait_for(lambda: "waiting: " in agent.printed(), "message that the agent waits")
         assert agent.process.poll() is None
         assert len(agent.events("generation.started")) == 1
         ballast.unlink()
@@ -51,7 +50,7 @@ def test_a_restart_waits_while_the_disk_is_full(small_disk: Path, tmp_path: Path
         job.end()
 
 
-def test_a_worker_that_could_not_write_why_it_failed_failed_of_the_disk(small_disk: Path) -> None:
+def test_a_failure_without_output_on_a_full_disk_is_a_storage_failure(small_disk: Path) -> None:
     fill(small_disk)
     death = Death(rank=0, local_rank=0, exit_code=1, folder=small_disk / "g1" / "local-0")
     failure = find_failure(death, {}).failure
@@ -59,11 +58,11 @@ def test_a_worker_that_could_not_write_why_it_failed_failed_of_the_disk(small_di
     assert "No space left on device" in failure.message
 
 
-def test_a_folder_that_the_file_system_cannot_tell_of_is_not_full(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_read_does_not_count_as_full(tmp_path: Path) -> None:
     assert find_full_disk(tmp_path / ("x" * 1000) / "y") is None
 
 
-def test_patience_ends_with_a_named_reason(small_disk: Path) -> None:
+def test_a_node_that_stays_unfit_raises_unfit_with_the_reason(small_disk: Path) -> None:
     fill(small_disk)
     assert find_full_disk(small_disk) is not None
     with pytest.raises(Unfit, match="No space left on device") as caught:
@@ -71,7 +70,7 @@ def test_patience_ends_with_a_named_reason(small_disk: Path) -> None:
     assert caught.value.failure.kind is FailureKind.STORAGE
 
 
-def test_a_fit_node_waits_for_nothing_and_keeps_no_litter(tmp_path: Path) -> None:
+def test_a_fit_node_does_not_wait_and_leaves_no_file(tmp_path: Path) -> None:
     assert await_fitness(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
@@ -86,5 +85,5 @@ def test_a_fit_node_waits_for_nothing_and_keeps_no_litter(tmp_path: Path) -> Non
         ("", True),
     ],
 )
-def test_want_of_memory(meminfo: str, fit: bool) -> None:
-    assert (find_want_of_memory(meminfo) is None) == fit
+def test_a_memory_shortage_is_less_than_one_percent(meminfo: str, fit: bool) -> None:
+    assert (find_memory_shortage(meminfo) is None) == fit

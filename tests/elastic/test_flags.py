@@ -1,4 +1,4 @@
-"""torchrun's flags and variables, beside torchrun's own parser."""
+"""torchrun's flags and variables, compared with torchrun's own parser."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def torchrun(*argv: str) -> Namespace:
         ([], "workers", "nproc_per_node"),
     ],
 )
-def test_a_flag_means_what_it_means_to_torchrun(argv: list[str], field: str, theirs: str) -> None:
+def test_a_flag_means_the_same_as_for_torchrun(argv: list[str], field: str, theirs: str) -> None:
     if theirs == "virtual_local_rank" and not hasattr(torchrun(), theirs):
-        pytest.skip("torchrun of this torch has no --virtual-local-rank, as that of 2.8")
+        pytest.skip("torchrun of this torch has no --virtual-local-rank")
     assert getattr(parse(*argv), field) == getattr(torchrun(*argv), theirs)
 
 
-def test_no_flag_of_torchrun_is_unknown() -> None:
+def test_every_flag_of_torchrun_is_known() -> None:
     for action in get_args_parser()._actions:
         if action.dest in ("help", "training_script", "training_script_args"):
             continue
@@ -60,7 +60,7 @@ def test_no_flag_of_torchrun_is_unknown() -> None:
 
 
 def refusal_of(*argv: str) -> str | None:
-    """The sentence, which names the flag; a flag that nobody knows would raise SystemExit."""
+    """The refusal, which names the flag. An unknown flag would raise SystemExit."""
     try:
         parse(*argv)
     except ValueError as refusal:
@@ -68,14 +68,14 @@ def refusal_of(*argv: str) -> str | None:
     return None
 
 
-def test_a_variable_stands_for_a_flag_and_the_flag_overrides_it() -> None:
+def test_a_variable_sets_a_flag_and_the_flag_overrides_it() -> None:
     assert parse(PET_MAX_RESTARTS="4").max_restarts == 4
     assert parse("--max-restarts=1", PET_MAX_RESTARTS="4").max_restarts == 1
     assert parse(PET_STANDALONE="1", PET_NPROC_PER_NODE="2").workers == "2"
 
 
 @pytest.mark.parametrize(("text", "is_on"), [("1", True), ("2", True), ("0", False), ("", False)])
-def test_the_variable_of_a_switch_is_a_number_as_to_torchrun(text: str, is_on: bool) -> None:
+def test_the_variable_of_a_switch_is_a_number_as_for_torchrun(text: str, is_on: bool) -> None:
     assert parse(PET_VIRTUAL_LOCAL_RANK=text).virtual_local_rank is is_on
     with pytest.raises(ValueError, match="PET_STANDALONE"):
         parse(PET_STANDALONE="yes")
@@ -95,14 +95,14 @@ def test_an_endpoint_may_be_an_ipv6_address(endpoint: str, place: tuple[str, int
     assert parse_endpoint(endpoint, default_port=7) == place
 
 
-def test_the_command_is_that_of_one_worker() -> None:
+def test_the_command_of_one_worker() -> None:
     assert parse().command == (sys.executable, "-u", "script.py", "--lr", "1")
     assert parse("-m").command == (sys.executable, "-u", "-m", "script.py", "--lr", "1")
     assert parse("--no-python").command == ("script.py", "--lr", "1")
     assert parse(PYTHON_EXEC="/opt/python").command[0] == "/opt/python"
 
 
-def test_pass_local_rank_gives_each_worker_its_own() -> None:
+def test_pass_local_rank_gives_each_worker_its_local_rank() -> None:
     command = parse("--pass-local-rank").command
     assert substitute(command, 3) == [sys.executable, "-u", "script.py", "--local-rank=3", "--lr", "1"]
 
@@ -157,6 +157,6 @@ def test_nodes_and_endpoints() -> None:
         (["--rdzv-conf=is_host=maybe"], "is_host"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(argv: list[str], word: str) -> None:
+def test_an_invalid_value_is_refused_with_the_name_of_its_flag(argv: list[str], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         parse(*argv)

@@ -1,11 +1,11 @@
-"""A group that forms again: restarted in place, shrunk or grown."""
+"""The change from one worker group to the next: restarted in place, shrunk or grown."""
 
 from __future__ import annotations
 
 import pytest
 
 from trainer.contract.exit_record import EventKind
-from trainer.elastic.rendezvous.formation import Formation, describe_change, tell_change
+from trainer.elastic.rendezvous.formation import Formation, classify_change, describe_restart
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,10 @@ from trainer.elastic.rendezvous.formation import Formation, describe_change, tel
         (3, EventKind.GROUP_GREW, "grow", "from 4 to 6 workers"),
     ],
 )
-def test_a_change_is_told_by_its_nodes(nodes: int, kind: EventKind, rung: str, words: str) -> None:
+def test_a_change_is_classified_by_the_number_of_nodes(nodes: int, kind: EventKind, rung: str, words: str) -> None:
     before, now = Formation(nodes=2, world_size=4), Formation(nodes=nodes, world_size=2 * nodes)
-    assert describe_change(before, now) is kind
-    sentence, evidence = tell_change(kind, before, now, generation=7, seconds=1.25)
+    assert classify_change(before, now) is kind
+    sentence, evidence = describe_restart(kind, before, now, generation=7, seconds=1.25)
     assert words in sentence
     assert "1.25 s" in sentence
     assert evidence == {
@@ -31,8 +31,8 @@ def test_a_change_is_told_by_its_nodes(nodes: int, kind: EventKind, rung: str, w
     }
 
 
-def test_a_change_without_a_failure_says_why() -> None:
+def test_a_restart_without_a_failure_has_a_reason() -> None:
     before, now = Formation(nodes=2, world_size=4), Formation(nodes=2, world_size=4, because="the group lost host-b")
-    sentence, evidence = tell_change(EventKind.RESTARTED_IN_PLACE, before, now, generation=7, seconds=1.25)
+    sentence, evidence = describe_restart(EventKind.RESTARTED_IN_PLACE, before, now, generation=7, seconds=1.25)
     assert sentence == "workers restarted in place as generation 7 after 1.25 s: the group lost host-b"
     assert evidence["because"] == "the group lost host-b"

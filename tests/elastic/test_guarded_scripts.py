@@ -1,4 +1,4 @@
-"""What the guard does for scripts under another launcher, as elasticrun would."""
+"""The guard treats scripts under another launcher as elasticrun does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.harness import GUARD, ROOT, Job, alive, wait_for
+from tests.elastic.harness import CHILD, GUARD, TORCHRUN, Job, alive, wait_for
 
 _DAEMON = """\
 import subprocess, sys
@@ -19,10 +19,10 @@ import os, subprocess, time
 pid = subprocess.run(["sh", "-c", "true & echo $!"], capture_output=True, text=True).stdout.strip()
 while os.path.exists(f"/proc/{pid}"): time.sleep(0.01)
 """
-_ASKS = (
+_TAKES_RANK = (
     "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--local_rank', type=int, default=0)\n"
 )
-CHILD = str(ROOT / "trainer" / "elastic" / "child.py")
+LAUNCHER = [*TORCHRUN, "--no-python", sys.executable, "-I", "-S", CHILD]
 
 
 def test_a_daemon_ends_with_the_guard(job: Job, tmp_path: Path) -> None:
@@ -32,23 +32,20 @@ def test_a_daemon_ends_with_the_guard(job: Job, tmp_path: Path) -> None:
     wait_for(lambda: not alive(pid), "end of the daemon")
 
 
-def test_an_orphan_is_let_go_while_the_launcher_runs(job: Job) -> None:
+def test_an_orphan_is_reaped_while_the_launcher_runs(job: Job) -> None:
     assert job.policy().start(sys.executable, "-c", _ORPHAN, program=GUARD).wait() == 0
 
 
 @pytest.mark.long
-def test_a_guarded_script_gets_its_rank_as_it_asks_for_it_and_is_told_where_it_gets_none(
-    job: Job, tmp_path: Path
-) -> None:
+def test_a_guarded_script_gets_its_local_rank_or_advice(job: Job, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(_ASKS + "print(parser.parse_args().local_rank)")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--no-python", sys.executable, "-I", "-S", CHILD]
+    script.write_text(_TAKES_RANK + "print(parser.parse_args().local_rank)")
     passed = job.policy().start(
-        *launcher, sys.executable, "-u", str(script), "--local-rank=${local_rank}", program=GUARD
+        *LAUNCHER, sys.executable, "-u", str(script), "--local-rank=${local_rank}", program=GUARD
     )
     assert passed.wait() == 0, passed.log()
     assert "run.pass_local_rank" not in passed.printed()
-    without = job.start(*launcher, sys.executable, "-u", str(script), program=GUARD)
+    without = job.start(*LAUNCHER, sys.executable, "-u", str(script), program=GUARD)
     assert without.wait() == 0
     assert without.printed().count("run.pass_local_rank") == 1
 
@@ -56,7 +53,6 @@ def test_a_guarded_script_gets_its_rank_as_it_asks_for_it_and_is_told_where_it_g
 def test_torchrun_leaves_nothing_in_the_temporary_folder(job: Job, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--no-python", sys.executable, "-I", "-S", CHILD]
-    agent = job.policy().start(*launcher, sys.executable, "-c", "pass", program=GUARD, TMPDIR=str(temporary))
+    agent = job.policy().start(*LAUNCHER, sys.executable, "-c", "pass", program=GUARD, TMPDIR=str(temporary))
     assert agent.wait() == 0, agent.printed()
     assert list(temporary.iterdir()) == []

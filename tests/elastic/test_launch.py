@@ -1,4 +1,4 @@
-"""What an agent finds out before it starts anything."""
+"""Checks of an agent before it starts workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainer.contract.failure import FailureKind
 from trainer.elastic import launch
 
 
-def test_a_program_that_is_not_there_is_told_from_one_that_may_not_be_run(tmp_path: Path) -> None:
+def test_a_missing_program_and_one_without_permission_have_different_messages(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.touch(mode=0o644)
     cases = {"/nowhere/program": "does not exist", "no-such-program": "does not exist", str(plain): "permission denied"}
@@ -21,8 +21,8 @@ def test_a_program_that_is_not_there_is_told_from_one_that_may_not_be_run(tmp_pa
     assert launch.find_missing([str(plain)]) is None
 
 
-def test_modules_that_are_loaded_ahead_of_the_bundled_trainer_exist() -> None:
-    """One that does not costs every restart the time that spare workers were to spare it."""
+def test_modules_that_are_preloaded_for_the_bundled_trainer_exist() -> None:
+    """A missing one is only logged, and makes restarts slower."""
     assert hasattr(importlib.import_module(launch._WARMUP), "warm_up")
     for name in launch._OURS:
         assert importlib.util.find_spec(name) is not None, name

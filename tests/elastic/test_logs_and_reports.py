@@ -1,4 +1,4 @@
-"""Logs stay bounded; reports arrive once, whatever the service does."""
+"""Logs stay bounded, and each journal line is reported once, whatever the service answers."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.harness import SCRIPTS, Job, wait_for
-from tests.elastic.test_books import build_record
+from tests.elastic.harness import SCRIPTS, STEADY, Job, build_record, wait_for
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.elastic.desired import ServiceRequests
 from trainer.elastic.records.files import append_line
 from trainer.elastic.records.report import backoff_s, start_reporter
 from trainer.elastic.stop import StopRequest
-from trainer.elastic.workers.log_limit import Cut, bound_log, bound_logs, decide_cut
+from trainer.elastic.workers.log_limit import bound_log, bound_logs, find_cut
 
 END = ExitRecord(outcome=Outcome.SUCCEEDED, at="2026-01-01T00:00:00.000000Z", generation=1, restarts=0)
 
 
 class Service(ThreadingHTTPServer):
-    """Answers reports as told and keeps those that it accepted."""
+    """Keeps the reports that it accepts. `failing` is the number of reports to refuse."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
         self.accepted: list[dict[str, object]] = []
         self.tokens: set[str | None] = set()
         self.attempts: set[str | None] = set()
-        self.failing = 0  # so many more reports
+        self.failing = 0
         self.refusal = 503
         self.desired: dict[str, object] = {"state": "run"}
 
@@ -61,7 +60,7 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Keep quiet."""
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -76,12 +75,12 @@ def service() -> Iterator[Service]:
 
 
 def test_a_log_over_its_limit_keeps_the_newest_half() -> None:
-    assert decide_cut(100, 100) is None
-    assert decide_cut(101, 100) == Cut(start=51)
-    assert decide_cut(10**12, 0) is None
+    assert find_cut(100, 100) is None
+    assert find_cut(101, 100) == 51
+    assert find_cut(10**12, 0) is None
 
 
-def test_a_cut_log_begins_at_a_line_and_its_writer_goes_on(tmp_path: Path) -> None:
+def test_a_cut_log_begins_at_a_line_and_its_writer_continues(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("a") as writer:
         writer.write("".join(f"line {number:04d}\n" for number in range(100)))
@@ -94,7 +93,7 @@ def test_a_cut_log_begins_at_a_line_and_its_writer_goes_on(tmp_path: Path) -> No
     assert not bound_log(log, 500)
 
 
-def test_only_the_newest_two_of_hundreds_of_generations_are_looked_at(tmp_path: Path) -> None:
+def test_only_the_logs_of_the_newest_two_generations_are_bounded(tmp_path: Path) -> None:
     logs = [tmp_path / f"g{number}" / "local-0" / "log" for number in (8, 9, 10, 11)]
     for log in logs:
         log.parent.mkdir(parents=True)
@@ -105,7 +104,7 @@ def test_only_the_newest_two_of_hundreds_of_generations_are_looked_at(tmp_path: 
 
 @pytest.mark.long
 def test_a_chatty_workers_log_stays_bounded(job: Job) -> None:
-    agent = job.policy(log_limit_bytes=100_000).start("--monitor-interval=0.05", str(SCRIPTS / "chatty.py"))
+    agent = job.policy(log_limit_bytes=100_000).start(str(SCRIPTS / "chatty.py"))
     assert agent.wait() == 0
     folder = agent.folder / "g1" / "local-0"
     assert (folder / "log").stat().st_size + (folder / "log.1").stat().st_size < 400_000
@@ -117,10 +116,10 @@ def test_failed_reports_are_repeated_from_the_same_offsets(tmp_path: Path, servi
     service.failing = 2
     reporter = start_reporter(record, ServiceRequests(record, StopRequest()), service.environ)
     assert reporter is not None
-    for step in range(50):
-        append_line(record.incarnation_dir / "progress.jsonl", {"step": step})
-        time.sleep(0.03)
-    wait_for(lambda: len(service.taken("progress")) == 50, "all lines", 15)
+    for steps in (range(25), range(25, 50)):
+        for step in steps:
+            append_line(record.incarnation_dir / "progress.jsonl", {"step": step})
+        wait_for(lambda count=steps.stop: len(service.taken("progress")) == count, "all lines")
     reporter.close(END)
     assert [json.loads(line)["step"] for line in service.taken("progress")] == list(range(50))
     ends = [0] + [report["progress_to"] for report in service.accepted]
@@ -132,7 +131,7 @@ def test_failed_reports_are_repeated_from_the_same_offsets(tmp_path: Path, servi
     assert last["exit_record"]["outcome"] == "succeeded"
 
 
-def test_a_dead_service_costs_two_seconds_at_the_end(tmp_path: Path) -> None:
+def test_the_last_report_to_a_dead_service_is_given_up(tmp_path: Path) -> None:
     record = build_record(tmp_path)
     nobody = {"ORCHESTRATOR_REPORT_URL": "http://127.0.0.1:9/report"}
     reporter = start_reporter(record, ServiceRequests(record, StopRequest()), nobody)
@@ -142,11 +141,11 @@ def test_a_dead_service_costs_two_seconds_at_the_end(tmp_path: Path) -> None:
     assert time.monotonic() - began < 10
 
 
-def test_the_pause_between_failed_reports_grows_to_half_a_minute() -> None:
+def test_the_pause_between_failed_reports_grows_to_30_s() -> None:
     assert [backoff_s(failures) for failures in (0, 1, 2, 6, 100)] == [0.5, 1.0, 2.0, 30.0, 30.0]
 
 
-def test_an_address_that_is_not_http_is_told_and_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_is_not_http_is_logged_and_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environ = {"ORCHESTRATOR_REPORT_URL": "file:///etc/passwd"}
     record = build_record(tmp_path)
     assert start_reporter(record, ServiceRequests(record, StopRequest()), environ) is None
@@ -154,9 +153,7 @@ def test_an_address_that_is_not_http_is_told_and_ignored(tmp_path: Path, capsys:
 
 
 def test_the_answer_to_a_report_stops_the_agent(job: Job, service: Service, tmp_path: Path) -> None:
-    agent = job.policy().start(
-        "--monitor-interval=0.05", str(SCRIPTS / "steady.py"), str(tmp_path / "finish"), **service.environ
-    )
+    agent = job.policy().start(STEADY, str(tmp_path / "finish"), **service.environ)
     wait_for(lambda: service.taken("progress"), "reported progress")
     service.desired = {"state": "stop"}
     assert agent.wait(90) == 143
@@ -166,11 +163,11 @@ def test_the_answer_to_a_report_stops_the_agent(job: Job, service: Service, tmp_
 
 
 @pytest.mark.long
-def test_an_answer_reaches_the_workers_as_a_file_unless_newer_news_stands_there(job: Job, service: Service) -> None:
+def test_an_answer_is_written_to_desired_json_unless_that_is_newer(job: Job, service: Service) -> None:
     script = job.folder.parent / "script.py"
     script.write_text("import time\ntime.sleep(60)\n")
     path = job.attempt / "desired.json"
-    agent = job.policy().start("--monitor-interval=0.05", str(script), **service.environ)
+    agent = job.policy().start(str(script), **service.environ)
     service.desired = {"state": "run", "snapshot": 1, "number": 4, "from the future": True}
     wait_for(path.exists, "desired.json")
     assert json.loads(path.read_text()) == service.desired
@@ -183,45 +180,42 @@ def test_an_answer_reaches_the_workers_as_a_file_unless_newer_news_stands_there(
     agent.wait()
 
 
-def test_a_stop_that_comes_late_is_older_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, stop = build_record(tmp_path), StopRequest()
-    monkeypatch.setattr(stop, "request", lambda: setattr(stop, "requested", True))
-    requests = ServiceRequests(record, stop)
-    requests.hear({"state": "run", "number": 2})
-    requests.hear({"state": "stop", "number": 1})
-    assert not stop.requested
-    requests.hear({"state": "stop", "number": 3})
-    assert stop.requested
-
-
-class Remembered(StopRequest):
-    """Ends nothing."""
+class RecordedStop(StopRequest):
+    """Sends no signal."""
 
     def request(self) -> None:
         self.requested = True
 
 
-def test_an_agent_hears_that_its_attempt_is_over_from_the_refusal_that_says_so(
-    tmp_path: Path, service: Service
-) -> None:
-    record, stop = build_record(tmp_path), Remembered()
+def test_a_stop_with_an_older_number_is_ignored(tmp_path: Path) -> None:
+    record, stop = build_record(tmp_path), RecordedStop()
+    requests = ServiceRequests(record, stop)
+    requests.follow_answer({"state": "run", "number": 2})
+    requests.follow_answer({"state": "stop", "number": 1})
+    assert not stop.requested
+    requests.follow_answer({"state": "stop", "number": 3})
+    assert stop.requested
+
+
+def test_a_403_with_a_stop_request_stops_the_agent(tmp_path: Path, service: Service) -> None:
+    record, stop = build_record(tmp_path), RecordedStop()
     service.failing, service.refusal, service.desired = 1000, 403, {"state": "stop"}
     reporter = start_reporter(record, ServiceRequests(record, stop), service.environ)
     assert reporter is not None
-    wait_for(lambda: stop.requested, "the request to stop", 15)
+    wait_for(lambda: stop.requested, "the request to stop")
     reporter.close(END)
 
 
 @pytest.mark.parametrize(("status", "desired"), [(401, {"state": "stop"}), (503, {"state": "stop"}), (403, None)])
-def test_no_other_refusal_stops_a_training(
+def test_no_other_refusal_stops_the_agent(
     tmp_path: Path, service: Service, status: int, desired: dict[str, object] | None
 ) -> None:
-    record, stop = build_record(tmp_path), Remembered()
+    record, stop = build_record(tmp_path), RecordedStop()
     service.failing, service.refusal = 2, status
     service.desired = desired if desired is not None else "nothing"  # type: ignore[assignment]  # not an object
     reporter = start_reporter(record, ServiceRequests(record, stop), service.environ)
     assert reporter is not None
-    wait_for(lambda: service.failing == 0, "two refusals", 15)
+    wait_for(lambda: service.failing == 0, "two refusals")
     assert not stop.requested
     service.desired = {"state": "run"}
     reporter.close(END)

@@ -1,28 +1,27 @@
-"""What starts an agent on each node of a scheduler: the right command, the right addresses, and how it all ended."""
+"""The task that starts an agent on each Slurm node: command, addresses, signals, and the departure file."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.elastic.harness import alive, wait_for
 from trainer.contract import layout
 from trainer.contract.node import HEAD, LOCAL, NodeLaunch, departure_name, parse_departure, render_node_launch
 from trainer.elastic.node import find_interface, find_local_address
 from trainer.elastic.records.files import write_document
 
-TELL = "import json, os, sys; open('told', 'w').write(json.dumps([sys.argv[1:], dict(os.environ)]))"
+DUMP = "import json, os, sys; open('dump', 'w').write(json.dumps([sys.argv[1:], dict(os.environ)]))"
 
 
 class Node:
-    """A task of a step, in an attempt's folder."""
+    """A task of a Slurm step, in an attempt's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.attempt_dir = folder / "job" / "attempts" / "1"
@@ -41,15 +40,16 @@ class Node:
         command_line = [sys.executable, "-m", "trainer.elastic.node", str(self.attempt_dir)]
         return subprocess.Popen(command_line, env=given, stderr=subprocess.DEVNULL)
 
-    def told(self) -> tuple[list[str], dict[str, str]]:
-        arguments, environment = json.loads((self.workdir / "told").read_text())
+    def dump(self) -> tuple[list[str], dict[str, str]]:
+        """The agent's arguments and environment."""
+        arguments, environment = json.loads((self.workdir / "dump").read_text())
         return arguments, environment
 
-    def await_file(self, name: str) -> None:
-        deadline = time.monotonic() + 30
-        while not (self.workdir / name).exists():
-            assert time.monotonic() < deadline, name
-            time.sleep(0.02)
+    def await_start(self) -> int:
+        """The agent's pid, once it has written it."""
+        up = self.workdir / "up"
+        wait_for(lambda: up.exists() and up.read_text(), "start of the agent")
+        return int(up.read_text())
 
     def departure(self, replica: int = 1) -> object:
         path = self.attempt_dir / departure_name(replica)
@@ -61,9 +61,9 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_an_agent_gets_its_place_its_claim_and_the_addresses(node: Node) -> None:
-    assert node.start(TELL, KEY="secret", PYTHONPATH="/users/own").wait(30) == 0
-    arguments, environment = node.told()
+def test_an_agent_gets_its_replica_its_claim_and_the_addresses(node: Node) -> None:
+    assert node.start(DUMP, KEY="secret", PYTHONPATH="/users/own").wait(30) == 0
+    arguments, environment = node.dump()
     assert arguments == ["--rdzv-endpoint=127.0.0.1:20000", "--local-addr=127.0.0.1", "mine", HEAD]
     assert environment["ORCHESTRATOR_REPLICA"] == "1"
     assert environment["ORCHESTRATOR_CLAIM"] == "slurm-lab-12"
@@ -75,48 +75,41 @@ def test_an_agent_gets_its_place_its_claim_and_the_addresses(node: Node) -> None
 
 
 def test_the_first_replica_hosts_the_rendezvous(node: Node) -> None:
-    assert node.start(TELL, replica=0).wait(30) == 0
-    assert node.told()[0][-1] == "host"
+    assert node.start(DUMP, replica=0).wait(30) == 0
+    assert node.dump()[0][-1] == "host"
 
 
-def test_a_killed_agent_is_told_of(node: Node) -> None:
+def test_a_killed_agent_has_a_departure(node: Node) -> None:
     assert node.start("import os; os.kill(os.getpid(), 9)").wait(30) == 137
     assert node.departure().exit_code == -9  # type: ignore[attr-defined]
 
 
-def test_an_agent_that_another_submission_keeps_from_working_is_not(node: Node) -> None:
+def test_an_agent_whose_claim_is_refused_has_no_departure(node: Node) -> None:
     assert node.start("raise SystemExit(3)").wait(30) == 3
     assert node.departure() is None
 
 
-def test_signals_are_handed_on(node: Node) -> None:
-    code = (
-        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); "
-        "open('up', 'w'); time.sleep(60)"
-    )
-    task = node.start(code)
-    node.await_file("up")
+UP = "import os, signal, sys, time; {}; open('up', 'w').write(str(os.getpid())); time.sleep(60)"
+
+
+def test_signals_are_forwarded(node: Node) -> None:
+    task = node.start(UP.format("signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))"))
+    node.await_start()
     task.send_signal(signal.SIGTERM)
     assert task.wait(30) == 7
     assert node.departure().exit_code == 7  # type: ignore[attr-defined]
 
 
-def test_the_agent_dies_with_what_started_it(node: Node) -> None:
-    task = node.start("import os, time; open('up', 'w').write(str(os.getpid())); time.sleep(60)")
-    node.await_file("up")
-    while not (text := (node.workdir / "up").read_text()):
-        time.sleep(0.02)
+def test_the_agent_dies_with_its_task(node: Node) -> None:
+    task = node.start(UP.format("pass"))
+    pid = node.await_start()
     task.kill()
     task.wait()
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{text}").exists() and "(zombie)" not in Path(f"/proc/{text}/status").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: not alive(pid), "end of the agent")
 
 
-def test_addresses_and_interfaces_are_those_of_the_kernel() -> None:
+def test_local_addresses_and_interfaces_are_found() -> None:
     assert find_local_address("127.0.0.1") == "127.0.0.1"
     assert find_local_address("no such host, surely.invalid") is None
     assert find_interface("127.0.0.1") == "lo"
     assert find_interface("192.0.2.1") is None
-    assert socket.if_nametoindex("lo") > 0

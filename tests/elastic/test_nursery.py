@@ -1,4 +1,4 @@
-"""The agent's side of its fork server, where the server does not do what is asked."""
+"""The agent's side of the fork server, with a server that refuses, is lost, or is busy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.elastic.workers.nursery import ForkedProcess, Nursery, NurseryError
 
 
 class Scripted(Nursery):
-    """With a server that says what the test lets it."""
+    """Its server is the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Scripted(Nursery):
 
 @pytest.fixture
 def nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    # The descendants would be the tests' own.
+    # They would kill and reap the other tests' processes.
     monkeypatch.setattr("trainer.elastic.workers.nursery.end_descendants", lambda _: None)
     monkeypatch.setattr("trainer.elastic.workers.nursery.reap_orphans", lambda: None)
     made = Scripted()
@@ -37,11 +37,11 @@ def nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
     made.close()
 
 
-def test_a_refused_worker_is_over_and_nobody_waits_for_it(nursery: Scripted) -> None:
+def test_a_refused_worker_has_ended_with_code_1(nursery: Scripted) -> None:
     refused, started = nursery.order(), nursery.order()
-    nursery.server.send({"refused": refused.number, "why": "no process can be made"})
+    nursery.server.send({"refused": refused.number, "why": "cannot fork a worker"})
     nursery.server.send({"started": started.number, "pid": os.getpid(), "because": "", "spare": False})
-    with pytest.raises(NurseryError, match="no process can be made"):
+    with pytest.raises(NurseryError, match="cannot fork a worker"):
         nursery.listen(60)
     assert refused.poll() == 1
     refused.send_signal(signal.SIGTERM)
@@ -50,8 +50,8 @@ def test_a_refused_worker_is_over_and_nobody_waits_for_it(nursery: Scripted) -> 
     assert started.wait(60) == 0
 
 
-def test_whoever_never_had_a_process_is_not_signalled(nursery: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kill(2) takes 0 for the whole process group: the agent's own."""
+def test_a_worker_without_a_process_gets_no_signal(nursery: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For kill(2) the pid 0 is the agent's own process group."""
     process, sent = nursery.order(), []
     monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))
     monkeypatch.setattr(process, "poll", lambda: None)
@@ -60,8 +60,8 @@ def test_whoever_never_had_a_process_is_not_signalled(nursery: Scripted, monkeyp
     assert sent == []
 
 
-def test_a_server_that_has_started_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It hears of the end only after the import that it is in, which may take seconds."""
+def test_a_server_without_workers_is_killed_during_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end only after the import, which can take seconds."""
     (tmp_path / "slow.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w').close()\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr("trainer.elastic.workers.nursery.adopt_orphans", lambda: None)

@@ -1,6 +1,6 @@
-"""Agents that stand still for a while, as by SIGSTOP, a suspended job or a paused virtual machine.
+"""Agents that are paused for a while, as by SIGSTOP, a suspended job or a paused virtual machine.
 
-What holds for pauses of any length, at any moment, of any agent, with or without its workers.
+The pauses have any length, begin at any time, and stop any agent, with or without its workers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pauses(nodes: int, *, longest_s: float) -> st.SearchStrategy[list[Stop]]:
 
 
 def end_s(stops: list[Stop]) -> float:
-    """The last moment at which one is paused, however they follow each other."""
+    """A time after which no node is paused."""
     return max(stop.begin_s for stop in stops) + sum(stop.length_s for stop in stops)
 
 
@@ -43,7 +43,7 @@ def assert_all_train(nodes: Nodes) -> None:
 
 
 def assert_no_split(nodes: Nodes) -> None:
-    """Only a paused agent's workers can go on once the next generation trains: nobody is there to end them."""
+    """Only workers of a paused agent may continue while the next generation trains, because no agent ends them."""
     newest = 0
     for step in nodes.steps:
         newest = max(newest, step.generation)
@@ -52,7 +52,7 @@ def assert_no_split(nodes: Nodes) -> None:
 
 
 @given(pauses(1, longest_s=700.0))
-def test_an_agent_alone_keeps_its_workers(stops: list[Stop]) -> None:
+def test_a_single_agent_keeps_its_workers(stops: list[Stop]) -> None:
     nodes = Nodes(1, 1, stops)
     nodes.run(end_s(stops) + SETTLES_S)
     assert [generation for _, generation in nodes.formed] == [1]
@@ -87,7 +87,7 @@ def test_a_group_of_fixed_size_keeps_its_workers_while_agents_are_paused_for_les
 
 @settings(max_examples=examples(12, 200))
 @given(st.integers(2, 3), st.data(), st.booleans())
-def test_an_elastic_group_goes_on_without_a_paused_agent_and_takes_it_in_again(
+def test_an_elastic_group_continues_without_a_paused_agent_and_takes_it_in_again(
     count: int, data: st.DataObject, breaks: bool
 ) -> None:
     """One generation without it, and one with it."""
@@ -100,7 +100,7 @@ def test_an_elastic_group_goes_on_without_a_paused_agent_and_takes_it_in_again(
 
 
 @given(st.data(), st.booleans())
-def test_agents_whose_workers_have_all_succeeded_end_in_success_though_they_were_paused(
+def test_agents_whose_workers_have_succeeded_succeed_although_they_were_paused(
     data: st.DataObject, breaks: bool
 ) -> None:
     stops = data.draw(pauses(2, longest_s=20.0))
@@ -111,8 +111,8 @@ def test_agents_whose_workers_have_all_succeeded_end_in_success_though_they_were
 
 
 @pytest.mark.parametrize("paused", [0, 1])
-def test_an_agent_that_is_paused_again_and_again_ends_its_group_and_says_why(paused: int) -> None:
-    """Each pause is too long for the other, and none lets a generation run for a minute."""
+def test_an_agent_that_is_paused_repeatedly_ends_its_group_with_a_reason(paused: int) -> None:
+    """Each pause makes the other agent continue alone, and no generation runs for a minute."""
     stops = [Stop(node=paused, begin_s=20.0 + 60.0 * n, length_s=15.0, with_workers=True) for n in range(40)]
     nodes = Nodes(2, 1, stops)
     nodes.run(end_s(stops))
@@ -120,12 +120,12 @@ def test_an_agent_that_is_paused_again_and_again_ends_its_group_and_says_why(pau
     assert nodes.survived == 0
     failures = [nodes.failures[f"node-{number}"] for number in (0, 1)]
     assert [failure and failure.kind for failure in failures] == [FailureKind.RENDEZVOUS] * 2
-    # The one that is paused when the group ends finds the store gone.
+    # The agent that is paused when the group ends finds the store lost.
     assert any("21 generations in a row made no progress" in failure.message for failure in failures if failure)
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_workers_that_fail_at_once_are_started_less_and_less_often(count: int) -> None:
+def test_workers_that_fail_at_once_are_restarted_after_growing_pauses(count: int) -> None:
     nodes = Nodes(count, count, crashes=True, max_restarts=9)
     nodes.run(200.0)
     assert nodes.generation == 10

@@ -1,4 +1,4 @@
-"""What is read out of a dead worker's log and error file."""
+"""The failure of a dead worker, from its log and error file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def death(folder: Path, exit_code: int = 1, rank: int = 0) -> Death:
     return Death(rank=rank, local_rank=rank, exit_code=exit_code, folder=folder)
 
 
-def test_the_last_traceback_is_cut_out_with_what_it_is_chained_to() -> None:
+def test_the_last_traceback_includes_its_chain() -> None:
     chain = f"{TRACE}KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
     output = f"{TRACE}OSError: earlier, handled\nstep 1\n{chain}{TRACE}ValueError: b\n\nbye\n"
     traceback = parse_traceback(output)
@@ -55,19 +55,19 @@ def test_an_error_file_goes_before_the_log(tmp_path: Path) -> None:
     assert finding.at_s == 1_700_000_000
 
 
-def test_a_torn_error_file_is_passed_over(tmp_path: Path) -> None:
+def test_a_torn_error_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "error.json").write_text('{"message": {"mess')
     (tmp_path / "log").write_text("last words\n")
     assert find_failure(death(tmp_path, exit_code=3), {}).failure.message.endswith("exit code 3: last words")
 
 
-def test_a_traceback_that_a_cut_has_divided_is_read_whole(tmp_path: Path) -> None:
+def test_a_traceback_in_both_parts_of_a_cut_log_is_complete(tmp_path: Path) -> None:
     (tmp_path / "log.1").write_text("step\n" + TRACE)
     (tmp_path / "log").write_text("ValueError: b\n")
     assert find_failure(death(tmp_path), {}).failure.message == "ValueError: b"
 
 
-def test_the_rank_that_torch_prints_before_each_line_is_left_out(tmp_path: Path) -> None:
+def test_the_rank_that_torch_prints_before_each_line_is_removed(tmp_path: Path) -> None:
     lines = f"{TRACE}ValueError: b".splitlines()
     (tmp_path / "log").write_text("".join(f"[rank3]: {line}\n" for line in lines) + "[W1120 gloo] bye\n")
     failure = find_failure(death(tmp_path), {}).failure
@@ -75,19 +75,19 @@ def test_the_rank_that_torch_prints_before_each_line_is_left_out(tmp_path: Path)
     assert (failure.traceback or "").startswith(TRACE)
 
 
-def test_a_kill_is_not_blamed_on_an_old_traceback(tmp_path: Path) -> None:
+def test_a_kill_is_not_explained_by_an_old_traceback(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"{TRACE}ValueError: handled\n" + "step\n" * 40)
     failure = find_failure(death(tmp_path, exit_code=-9), {}).failure
     assert (failure.kind, failure.signal) == (FailureKind.UNKNOWN, "SIGKILL")
 
 
-def test_an_exception_that_ends_in_an_abort_is_told_as_the_exception(tmp_path: Path) -> None:
+def test_an_abort_after_an_exception_is_explained_by_the_exception(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"{TRACE}ValueError: b\nterminate called after throwing gloo::EnforceNotMet\n")
     failure = find_failure(death(tmp_path, exit_code=-6), {}).failure
     assert (failure.message, failure.signal, failure.kind) == ("ValueError: b", "SIGABRT", FailureKind.APPLICATION)
 
 
-def test_a_segmentation_fault_is_not_blamed_on_a_traceback_before_it(tmp_path: Path) -> None:
+def test_a_segmentation_fault_is_not_explained_by_an_earlier_traceback(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"{TRACE}ValueError: handled\nFatal Python error: Segmentation fault\n")
     failure = find_failure(death(tmp_path, exit_code=-11), {}).failure
     assert failure.message == "the worker was killed by SIGSEGV"
@@ -98,7 +98,7 @@ def test_a_full_disk_is_storage(tmp_path: Path) -> None:
     assert find_failure(death(tmp_path), {}).failure.kind is FailureKind.STORAGE
 
 
-def test_an_abort_is_told_with_the_line_that_explains_it(tmp_path: Path) -> None:
+def test_an_abort_is_explained_by_a_line_of_the_log(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(
         "terminate called\n  what():  [Rank 0] Watchdog caught collective operation timeout: W\n"
     )
@@ -107,33 +107,33 @@ def test_an_abort_is_told_with_the_line_that_explains_it(tmp_path: Path) -> None
     assert failure.message.startswith("the worker was killed by SIGABRT: what():  [Rank 0] Watchdog caught")
 
 
-def test_a_pattern_of_the_job_tells_the_kind(tmp_path: Path) -> None:
+def test_a_pattern_of_the_job_decides_the_kind(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"{TRACE}LicenceError: no licence left\n")
     patterns = (Pattern("no licence left", FailureKind.INFRASTRUCTURE),)
     assert find_failure(death(tmp_path), {}, patterns=patterns).failure.kind is FailureKind.INFRASTRUCTURE
     assert find_failure(death(tmp_path), {}).failure.kind is FailureKind.APPLICATION
 
 
-def test_a_survived_traceback_does_not_tell_the_kind(tmp_path: Path) -> None:
+def test_a_survived_traceback_does_not_decide_the_kind(tmp_path: Path) -> None:
     log = f"{TRACE}OSError: [Errno 28] No space left on device\n" + "step\n" * 90
     (tmp_path / "log").write_text(log)
     assert find_failure(death(tmp_path, exit_code=-11), {}).failure.kind is FailureKind.APPLICATION
 
 
-def test_a_rank_that_timed_out_waiting_is_not_the_first_cause() -> None:
+def test_a_rank_that_timed_out_in_a_collective_is_not_the_first_cause() -> None:
     waited = Failure(kind=FailureKind.HANG, message="timed out", rank=0, exit_code=-6, signal="SIGABRT")
     cause = Failure(kind=FailureKind.APPLICATION, message="ValueError: b", rank=1, exit_code=1)
     assert first_cause([Finding(failure=waited, at_s=None), Finding(failure=cause, at_s=9.0)]) is cause
 
 
-def test_of_a_loss_that_is_no_number_the_rank_whose_share_it_was_is_the_cause() -> None:
+def test_the_rank_whose_own_loss_is_nan_is_the_first_cause() -> None:
     found = "trainer.errors.NonFiniteLoss: loss is nan and the gradient's norm nan at step 3"
     echo = Failure(kind=FailureKind.NUMERIC, message=f"{found}; look at rank 1", rank=0)
     cause = Failure(kind=FailureKind.NUMERIC, message=f"{found}; the loss of this rank is not finite", rank=1)
     assert first_cause([Finding(failure=echo, at_s=8.0), Finding(failure=cause, at_s=9.0)]) is cause
 
 
-def test_the_first_cause_is_not_the_rank_that_lost_its_peer() -> None:
+def test_a_rank_that_lost_its_peer_is_not_the_first_cause() -> None:
     lost = Failure(kind=FailureKind.APPLICATION, message="RuntimeError: Connection closed by peer", rank=0, exit_code=1)
     late = Failure(kind=FailureKind.APPLICATION, message="ValueError: late", rank=1, exit_code=1)
     early = Failure(kind=FailureKind.APPLICATION, message="ValueError: early", rank=2, exit_code=1)
@@ -143,7 +143,7 @@ def test_the_first_cause_is_not_the_rank_that_lost_its_peer() -> None:
     assert first_cause([*findings, Finding(failure=killed, at_s=None)]) is killed
 
 
-def test_steps_are_read_per_rank_past_torn_lines(tmp_path: Path) -> None:
+def test_the_newest_step_of_each_rank_is_read_despite_torn_lines(tmp_path: Path) -> None:
     lines = [
         json.dumps({"at": "", "rank": rank, "phase": "step", "step": step})
         for rank, step in ((0, 4), (1, 3), (0, 5), (None, 7), ([], 8))
@@ -152,15 +152,15 @@ def test_steps_are_read_per_rank_past_torn_lines(tmp_path: Path) -> None:
     assert read_steps(tmp_path / "p") == {0: 5, 1: 3}
 
 
-def test_torchruns_summary_gives_ranks_and_exit_codes(tmp_path: Path) -> None:
+def test_ranks_and_exit_codes_are_read_from_torchruns_summary(tmp_path: Path) -> None:
     entry = "  rank      : {0} (local_rank: {0})\n  exitcode  : {1} (pid: 9) x\n"
     summary = "Failures:\n" + entry.format(0, -signal.SIGTERM) + "Root Cause\n" + entry.format(1, -signal.SIGKILL)
     assert [(d.rank, d.exit_code) for d in parse_summary(summary, tmp_path)] == [(1, -9)]
-    assert parse_summary("nothing of the kind", tmp_path) == []
+    assert parse_summary("no summary", tmp_path) == []
 
 
-def test_a_journal_of_garbage_and_a_pipe_for_a_log_hold_nothing_up(tmp_path: Path) -> None:
-    """A worker may write and replace what it likes: its death is explained all the same."""
+def test_a_death_is_explained_despite_a_broken_journal_and_pipes_in_place_of_logs(tmp_path: Path) -> None:
+    """A worker may write anything and replace any file in its folder."""
     (tmp_path / "progress.jsonl").write_text('{"rank": 0, "step": 3}\n' + "[" * 50_000 + "\nnull\n")
     assert read_steps(tmp_path / "progress.jsonl") == {0: 3}
     for name in ("log", "log.1", "error.json", "pipe.jsonl"):

@@ -1,4 +1,4 @@
-"""What is read of processes, whoever's they are."""
+"""Reading processes from /proc."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from trainer.elastic.health.processes import descendants, stat_fields
 
 CUT_NAME = """
 import ctypes, sys
-ctypes.CDLL(None).prctl(15, "обучение.py".encode()[:15], 0, 0, 0)  # within a character
+ctypes.CDLL(None).prctl(15, "обучение.py".encode()[:15], 0, 0, 0)  # truncated within a character
 print("renamed", flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_name_cut_within_a_character_is_a_name() -> None:
+def test_a_process_name_may_be_truncated_within_a_character() -> None:
     with subprocess.Popen([sys.executable, "-c", CUT_NAME], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None

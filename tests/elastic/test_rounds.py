@@ -1,4 +1,4 @@
-"""The rendezvous protocol under any order of joins, losses, returns and ends."""
+"""The rendezvous protocol under any order of joins, losses and ends."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def formed(*members: Member, limits: Limits = LIMITS) -> Round:
     return form(round_, limits, time_is_up=True)
 
 
-def test_a_group_forms_when_it_is_full_or_when_the_time_for_latecomers_is_over() -> None:
+def test_a_group_forms_if_it_is_full_or_if_the_time_for_latecomers_is_over() -> None:
     two = join(join(Round(), A, LIMITS), B, LIMITS)
     assert form(two, LIMITS, time_is_up=False).stage is Stage.OPEN
     assert form(two, LIMITS, time_is_up=True).stage is Stage.FORMED
@@ -60,16 +60,16 @@ def test_a_group_forms_when_it_is_full_or_when_the_time_for_latecomers_is_over()
     assert form(join(Round(), A, LIMITS), LIMITS, time_is_up=True).stage is Stage.OPEN
 
 
-def test_ranks_follow_the_node_ranks_and_then_the_order_of_arrival() -> None:
+def test_members_are_ordered_by_node_rank_and_then_by_arrival() -> None:
     round_ = formed(B, member("x", node_rank=1), member("y", node_rank=0))
     assert [each.node for each in round_.members] == ["y", "x", "b"]
 
 
-def test_the_generation_is_above_every_one_that_a_member_knows() -> None:
+def test_the_generation_is_above_every_generation_that_a_member_knows() -> None:
     assert formed(A, member("x", generation=7)).generation == 8
 
 
-def test_a_group_forms_again_at_once_when_everybody_is_back() -> None:
+def test_a_group_forms_again_at_once_when_all_members_are_back() -> None:
     open_ = reopen(formed(A, B), A, LIMITS, Ending())
     assert (open_.number, open_.awaited) == (1, frozenset("b"))
     assert form(open_, LIMITS, time_is_up=False).stage is Stage.OPEN
@@ -77,20 +77,20 @@ def test_a_group_forms_again_at_once_when_everybody_is_back() -> None:
     assert (again.stage, again.generation) == (Stage.FORMED, 2)
 
 
-def test_nobody_waits_for_a_member_that_is_lost() -> None:
+def test_a_group_does_not_wait_for_a_lost_member() -> None:
     open_ = drop(reopen(formed(A, B, C), A, LIMITS, Ending()), {"c"})
     assert form(join(open_, B, LIMITS), LIMITS, time_is_up=False).stage is Stage.FORMED
 
 
-def test_a_newcomer_waits_beside_a_group_and_is_in_the_next_round() -> None:
+def test_a_newcomer_waits_beside_a_formed_group_and_joins_the_next_round() -> None:
     group = formed(A, B)
     seen = join(group, C, LIMITS)
     assert seen.nodes == group.nodes
-    assert find_change(seen, group, "a", LIMITS) == "host-c waits to join"
+    assert find_change(seen, group, "a", LIMITS) == "host-c is waiting to join"
     assert reopen(seen, A, LIMITS, Ending()).nodes == frozenset("ac")
 
 
-def test_a_newcomer_to_a_full_group_changes_nothing_until_there_is_room() -> None:
+def test_a_newcomer_to_a_full_group_waits_until_there_is_room() -> None:
     group = formed(A, B, C)
     seen = join(group, D, LIMITS)
     assert find_change(seen, group, "a", LIMITS) is None
@@ -98,57 +98,57 @@ def test_a_newcomer_to_a_full_group_changes_nothing_until_there_is_room() -> Non
     assert reopen(drop(seen, {"b"}), A, LIMITS, Ending()).nodes == frozenset("ad")
 
 
-def test_a_newcomer_that_outlives_all_members_opens_the_next_round() -> None:
+def test_a_newcomer_opens_the_next_round_if_all_members_are_gone() -> None:
     left = drop(join(formed(A, B), C, LIMITS), {"a", "b"})
     assert join(left, C, LIMITS).nodes == frozenset("c")
     assert join(drop(formed(A, B), {"a", "b"}), D, LIMITS).nodes == frozenset("d")
 
 
-def test_a_member_sees_who_is_lost_and_that_it_was_given_up() -> None:
+def test_a_member_sees_which_member_is_lost_and_that_it_was_dropped_itself() -> None:
     group = formed(A, B, C)
     seen = drop(group, {"c"})
     assert find_change(seen, group, "a", LIMITS) == "the group lost host-c"
-    assert find_change(seen, group, "c", LIMITS) == "the other nodes have given this one up"
+    assert find_change(seen, group, "c", LIMITS) == "the other nodes have dropped this one"
     assert (
         find_change(reopen(seen, A, LIMITS, Ending()), group, "b", LIMITS) == "another node has opened the next round"
     )
 
 
-def test_the_group_names_the_members_it_lost_until_another_round_is_open() -> None:
+def test_lost_members_are_named_until_another_round_is_open() -> None:
     group = formed(A, B, C)
     seen = drop(finish(group, group.number, "b"), {"b", "c"})
     assert [member.node for member in find_lost(seen, group)] == ["c"]
     assert find_lost(reopen(drop(group, {"c"}), A, LIMITS, Ending()), group) == []
 
 
-def test_a_member_that_has_finished_may_leave_and_no_group_forms_without_it() -> None:
+def test_a_finished_member_may_leave_and_no_group_forms_without_it() -> None:
     group = formed(A, B)
     seen = drop(finish(group, group.number, "a"), {"a"})
     assert find_change(seen, group, "b", LIMITS) is None
     assert reopen(seen, B, LIMITS, Ending()).stage is Stage.CLOSED
 
 
-def test_a_group_is_still_when_every_member_whose_workers_run_has_told_so() -> None:
+def test_a_group_is_still_if_every_member_with_running_workers_has_reported_it() -> None:
     group = formed(A, B, C)
     assert find_stillness(group) is None
     one = report_stillness(group, group.number, "a", "x")
     assert find_stillness(one) is None
-    all_told = report_stillness(
+    all_reported = report_stillness(
         finish(report_stillness(one, group.number, "b", "y"), group.number, "c"), group.number, "b", "z"
     )
-    assert find_stillness(parse_round(render_round(all_told))) == ("x", "z")
-    assert find_stillness(report_stillness(all_told, group.number, "a", None)) is None
-    assert find_stillness(drop(all_told, {"b"})) == ("x",)
+    assert find_stillness(parse_round(render_round(all_reported))) == ("x", "z")
+    assert find_stillness(report_stillness(all_reported, group.number, "a", None)) is None
+    assert find_stillness(drop(all_reported, {"b"})) == ("x",)
 
 
-def test_nobody_is_still_in_a_round_that_it_is_not_part_of() -> None:
+def test_a_report_of_stillness_for_another_round_is_ignored() -> None:
     group = formed(A, B)
     assert report_stillness(group, group.number, "d", "x") == group
     assert report_stillness(group, group.number + 1, "a", "x") == group
     assert reopen(report_stillness(group, group.number, "a", "x"), A, LIMITS, Ending()).still == ()
 
 
-def test_a_closed_rendezvous_takes_nobody_and_keeps_its_first_reason() -> None:
+def test_a_closed_rendezvous_takes_no_member_and_keeps_its_first_reason() -> None:
     closed = close(formed(A, B), "the first")
     assert close(closed, "another").reason == "the first"
     assert find_change(closed, formed(A, B), "a", LIMITS) == "the rendezvous is closed: the first"
@@ -160,14 +160,14 @@ def test_a_closed_rendezvous_takes_nobody_and_keeps_its_first_reason() -> None:
         assert changed == closed
 
 
-def test_what_is_said_of_an_earlier_round_is_not_taken() -> None:
+def test_a_change_for_an_earlier_round_is_ignored() -> None:
     store = WorkersStore(address="a", port=1, by_agent=True)
     later = reopen(formed(A, B), A, LIMITS, Ending())
     assert offer(later, 0, store).store is None
     assert finish(later, 0, "a").finished == frozenset()
 
 
-def test_the_document_is_read_as_it_was_written_and_nothing_else_is() -> None:
+def test_a_document_is_parsed_as_it_was_rendered_and_other_texts_are_refused() -> None:
     round_ = finish(offer(join(formed(A, B), C, LIMITS), 0, WorkersStore(address="a", port=1, by_agent=False)), 0, "b")
     assert parse_round(render_round(round_)) == round_
     for text in ("", "[]", "{}", "7", '{"number": 1}', render_round(round_).replace("formed", "odd")):
@@ -175,7 +175,7 @@ def test_the_document_is_read_as_it_was_written_and_nothing_else_is() -> None:
             parse_round(text)
 
 
-def test_two_agents_watch_each_other_and_many_watch_the_first() -> None:
+def test_the_first_member_watches_all_others_and_they_watch_it() -> None:
     group = formed(A, B, C)
     assert watched_by(group, "a") == frozenset("bc")
     assert watched_by(group, "c") == frozenset("a")
@@ -183,13 +183,13 @@ def test_two_agents_watch_each_other_and_many_watch_the_first() -> None:
 
 
 class Agents:
-    """Agents that follow the protocol, in any order, over one document; some fall silent for good."""
+    """Agents that follow the protocol in any order over one document. Some fall silent forever."""
 
     def __init__(self, names: str, limits: Limits, draw: random.Random) -> None:
         self.limits, self.draw = limits, draw
         self.round = Round()
         self.alive = set(names)
-        self.groups: dict[str, Round] = {}  # what each agent runs in
+        self.groups: dict[str, Round] = {}  # the round in which each agent runs
         self.formed: list[Round] = []
 
     def act(self, name: str) -> None:
@@ -212,7 +212,7 @@ class Agents:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 2), st.lists(st.integers(0, 5), max_size=120))
-def test_any_order_of_events_makes_one_group_at_a_time_and_the_living_find_each_other(
+def test_any_order_of_events_makes_one_group_at_a_time_and_living_agents_find_each_other(
     seed: int, least: int, more: int, order: list[int]
 ) -> None:
     limits = Limits(min_nodes=least, max_nodes=least + more)
@@ -250,40 +250,40 @@ def test_members_of_the_same_round_always_agree_on_their_group(seed: int) -> Non
                 assert same or one.number != other.number
 
 
-def test_a_group_that_never_lasts_forms_less_and_less_often_and_in_the_end_no_more() -> None:
+def test_a_group_that_never_lasts_forms_after_growing_pauses_and_is_closed_at_last() -> None:
     round_, pauses = formed(A, B), []
-    hasty = Ending(change="the group lost host-b", lasted=False)
-    while (round_ := reopen(round_, A, LIMITS, hasty)).stage is Stage.OPEN:
+    ending = Ending(change="the group lost host-b", lasted=False)
+    while (round_ := reopen(round_, A, LIMITS, ending)).stage is Stage.OPEN:
         pauses.append(pause_s(round_.unsettled))
         round_ = form(join(round_, B, LIMITS), LIMITS, time_is_up=False)
     assert pauses == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, *[30.0] * 12]
     assert round_.reason == "21 generations in a row made no progress; the last ended because the group lost host-b"
 
 
-def test_failures_have_a_budget_of_their_own_and_only_pause() -> None:
+def test_failures_of_workers_never_close_the_rendezvous() -> None:
     round_ = formed(A, B)
     for _ in range(50):
         open_ = reopen(round_, A, LIMITS, Ending(lasted=False))
         round_ = form(join(open_, B, LIMITS), LIMITS, time_is_up=False)
     assert (round_.stage, pause_s(round_.unsettled)) == (Stage.FORMED, 30.0)
-    assert reopen(round_, A, LIMITS, Ending(change="host-c waits to join", lasted=True)).unsettled == 0
+    assert reopen(round_, A, LIMITS, Ending(change="host-c is waiting to join", lasted=True)).unsettled == 0
 
 
-def test_agents_part_for_a_change_of_the_group_or_for_one_that_is_given_up_and_not_for_a_failure() -> None:
+def test_lost_peers_are_explained_by_a_change_of_the_group_and_not_by_a_failure() -> None:
     group = formed(A, B, C)
     assert explain_lost_peers(group, group, "a") is None
     seen = drop(group, {"c"})
     assert explain_lost_peers(seen, group, "a") == "the group lost host-c"
-    assert explain_lost_peers(seen, group, "c") == "the other nodes have given this one up"
+    assert explain_lost_peers(seen, group, "c") == "the other nodes have dropped this one"
     assert explain_lost_peers(reopen(group, A, LIMITS, Ending()), group, "b") is None
     assert explain_lost_peers(reopen(seen, A, LIMITS, Ending()), group, "b") == "the group lost host-c"
-    grown = Ending(change="host-d waits to join")
-    assert explain_lost_peers(reopen(group, A, LIMITS, grown), group, "b") == "host-d waits to join"
+    grown = Ending(change="host-d is waiting to join")
+    assert explain_lost_peers(reopen(group, A, LIMITS, grown), group, "b") == "host-d is waiting to join"
     done = drop(finish(group, group.number, "c"), {"c"})
     assert explain_lost_peers(done, group, "a") is None
 
 
-def test_a_group_can_do_without_agents_while_enough_are_left_or_wait() -> None:
+def test_a_group_can_do_without_agents_if_enough_others_are_left_or_waiting() -> None:
     group = formed(A, B, C)
     assert can_do_without(group, {"c"}, LIMITS)
     assert not can_do_without(group, {"b", "c"}, LIMITS)
@@ -291,7 +291,7 @@ def test_a_group_can_do_without_agents_while_enough_are_left_or_wait() -> None:
     assert can_do_without(group, set(), LIMITS)
     pair = formed(A, B)
     assert not can_do_without(pair, {"b"}, LIMITS)
-    assert can_do_without(pair, {"somebody who waited"}, LIMITS)
+    assert can_do_without(pair, {"a newcomer"}, LIMITS)
     assert can_do_without(reopen(pair, A, LIMITS, Ending()), {"b"}, LIMITS)
 
 

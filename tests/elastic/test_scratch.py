@@ -1,4 +1,4 @@
-"""Folders of processes that were killed, beside those of living ones."""
+"""Temporary folders of killed processes are removed, those of living ones are kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ time.sleep(600)
 
 @pytest.fixture
 def owners(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Each a process with a folder and a child."""
+    """Processes that each have a folder and a child."""
     started = [
         subprocess.Popen(
             [sys.executable, "-c", OWNER],
@@ -50,14 +50,14 @@ def folder_of(owner: subprocess.Popen[str]) -> Path:
     return Path(owner.stdout.readline().strip())
 
 
-def test_the_next_one_sweeps_after_the_killed_and_only_after_them(
+def test_the_next_owner_removes_only_folders_of_killed_processes(
     owners: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     living, killed = folder_of(owners[0]), folder_of(owners[1])
     os.killpg(owners[1].pid, signal.SIGKILL)
     owners[1].wait(timeout=60)
     (tmp_path / ".elasticrun-scratch-a-link").symlink_to(living)
-    (tmp_path / ".elasticrun-scratch-a-file").write_text("somebody's")
+    (tmp_path / ".elasticrun-scratch-a-file").write_text("not a folder")
     (tmp_path / "elasticrun-results").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", "from trainer.elastic.records.scratch import Scratch; Scratch().sweep()"],
@@ -75,7 +75,7 @@ def test_the_next_one_sweeps_after_the_killed_and_only_after_them(
     )
 
 
-def test_one_that_was_swept_before_it_was_locked_is_made_again(tmp_path: Path) -> None:
+def test_a_folder_that_was_removed_before_it_was_locked_is_created_again(tmp_path: Path) -> None:
     text = """
 import fcntl
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a launcher reads in a script before it starts it."""
+"""What the launcher finds in a script's text before its start."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def command(folder: Path, text: str, *arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("text", ["", "rank = os.environ['LOCAL_RANK']\n"])
 @pytest.mark.parametrize("spelling", ["--local-rank", "--local_rank"])
-def test_the_rank_is_spelled_as_the_script_asks(tmp_path: Path, spelling: str, text: str) -> None:
-    asks = f"{text}parser.add_argument('{spelling}', type=int)"
-    settled, advice = settle_rank_argument(command(tmp_path, asks, PASSED, "--lr=1"))
+def test_the_local_rank_argument_is_spelled_as_the_script_expects(tmp_path: Path, spelling: str, text: str) -> None:
+    text = f"{text}parser.add_argument('{spelling}', type=int)"
+    settled, advice = settle_rank_argument(command(tmp_path, text, PASSED, "--lr=1"))
     assert (settled[3:], advice) == ((PASSED.replace("--local-rank", spelling), "--lr=1"), None)
 
 
 @pytest.mark.parametrize(
-    ("text", "is_told"),
+    ("text", "has_advice"),
     [
         ("add_argument('--local_rank', default=0)", True),
         ("add_argument('--local_rank', default=os.environ.get('LOCAL_RANK'))", False),
         ("print(1)", False),
     ],
 )
-def test_only_a_script_that_asks_in_vain_is_told(tmp_path: Path, text: str, is_told: bool) -> None:
+def test_only_a_script_that_never_gets_its_local_rank_gets_advice(tmp_path: Path, text: str, has_advice: bool) -> None:
     _, advice = settle_rank_argument(command(tmp_path, text))
-    assert (advice is not None) == is_told
+    assert (advice is not None) == has_advice
 
 
 @pytest.mark.parametrize(
-    ("text", "is_told"),
+    ("text", "has_advice"),
     [
         ("os.environ['MASTER_PORT'] = '12355'", True),
         ("os.environ.update(MASTER_ADDR='localhost', MASTER_PORT='12355')", True),
@@ -51,6 +51,6 @@ def test_only_a_script_that_asks_in_vain_is_told(tmp_path: Path, text: str, is_t
         ("dist.init_process_group('gloo', init_method='env://')", False),
     ],
 )
-def test_an_address_of_its_own_is_no_place_for_several_workers(tmp_path: Path, text: str, is_told: bool) -> None:
-    assert (advise_on_address(command(tmp_path, text), 2) is not None) == is_told
+def test_several_workers_at_the_scripts_own_address_get_advice(tmp_path: Path, text: str, has_advice: bool) -> None:
+    assert (advise_on_address(command(tmp_path, text), 2) is not None) == has_advice
     assert advise_on_address(command(tmp_path, text), 1) is None

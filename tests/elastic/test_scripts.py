@@ -1,27 +1,25 @@
-"""Scripts as people have them, by hand under elasticrun, and beside it under torchrun where torchrun can run them."""
+"""Typical scripts outside a job, under elasticrun, and under torchrun where torchrun can run them."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.elastic.harness import ELASTICRUN, ROOT, free_port
-from tests.elastic.scripts_table import IGNORES_ITS_RANK, REDUCE, SCRIPTS, Script
+from tests.elastic.harness import ELASTICRUN, ROOT, TORCHRUN, TWO, free_port
+from tests.elastic.scripts_table import IGNORES_LOCAL_RANK, REDUCE, SCRIPTS, Script
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 _LIMIT_S = 120
 
 
 def launch(launcher: Sequence[str], script: Script, folder: Path) -> subprocess.CompletedProcess[str]:
     script.write(folder)
     return subprocess.run(
-        [*launcher, *script.by_hand()],
+        [*launcher, *script.launch_arguments()],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), **script.env},
         input=script.stdin,
@@ -32,12 +30,12 @@ def launch(launcher: Sequence[str], script: Script, folder: Path) -> subprocess.
     )
 
 
-def told(printed: str) -> list[str]:
-    """The script's lines. gloo of torch 2.8 prints there, in pieces: `[Gloo] Rank 0 is connected to 1 peer ranks`."""
+def lines_of(printed: str) -> list[str]:
+    """The script's lines, without those of gloo in torch 2.8: `[Gloo] Rank 0 is connected to 1 peer ranks`."""
     return [line for line in printed.splitlines() if "[Gloo] Rank" not in line and "peer ranks" not in line]
 
 
-OFTEN = ("plain", "mp.spawn with a port of its own", "required --local-rank", "daemons", "a shell wrapper")
+OFTEN = ("plain", "mp.spawn at its own port", "required --local-rank", "daemons", "a shell wrapper")
 
 
 @pytest.mark.parametrize(
@@ -48,23 +46,23 @@ OFTEN = ("plain", "mp.spawn with a port of its own", "required --local-rank", "d
         if not script.not_elasticrun
     ],
 )
-def test_a_script_runs_by_hand(name: str, tmp_path: Path) -> None:
+def test_a_script_runs_under_elasticrun(name: str, tmp_path: Path) -> None:
     done = launch(ELASTICRUN, SCRIPTS[name], tmp_path)
-    assert (done.returncode, sorted(told(done.stdout))) == (SCRIPTS[name].code, SCRIPTS[name].prints), done.stderr
+    assert (done.returncode, sorted(lines_of(done.stdout))) == (SCRIPTS[name].code, SCRIPTS[name].prints), done.stderr
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name, script in SCRIPTS.items() if not script.not_torchrun])
-def test_torchrun_runs_it_likewise(name: str, tmp_path: Path) -> None:
+def test_a_script_runs_under_torchrun(name: str, tmp_path: Path) -> None:
     done = launch(TORCHRUN, SCRIPTS[name], tmp_path)
-    assert (done.returncode, sorted(told(done.stdout))) == (SCRIPTS[name].code, SCRIPTS[name].prints), done.stderr
+    assert (done.returncode, sorted(lines_of(done.stdout))) == (SCRIPTS[name].code, SCRIPTS[name].prints), done.stderr
 
 
 @pytest.mark.long
-def test_a_script_that_would_take_every_worker_for_the_first_is_told_of_once(tmp_path: Path) -> None:
-    done = launch(ELASTICRUN, Script(source=IGNORES_ITS_RANK, prints=[]), tmp_path)
+def test_a_script_that_ignores_its_local_rank_gets_advice_once(tmp_path: Path) -> None:
+    done = launch(ELASTICRUN, Script(source=IGNORES_LOCAL_RANK, prints=[]), tmp_path)
     assert done.stderr.count("--pass-local-rank") == 1
-    passed = Script(source=IGNORES_ITS_RANK, prints=[], pass_local_rank=True)
+    passed = Script(source=IGNORES_LOCAL_RANK, prints=[], pass_local_rank=True)
     done = launch(ELASTICRUN, passed, tmp_path)
     assert sorted(done.stdout.splitlines()) == ["rank 0", "rank 1"]
     assert done.stderr == ""
@@ -78,13 +76,13 @@ dist.init_process_group("gloo")
 
 
 @pytest.mark.long
-def test_a_script_whose_workers_would_meet_where_nobody_serves_is_told_of(tmp_path: Path) -> None:
+def test_a_script_whose_workers_meet_at_an_address_without_a_store_gets_advice(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(_OWN_ADDRESS)
-    node = start(["--nproc-per-node=2"], script)
+    node = start([TWO], script)
     try:
         assert node.stderr is not None
-        assert "leave MASTER_ADDR and MASTER_PORT alone" in node.stderr.readline()
+        assert "do not set MASTER_ADDR and MASTER_PORT" in node.stderr.readline()
         node.send_signal(signal.SIGTERM)
         assert node.wait(_LIMIT_S) == 143
     finally:
@@ -106,11 +104,11 @@ def start(flags: Sequence[str], script: Path) -> subprocess.Popen[str]:
 def test_two_nodes_meet_at_a_master_address(tmp_path: Path) -> None:
     script, port = tmp_path / "reduce.py", free_port()
     script.write_text(REDUCE + "reduce()\n")
-    nodes = [start([*static(rank, port), "--nproc-per-node=2"], script) for rank in (1, 0)]
+    nodes = [start([*static(rank, port), TWO], script) for rank in (1, 0)]
     try:
-        said = [node.communicate(timeout=_LIMIT_S) for node in nodes]
-        assert [node.returncode for node in nodes] == [0, 0], said
-        assert [told(out) for out, _ in said] == [["sum 4"] * 2] * 2
+        printed = [node.communicate(timeout=_LIMIT_S) for node in nodes]
+        assert [node.returncode for node in nodes] == [0, 0], printed
+        assert [lines_of(out) for out, _ in printed] == [["sum 4"] * 2] * 2
     finally:
         for node in nodes:
             node.kill()
@@ -124,9 +122,7 @@ def test_two_nodes_meet_at_a_master_address(tmp_path: Path) -> None:
         pytest.param(0, signal.SIGINT, marks=pytest.mark.long),
     ],
 )
-def test_a_node_that_waits_for_its_peer_ends_at_a_signal_and_says_so(
-    rank: int, number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_signal_ends_a_node_that_waits_for_its_peer(rank: int, number: signal.Signals, tmp_path: Path) -> None:
     script = tmp_path / "reduce.py"
     script.write_text(REDUCE + "reduce()\n")
     node = start(static(rank, free_port()), script)

@@ -1,4 +1,4 @@
-"""Processes forked ahead, without the fork server: each test's own interpreter is their parent."""
+"""Spare workers, without the fork server: a new interpreter of each test is their parent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def warm_up(folder):
 
 
 def run(folder: Path, text: str) -> str:
-    """The script's output: it is a parent of spares, and in a spare goes on with its order."""
+    """Run a script that forks spares. In a spare, `work` carries out the order. Returns the output."""
     (folder / "main.py").write_text(PRELUDE + text)
     done = subprocess.run(
         [sys.executable, "main.py"],
@@ -59,45 +59,45 @@ def run(folder: Path, text: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_an_order_goes_to_one_that_is_ready(tmp_path: Path) -> None:
-    told = run(
+def test_an_order_goes_to_a_ready_spare(tmp_path: Path) -> None:
+    output = run(
         tmp_path,
         """
 assert spares.give({}) is None and spares.is_wanting
-work(spares.raise_one())
+work(spares.fork_one())
 assert not spares.is_wanting, "one after the other"
-until(lambda: (told := spares.take_in()) and print(min(told.values()) > 0) is None)
+until(lambda: (ready := spares.take_in()) and print(min(ready.values()) > 0) is None)
 assert spares.is_wanting and spares.ends == []
-work(spares.raise_one())
+work(spares.fork_one())
 until(spares.take_in)
 assert not spares.is_wanting
 pids = spares.pids
-given = {spares.give({"path": f"told-{number}", "text": number}): number for number in (1, 2)}
+given = {spares.give({"path": f"order-{number}", "text": number}): number for number in (1, 2)}
 assert given.keys() == pids and spares.pids == set()
 for pid, number in given.items():
     assert os.waitpid(pid, 0)[1] == 0
-    assert Path(f"told-{number}").read_text() == f"{pid} {number}"
+    assert Path(f"order-{number}").read_text() == f"{pid} {number}"
 """,
     )
-    assert told == "True\n"
+    assert output == "True\n"
 
 
-def test_a_spare_that_warms_up_stands_still_while_a_group_starts(tmp_path: Path) -> None:
+def test_a_spare_that_warms_up_is_paused_while_a_group_starts(tmp_path: Path) -> None:
     (tmp_path / "warmup.py").write_text(WARMUP)
-    told = run(
+    output = run(
         tmp_path,
         """
 spares.warmup = "warmup"
-work(spares.raise_one())
+work(spares.fork_one())
 (pid,) = spares.pids
 folder = spares._scratch.path
 until(lambda: list(folder.iterdir()))
-spares.stand_still()
+spares.pause()
 until(lambda: state(pid) == "T")
 assert spares.is_wanting and spares.give({}) is None
 Path("go").touch()
-work(spares.raise_one())
-assert spares.pids == {pid} and not spares.is_wanting, "it goes on; there is no other"
+work(spares.fork_one())
+assert spares.pids == {pid} and not spares.is_wanting, "it continues, and no other is forked"
 until(spares.take_in)
 assert list(folder.iterdir()) == []
 spares.sweep()
@@ -106,21 +106,21 @@ os.kill(pid, signal.SIGKILL)
 os.waitpid(pid, 0)
 """,
     )
-    assert told == ""
+    assert output == ""
 
 
-def test_a_dead_spare_gets_no_order_and_no_successor(tmp_path: Path) -> None:
+def test_a_dead_spare_gets_no_order_and_is_not_replaced(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
-work(spares.raise_one())
+work(spares.fork_one())
 until(spares.take_in)
 (pid,) = spares.pids
 os.kill(pid, signal.SIGKILL)
 until(lambda: state(pid) == "Z")
-assert spares.give({"path": "told", "text": ""}) is None
+assert spares.give({"path": "order", "text": ""}) is None
 spares.wanted = 2
-work(spares.raise_one())
+work(spares.fork_one())
 (pid,) = spares.pids
 os.kill(pid, signal.SIGKILL)
 os.waitpid(pid, 0)
@@ -131,24 +131,24 @@ assert spares.pids == set() and not spares.is_wanting
 
 
 @pytest.mark.parametrize(
-    "warmup", ["import nothing_of_this_name", "def warm_up(folder):\n    raise OSError('no room')"]
+    "warmup", ["import nothing_of_this_name", "def warm_up(folder):\n    raise OSError('disk full')"]
 )
-def test_a_warmup_that_fails_says_so_once(tmp_path: Path, warmup: str) -> None:
+def test_a_failed_warmup_is_logged_once(tmp_path: Path, warmup: str) -> None:
     (tmp_path / "warmup.py").write_text(warmup)
-    told = run(
+    output = run(
         tmp_path,
         """
 spares.warmup = "warmup"
-work(spares.raise_one())
+work(spares.fork_one())
 until(lambda: spares.take_in() or not spares.pids)
 assert not spares.is_wanting
 spares.sweep()
 """,
     )
-    assert told.startswith("elasticrun: restarts will be slower: no spare worker can be made ready: ")
-    assert len(told.splitlines()) == 1
+    assert output.startswith("elasticrun: restarts will be slower, because a spare worker cannot warm up: ")
+    assert len(output.splitlines()) == 1
 
 
 def test_a_spare_ends_with_its_parent(tmp_path: Path) -> None:
-    pid = run(tmp_path, "work(spares.raise_one())\nuntil(spares.take_in)\nprint(*spares.pids)\n")
+    pid = run(tmp_path, "work(spares.fork_one())\nuntil(spares.take_in)\nprint(*spares.pids)\n")
     wait_for(lambda: not alive(int(pid)), "end of the spare")

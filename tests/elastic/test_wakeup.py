@@ -1,7 +1,7 @@
-"""Whoever waits for a child hears every signal, also one that comes a moment before the wait.
+"""A process that waits for a child misses no signal, even one that arrives just before the wait.
 
-Such a moment cannot be hit at will, but its like can: a signal that the kernel hands to a thread that does not wait is
-remembered by Python in the same way, and the wait goes on.
+A test cannot hit that moment, but an equivalent case: a signal that the kernel delivers to another thread does not
+interrupt the wait either.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from tests.elastic.harness import ELASTICRUN, GUARD, Job, signal_another_thread, wait_for
 
-UNTIL_TOLD = """
+UNTIL_SIGTERM = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
 open(sys.argv[1], "w").close()
@@ -25,10 +25,10 @@ while True:
 
 
 @pytest.mark.parametrize("program", [GUARD, ELASTICRUN], ids=["guard", "elasticrun"])
-def test_an_agent_hears_a_signal_that_another_of_its_threads_was_given(
+def test_an_agent_handles_a_signal_that_another_of_its_threads_receives(
     job: Job, tmp_path: Path, program: list[str]
 ) -> None:
-    (tmp_path / "script.py").write_text(UNTIL_TOLD)
+    (tmp_path / "script.py").write_text(UNTIL_SIGTERM)
     script = [str(tmp_path / "script.py"), str(tmp_path / "up")]
     agent = job.policy().start(*([sys.executable, *script] if program is GUARD else script), program=program)
     wait_for((tmp_path / "up").exists, "script")
@@ -36,18 +36,18 @@ def test_an_agent_hears_a_signal_that_another_of_its_threads_was_given(
     assert agent.wait(30) == 143
 
 
-def test_a_wait_ends_by_a_signal_that_came_before_it_and_by_a_child_s_end(tmp_path: Path) -> None:
-    """In a process of its own: signals belong to its main thread."""
+def test_a_wait_ends_after_an_earlier_signal_and_after_the_end_of_a_child() -> None:
+    """In a new process, because signals are handled on the main thread."""
     code = """
 import signal, subprocess, sys, threading
 from trainer.elastic.workers.wakeup import Wakeup
-heard = []
-signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+received = []
+signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
 wakeup = Wakeup()
 other = threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1))
 other.start()
 wakeup.wait()
-assert heard, "woken by nothing"
+assert received, "woken without a signal"
 other.join()
 assert wakeup.outlast(subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])) == 7
 """

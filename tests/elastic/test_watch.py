@@ -1,4 +1,4 @@
-"""Workers that hang: who is judged, by which limit, and what the agent does about it."""
+"""Workers that report and then hang: which limit applies, and what the agent does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.harness import SCRIPTS, Job
+from tests.elastic.harness import SCRIPTS, TWO, Job
 from trainer.contract.exit_record import Outcome
 from trainer.contract.launch import LaunchPolicy
 from trainer.contract.progress import Phase
@@ -18,7 +18,7 @@ LIMITS = LaunchPolicy(
 )
 
 
-def tell(journal: Path, rank: int, phase: Phase = Phase.STEP, step: int = 1, generation: int = 1) -> None:
+def report(journal: Path, rank: int, phase: Phase = Phase.STEP, step: int = 1, generation: int = 1) -> None:
     line = {"at": "", "rank": rank, "generation": generation, "phase": phase.value, "step": step}
     with journal.open("a") as file:
         file.write(json.dumps(line) + "\n")
@@ -43,78 +43,76 @@ def begun(journal: Path, *ranks: int) -> Watch:
     return watch
 
 
-def test_a_rank_silent_for_longer_than_its_phase_may_last_hangs(journal: Path) -> None:
+def test_a_rank_that_is_silent_for_longer_than_its_limit_hangs(journal: Path) -> None:
     watch = begun(journal, 0)
-    tell(journal, 0, step=7)
+    report(journal, 0, step=7)
     assert silent_for(watch, 1, 11) == []
     (stuck,) = watch.look(12.0)
-    assert stuck.sentence == "told nothing for 11 s in phase step after step 7 (limit 10 s)"
+    assert stuck.sentence == "reported nothing for 11 s in phase step after step 7 (limit 10 s)"
 
 
-def test_a_rank_that_waits_for_its_peers_is_not_the_one_that_hangs(journal: Path) -> None:
+def test_a_rank_that_waits_for_its_peers_does_not_hang(journal: Path) -> None:
     watch = begun(journal, 0, 1)
-    tell(journal, 0, Phase.WAITING)
-    tell(journal, 1)
+    report(journal, 0, Phase.WAITING)
+    report(journal, 1)
     assert silent_for(watch, 1, 30) == [1]
 
 
-def test_a_word_ends_the_silence(journal: Path) -> None:
+def test_a_report_ends_the_silence(journal: Path) -> None:
     watch = begun(journal, 0)
-    tell(journal, 0)
+    report(journal, 0)
     assert silent_for(watch, 1, 11) == []
-    tell(journal, 0, step=2)
+    report(journal, 0, step=2)
     assert silent_for(watch, 12, 21) == []
 
 
-def test_who_never_spoke_is_not_judged_and_who_did_has_its_time_to_start_again(journal: Path) -> None:
+def test_a_rank_is_judged_only_if_it_has_reported_and_then_also_while_it_starts_again(journal: Path) -> None:
     watch = begun(journal, 0, 1)
-    tell(journal, 0)
+    report(journal, 0)
     silent_for(watch, 1, 5)
     watch.begin(2, (0, 1), 6.0)
     assert silent_for(watch, 6, 106) == []
     assert silent_for(watch, 107, 107) == [0]
 
 
-def test_who_only_notes_measurements_is_not_judged(journal: Path) -> None:
+def test_a_rank_that_only_notes_measurements_is_not_judged(journal: Path) -> None:
     watch = begun(journal, 0)
-    tell(journal, 1, phase=Phase.NOTE)
+    report(journal, 1, phase=Phase.NOTE)
     assert 1 not in silent_for(watch, 0, 300)
 
 
-def test_a_line_of_the_generation_before_is_no_sign_of_life(journal: Path) -> None:
+def test_a_line_of_the_previous_generation_does_not_end_the_silence(journal: Path) -> None:
     watch = begun(journal, 0)
-    tell(journal, 0)
+    report(journal, 0)
     silent_for(watch, 1, 5)
     watch.begin(2, (0,), 6.0)
     silent_for(watch, 6, 100)
-    tell(journal, 0, generation=1)
+    report(journal, 0, generation=1)
     assert silent_for(watch, 101, 107) == [0]
 
 
-def test_an_agent_that_was_frozen_has_missed_what_was_said(journal: Path) -> None:
+def test_silence_while_the_agent_was_paused_does_not_count(journal: Path) -> None:
     watch = begun(journal, 0)
-    tell(journal, 0)
+    report(journal, 0)
     silent_for(watch, 1, 5)
     assert watch.look(5000.0) == []
     assert silent_for(watch, 5001, 5010) == []
     assert silent_for(watch, 5011, 5011) == [0]
 
 
-def test_a_rank_whose_words_find_no_room_is_not_judged_by_its_silence(
-    journal: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silence_while_the_disk_is_full_does_not_count(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = begun(journal, 0)
-    tell(journal, 0)
+    report(journal, 0)
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.elastic.health.watch.find_full_disk", lambda _: "no room")
+        patch.setattr("trainer.elastic.health.watch.find_full_disk", lambda _: "the disk is full")
         assert silent_for(watch, 1, 30) == []
     assert silent_for(watch, 31, 32) == []
     assert silent_for(watch, 33, 45) == [0]
 
 
-def test_a_rank_whose_journal_is_out_of_reach_is_not_judged_by_its_silence(journal: Path) -> None:
+def test_silence_while_the_journal_is_unreachable_does_not_count(journal: Path) -> None:
     watch = begun(journal, 0)
-    tell(journal, 0)
+    report(journal, 0)
     silent_for(watch, 1, 5)
     away = journal.rename(journal.with_name("away"))
     assert silent_for(watch, 6, 30) == []
@@ -122,25 +120,24 @@ def test_a_rank_whose_journal_is_out_of_reach_is_not_judged_by_its_silence(journ
     assert silent_for(watch, 31, 45) == [0]
 
 
-def test_torn_and_wild_lines_are_passed_over(journal: Path) -> None:
+def test_torn_and_invalid_lines_are_ignored(journal: Path) -> None:
     watch = begun(journal, 0)
     journal.write_text('{"rank": 0\n[]\n{"rank": "x", "at": ""}\n{"rank": 1e999, "at": ""}\n')
-    tell(journal, 0)
+    report(journal, 0)
     assert silent_for(watch, 1, 12) == [0]
 
 
-def test_a_hang_is_ended_in_place_with_the_stacks_of_all_ranks(job: Job) -> None:
-    script = str(SCRIPTS / "hanging.py")
-    job.policy(max_restarts=1, stop_timeout_s=60, heartbeat_timeout_s=3.0)
-    agent = job.start("--nproc-per-node=2", "--monitor-interval=0.05", script)
-    assert agent.wait(60) == 0, agent.printed()
+def test_a_hang_is_ended_by_a_restart_in_place_and_all_stacks_are_saved(job: Job) -> None:
+    """The stop time-out, an hour, does not delay the restart."""
+    job.policy(max_restarts=1, stop_timeout_s=3600, heartbeat_timeout_s=3.0)
+    agent = job.start(TWO, str(SCRIPTS / "hanging.py"))
+    assert agent.wait() == 0, agent.printed()
     assert agent.exit_record().outcome is Outcome.SUCCEEDED
     (failed,) = agent.events("worker.failed")
     assert failed["evidence"]["kind"] == "hang"
     assert failed["evidence"]["rank"] == 1
-    assert failed["sentence"].startswith("rank 1: told nothing for ")
+    assert failed["sentence"].startswith("rank 1: reported nothing for ")
     assert [event["evidence"]["ranks"] for event in agent.events("stacks.saved")] == [[0, 1]]
     for rank in range(2):
         assert "in hang" in (agent.folder / "g1" / f"local-{rank}" / "stacks.txt").read_text()
-    (restarted,) = agent.events("restart.in_place")
-    assert restarted["evidence"]["seconds"] < 40, "the stop time-out is a minute"
+    assert len(agent.events("restart.in_place")) == 1

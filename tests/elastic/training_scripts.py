@@ -1,7 +1,7 @@
-"""Scripts that train, in the shapes of the well-known examples. Each stops half-way until one of them is killed.
+"""Training scripts in the style of well-known examples. Each waits half-way until one of its workers is killed.
 
-`wait(rank)` does nothing where WAITS is not set, and in any generation but the first. A line that begins with "done"
-says what came of the script.
+`wait(rank)` does nothing if WAITS is not set, or after the first generation. A line that begins with "done" has the
+result.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ TRAINING = {
         prints=["done rank 0 of 2", "done rank 1 of 2"],
         arguments=("--multiprocessing-distributed", "--dist-url", "tcp://"),
         workers="1",
-        not_torchrun="the children inherit TORCHELASTIC_USE_AGENT_STORE and wait for a store that nobody serves",
+        not_torchrun="the children inherit TORCHELASTIC_USE_AGENT_STORE and wait for a store that does not exist",
     ),
     "imagenet without processes of its own": Script(
         source=_HEAD + _PORT + _IMAGENET, prints=["done rank 0 of 2", "done rank 1 of 2"]
@@ -377,8 +377,8 @@ TRAINING = {
 }
 
 
-def kill_who_waits(folder: Path, count: int = 2) -> bool:
-    """SIGKILL the last of the processes that wait, once all of them do; whether it was done."""
+def kill_waiting(folder: Path, count: int = 2) -> bool:
+    """SIGKILL the last of the waiting workers, once all of them wait. Returns whether this was done."""
     waiting = {path.name: path.read_text() for path in folder.glob("waits-*")}
     if len(waiting) < count or not all(text.endswith("\n") for text in waiting.values()):
         return False

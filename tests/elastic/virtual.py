@@ -1,6 +1,6 @@
-"""Threads of several nodes on a virtual clock: one runs at a time, in an order that only the clock decides.
+"""Threads of several nodes on a virtual clock. One runs at a time, in an order that depends only on the clock.
 
-A node can be paused, as by SIGSTOP: its threads stop wherever they wait, and find afterwards that time has passed.
+A node can be paused, as by SIGSTOP: its threads stop where they wait, and see afterwards that time has passed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-FOR_EVER_S = float("inf")
-_HANDS_ON_S = 60.0  # of the real clock: a thread that keeps the others waiting for so long never comes back
+FOREVER_S = float("inf")
+_HANDS_ON_S = 60.0  # of the real clock: a thread that runs for longer is stuck
 
 
 class Over(BaseException):
-    """The clock stands still: raised once in every thread that waits."""
+    """The clock has ended. Raised once in every thread that waits."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class _Task:
     wake_s: float
     is_ready: Callable[[], bool] | None = None
     is_done: bool = False
-    was_told: bool = False  # that the clock stands still
+    has_raised: bool = False  # Over
     baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
 
 class Clock:
-    """Start threads by `spawn`, then `run`. `time`, `queue` and `threading` stand for the modules of these names."""
+    """Start threads by `spawn`, then `run`. `time`, `queue` and `threading` replace the modules of these names."""
 
     def __init__(self, pauses: Sequence[Pause] = ()) -> None:
         self.now_s = 1000.0
@@ -67,15 +67,15 @@ class Clock:
 
     @property
     def node(self) -> str:
-        """The one whose thread asks."""
+        """The node of the calling thread."""
         return self._mine.task.node
 
     def sleep(self, seconds: float) -> None:
         self.wait(seconds)
 
     def wait(self, timeout_s: float | None, is_ready: Callable[[], bool] | None = None) -> None:
-        """Let others run until it is ready, or the time is up."""
-        self.wait_until(FOR_EVER_S if timeout_s is None else self.now_s + timeout_s, is_ready)
+        """Let other threads run until `is_ready`, or the time is up."""
+        self.wait_until(FOREVER_S if timeout_s is None else self.now_s + timeout_s, is_ready)
 
     def wait_until(self, wake_s: float, is_ready: Callable[[], bool] | None = None) -> None:
         task: _Task = self._mine.task
@@ -83,8 +83,8 @@ class Clock:
             task.wake_s, task.is_ready = wake_s, is_ready
             self._baton.release()
             task.baton.acquire()
-        if self.is_over and not task.was_told:
-            task.was_told = True
+        if self.is_over and not task.has_raised:
+            task.has_raised = True
             raise Over
 
     def is_paused(self, node: str) -> bool:
@@ -94,14 +94,14 @@ class Clock:
         return any(each.node == node and each.begin_s <= at_s <= each.end_s + ago_s for each in self._pauses)
 
     def awake_at(self, node: str, at_s: float) -> float:
-        """The first moment from then on at which the node is not paused."""
+        """The first time from `at_s` on at which the node is not paused."""
         for pause in self._pauses:
             if pause.node == node and pause.begin_s <= at_s < pause.end_s:
                 at_s = pause.end_s
         return at_s
 
     def run(self, until_s: float) -> None:
-        """Raises what a thread has raised."""
+        """Run the threads until `until_s`. Raises the error of a thread."""
         while not self.errors:
             at_s, _, task = min((self._due_s(each), each.number, each) for each in self._tasks if not each.is_done)
             if at_s > until_s:
@@ -124,7 +124,7 @@ class Clock:
 
     def _hand_to(self, task: _Task) -> None:
         task.baton.release()
-        assert self._baton.acquire(timeout=_HANDS_ON_S), f"a thread of {task.node} does not come back"
+        assert self._baton.acquire(timeout=_HANDS_ON_S), f"a thread of {task.node} is stuck"
 
     def _live(self, task: _Task, body: Callable[[], object]) -> None:
         self._mine.task = task
@@ -142,7 +142,7 @@ class Clock:
 
 
 class _Thread:
-    """As much of threading.Thread as the rendezvous needs."""
+    """A part of threading.Thread's interface."""
 
     def __init__(self, clock: Clock, target: Callable[[], object], **_: object) -> None:
         self._clock, self._target = clock, target

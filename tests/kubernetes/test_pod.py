@@ -96,7 +96,7 @@ def test_another_pod_finds_the_first_by_its_name_once_its_rendezvous_answers(tmp
         port = listener.getsockname()[1]
         process = start(tmp_path, "import sys; print(sys.argv[1])", port=port, **given)
         assert process.stderr is not None
-        assert f"waits for the first replica, localhost, port {port}" in process.stderr.readline()
+        assert f"waiting for the first replica, localhost, port {port}" in process.stderr.readline()
         assert process.poll() is None
         listener.listen()
         printed, _ = process.communicate(timeout=60)
@@ -107,7 +107,7 @@ def test_a_pod_that_looks_for_the_first_one_goes_when_it_is_told_to(tmp_path: Pa
     given = {"JOB_COMPLETION_INDEX": "1", "ORCHESTRATOR_HEAD": "no-such-name.invalid"}
     process = start(tmp_path, "pass", **given)
     assert process.stderr is not None
-    assert "waits for the first replica" in process.stderr.readline()
+    assert "waiting for the first replica" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 143

@@ -16,8 +16,7 @@ from pydantic import BaseModel
 from orchestrator.client import Client
 from orchestrator.domain.errors import NotFound, Refused
 from orchestrator.wire.job_views import JobView
-from tests.elastic.harness import wait_for
-from tests.elastic.test_books import build_record
+from tests.elastic.harness import build_record, wait_for
 from tests.traffic.exchange import Exchange
 from tests.traffic.kept import VERSIONS, losses, said_by_agents, said_by_clients
 from tests.traffic.life import STEPS, Script

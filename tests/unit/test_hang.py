@@ -187,7 +187,7 @@ def test_a_change_of_size_is_told_from_a_restart_and_each_counts_once() -> None:
 
 def test_a_restart_without_a_failure_is_not_counted() -> None:
     sum_up = TrainingSummary()
-    because = {"because": "this node was out of touch with the others for 12 s"}
+    because = {"because": "this node was out of contact with the others for 12 s"}
     sum_up.add_event(make_journal_event(EventKind.RESTARTED_IN_PLACE.value, generation=2, evidence=because), at(2))
     sum_up.add_event(make_journal_event(EventKind.RESTARTED_IN_PLACE.value, generation=3), at(3))
     assert sum_up.training().restarts == 1

@@ -46,7 +46,7 @@ def test_a_linked_script_looks_where_it_really_lies(script: str, tmp_path: Path)
         (["-u", "-c", "pass"], "Python gets the option -c"),
         (["-m"], "Python gets no script"),
         ([], "Python gets no script"),
-        (["nowhere.py"], "nowhere.py is no file"),
+        (["nowhere.py"], "nowhere.py is not a file"),
     ],
 )
 def test_what_a_fork_cannot_be_is_said(rest: list[str], why: str) -> None:
@@ -54,7 +54,7 @@ def test_what_a_fork_cannot_be_is_said(rest: list[str], why: str) -> None:
 
 
 def test_a_folder_with_a_main_needs_a_python_of_its_own(tmp_path: Path) -> None:
-    assert parse_program([sys.executable, str(tmp_path)]) == f"{tmp_path} is no file"
+    assert parse_program([sys.executable, str(tmp_path)]) == f"{tmp_path} is not a file"
 
 
 def test_another_program_is_named() -> None:

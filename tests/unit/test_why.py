@@ -342,7 +342,7 @@ SAID = {
     "cancelled in Slurm": Failure(
         kind=FailureKind.PREEMPTED, message="it was cancelled in Slurm by alice (Slurm job 7, CANCELLED)"
     ),
-    "hang": Failure(kind=FailureKind.HANG, message="told nothing for 90 s in phase step"),
+    "hang": Failure(kind=FailureKind.HANG, message="reported nothing for 90 s in phase step"),
     "time limit": Failure(kind=FailureKind.TIMEOUT, message="the time limit of the job"),
     "deleted in Kubernetes": Failure(
         kind=FailureKind.PREEMPTED, message="its Job was deleted in the cluster, and not by this service"

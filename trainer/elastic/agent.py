@@ -1,6 +1,6 @@
-"""The agent's one loop: form a group, start this node's workers, watch them; restart only what can recover.
+"""The agent's loop: form a group, start this node's workers, watch them, restart them where that can help.
 
-Every way out of a generation leads through `_end_workers`, and every decision about another one through the history.
+Every generation ends in `_end_workers`. `History` decides whether another one follows.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo
+from trainer.elastic.agent_requests import AgentRequests, Group
 from trainer.elastic.chaos import Worker
-from trainer.elastic.errands import Errands, Group
 from trainer.elastic.flags import Flags
+from trainer.elastic.health.activity import read_activities
 from trainer.elastic.health.devices import Devices
 from trainer.elastic.health.fitness import Unfit, await_fitness
 from trainer.elastic.health.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.health.postmortem import Death, Finding, find_failure, first_cause, read_steps
-from trainer.elastic.health.pulse import read_pulses
-from trainer.elastic.health.stillness import Impasse, Stillness
+from trainer.elastic.health.stillness import GroupHang, Stillness
 from trainer.elastic.health.watch import Stuck, Watch
 from trainer.elastic.records.files import say
 from trainer.elastic.records.history import History, Running
@@ -44,16 +44,16 @@ from trainer.elastic.workers.workers import (
     substitute,
 )
 
-# A victim of a peer's death can be gone before the peer: so long we wait for the cause to show itself.
+# A worker can die of the loss of a peer before the agent sees the peer's own death. Wait this long for the cause.
 _CAUSE_GRACE_S = 0.3
 
 
 class End(Enum):
-    """Of a generation."""
+    """How a generation ended."""
 
     SUCCEEDED = "all workers of this node ended with 0"
     AGAIN = "another generation follows"
-    FAILED = "none may follow"
+    FAILED = "no generation may follow"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Team:
 
     place: Place
     processes: Mapping[int, ForkedProcess]
-    folders: Mapping[int, Path]  # where each leaves its error file, and in a job its log and stacks
+    folders: Mapping[int, Path]  # of each worker's error file, and in a job of its log and stacks
 
     @property
     def running(self) -> dict[int, ForkedProcess]:
@@ -70,7 +70,7 @@ class Team:
 
     @property
     def workers(self) -> dict[int, Worker]:
-        """Those that run, by rank."""
+        """The running workers, by rank."""
         return {
             self.place.ranks[local_rank]: Worker(pid=process.pid, folder=self.folders[local_rank])
             for local_rank, process in self.running.items()
@@ -78,12 +78,12 @@ class Team:
 
 
 class Agent:
-    """Outside a job (`record` is None) it counts restarts as torchrun does, and journals nothing."""
+    """Outside a job (`record` is None) the agent counts restarts as torchrun does and journals nothing."""
 
     def __init__(
         self, flags: Flags, *, workers: int, nursery: Nursery, membership: Membership, record: Record | None
     ) -> None:
-        """The record's policy, where there is one, goes before the flags."""
+        """The policy in the record, if any, overrides the flags."""
         policy = None if record is None else record.policy
         self.generation = 0
         self.succeeded = False
@@ -93,7 +93,7 @@ class Agent:
         self._stop_timeout_s = flags.stop_timeout_s if policy is None else policy.stop_timeout_s
         self._max_restarts = flags.max_restarts if policy is None else policy.max_restarts
         self.history = History(record, max_restarts=self._max_restarts, min_nodes=flags.limits.min_nodes)
-        self._errands = None if record is None else Errands(record)
+        self._requests = None if record is None else AgentRequests(record)
         self._streams = None if record is not None else Streams(flags)
         self._devices = Devices()
         self._watch: Watch | None = None
@@ -104,17 +104,17 @@ class Agent:
                 policy.heartbeat_timeout_s,
                 rendezvous,
                 uses_gpu=self._devices.are_used_by,
-                read=lambda pids: read_pulses(pids, nursery.server_pid),
+                read=lambda pids: read_activities(pids, nursery.server_pid),
             )
-        self._oom_kills: int | None = None  # so far, when the workers were started
+        self._oom_kills: int | None = None  # the count before the workers started
         self._team: Team | None = None
-        self._ending = Ending()  # of the generation before
-        self._lost: frozenset[int] = frozenset()  # replicas that were reported since the group formed
+        self._ending = Ending()  # of the previous generation
+        self._lost: frozenset[int] = frozenset()  # replicas reported as lost since the group formed
 
     def run(self) -> None:
-        """Run generations until one succeeds or none may follow. Raises RendezvousFailed, Unfit, NurseryError, Stopped.
+        """Run generations until one succeeds or none may follow. No worker survives this call.
 
-        However it ends, no worker is left.
+        Raises RendezvousFailed, Unfit, NurseryError, Stopped.
         """
         try:
             while (end := self._run_generation()) is End.AGAIN:
@@ -141,7 +141,7 @@ class Agent:
         return end
 
     def _form(self) -> Place:
-        if self._record is not None:  # before the group forms: the others must not wait for a node that cannot start
+        if self._record is not None:  # first: other nodes must not wait for one that cannot start
             self._await_fitness(self._record)
         known = self.generation if self._record is None else max(self.generation, known_generation(self._record))
         place = find_place(self._rendezvous.next_group(known, self._ending, self._report_lost), self._node)
@@ -155,7 +155,7 @@ class Agent:
         waited = await_fitness(record.incarnation_dir)
         if waited is not None:
             obstacle, seconds = waited
-            sentence = f"the next start waited {seconds:.1f} s: {obstacle}"
+            sentence = f"the start of the workers was delayed by {seconds:.1f} s: {obstacle}"
             record.journal(EventKind.NODE_WAITED, sentence, self.generation, seconds=round(seconds, 3))
 
     def _start(self, place: Place, store: WorkersStore) -> Team:
@@ -186,7 +186,7 @@ class Agent:
         shared = {**os.environ, env.GENERATION: str(self.generation)}
         if self._record is not None:
             shared |= surroundings(self._record, self.generation, os.environ)
-            # The trace of this generation for `known_generation`, should all end before a worker leaves its own.
+            # `known_generation` looks for this folder. A worker that dies at once would not create it.
             (self._record.incarnation_dir / f"g{self.generation}").mkdir(exist_ok=True)
         environs = {}
         for local_rank in range(self._workers):
@@ -203,9 +203,9 @@ class Agent:
         return environs
 
     def _look(self, team: Team) -> End | None:
-        """One look at the generation: None while it runs."""
+        """Check the generation once. None while it runs."""
         self._nursery.listen(self._flags.look_every_s)
-        self._run_errands(team)
+        self._run_requests(team)
         deaths = _find_deaths(team)
         if deaths:
             return self._follow_deaths(deaths, team)
@@ -229,18 +229,18 @@ class Agent:
             self._record.journal(EventKind.PEER_LOST, sentence, self.generation, replicas=replicas)
 
     def _follow(self, restarts: bool, *, change: str = "", hang: bool = False) -> End:
-        """End the workers without a notice: SIGTERM, then SIGKILL once stacks are saved."""
+        """End the workers without waiting for them: SIGTERM, save stacks, SIGKILL."""
         self._end_workers(0.0, hang=hang)
         self._ending = self.history.end(change=change, step=max(self._read_steps().values(), default=None))
         return End.AGAIN if restarts else End.FAILED
 
-    def _run_errands(self, team: Team) -> None:
-        if self._errands is not None:
+    def _run_requests(self, team: Team) -> None:
+        if self._requests is not None:
             size = team.place.world_size
-            self._errands.run(Group(generation=self.generation, world_size=size, workers=team.workers))
+            self._requests.run(Group(generation=self.generation, world_size=size, workers=team.workers))
 
-    def _find_hang(self, team: Team) -> Stuck | Impasse | None:
-        """By what the workers report; while none of them has reported anything, by what their processes do."""
+    def _find_hang(self, team: Team) -> Stuck | GroupHang | None:
+        """Judge workers by their reports. If no worker has ever reported, judge them by what their processes do."""
         if self._watch is None or self._stillness is None:
             return None
         now_s = time.monotonic()
@@ -250,7 +250,7 @@ class Agent:
         return self._stillness.look(team.workers, now_s)
 
     def _follow_deaths(self, deaths: list[Death], team: Team) -> End:
-        """Explain the deaths. Workers that lost their peers because the group changed have not failed."""
+        """Explain the deaths. A worker that lost its peers because the group changed has not failed."""
         self.history.notice()
         steps = self._read_steps()
         failure = first_cause(self._explain(deaths, team, steps))
@@ -263,7 +263,7 @@ class Agent:
     def _read_steps(self) -> dict[int, int]:
         return {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
 
-    def _judge_hang(self, hang: Stuck | Impasse, team: Team) -> bool:
+    def _judge_hang(self, hang: Stuck | GroupHang, team: Team) -> bool:
         self.history.notice()
         failure = Failure(kind=FailureKind.HANG, message=hang.sentence, rank=hang.rank, step=hang.step)
         return self._judge(failure, team, hang.step, silent_s=hang.silent_s)
@@ -301,7 +301,7 @@ class Agent:
         )
         held_by = self._devices.await_release(process.pid for process in team.processes.values())
         if held_by:
-            say(f"the dead processes {held_by} still hold memory of a GPU")
+            say(f"the dead processes {held_by} still hold GPU memory")
         if saved and self._record is not None:
             ranks = sorted(team.place.ranks[local_rank] for local_rank in saved)
             sentence = f"stacks of {name_ranks(ranks)} saved before SIGKILL: {layout.STACKS} in the worker's folder"
@@ -311,11 +311,11 @@ class Agent:
 
     def _tell_start(self, team: Team) -> None:
         place = team.place
-        # First of all: to ask for a pid waits for the fork server, which says with it how the worker was started.
+        # Read the pids first. Reading one waits for the fork server, whose answer also sets `because` and `was_spare`.
         pids = {place.ranks[rank]: each.pid for rank, each in team.processes.items()}
         fresh = {place.ranks[rank]: each.because for rank, each in team.processes.items() if each.because}
         for rank, because in fresh.items():
-            say(f"rank {rank} is a fresh process, not a fork: {because}")
+            say(f"rank {rank} is a new process, not a fork: {because}")
         self.history.start(
             Formation(nodes=place.nodes, world_size=place.world_size, because=place.group.change),
             generation=self.generation,

@@ -1,4 +1,4 @@
-"""The failure behind an exception that ends an agent: one of its machine, or of code that cannot run here at all."""
+"""Classify an exception that ends an agent: a failure of the machine, or code that cannot run here at all."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import traceback
 
 from trainer.contract.failure import Failure, FailureKind
 
-# Another attempt raises these again, because this code, or the torch that it finds, is the wrong one. It may not meet
-# an OSError again, or a RuntimeError, which is the base of torch's own errors.
+# Another attempt would raise these again, because this code or its torch is the wrong one. An OSError, or a
+# RuntimeError (the base of torch's own errors), may not occur again.
 _OF_THE_CODE = (ImportError, TypeError, AttributeError, NameError, SyntaxError, NotImplementedError)
 _MOST_OF_A_MESSAGE, _MOST_OF_A_TRACEBACK = 300, 16 * 1024  # characters
 
 
 def explain_exception(error: Exception, *, began: bool) -> Failure:
-    """`began`: a worker had begun by then, so that the agent can run here."""
-    said = f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_OF_A_MESSAGE]}"
+    """`began`: a worker had started before, which proves that the agent can run here."""
+    summary = f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_OF_A_MESSAGE]}"
     text = "".join(traceback.format_exception(error))[-_MOST_OF_A_TRACEBACK:]
     if began or not isinstance(error, _OF_THE_CODE):
-        return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the agent ended by {said}", traceback=text)
+        return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the agent failed with {summary}", traceback=text)
     return Failure(
-        kind=FailureKind.LAUNCH, message=f"the agent cannot start with {_versions()}: {said}", traceback=text
+        kind=FailureKind.LAUNCH, message=f"the agent cannot start with {_versions()}: {summary}", traceback=text
     )
 
 

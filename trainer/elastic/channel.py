@@ -1,6 +1,7 @@
-"""Messages between two processes of one machine: a line of JSON each, over a stream socket, of any length.
+"""Messages between two processes of one machine: lines of JSON over a stream socket, of any length.
 
-A packet socket would keep them apart by itself, and refuses a command line of more than 200 kB (socket(7), wmem_max).
+A packet socket would keep messages apart by itself, but refuses more than about 200 kB (socket(7), wmem_max). A command
+line can be longer.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Channel:
-    """One end. Not for two threads."""
+    """One end of the connection. Not thread-safe."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._rest = b""  # of a line that is not whole yet
+        self._rest = b""  # the start of an incomplete line
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
@@ -31,7 +32,7 @@ class Channel:
         self._end.close()
 
     def send(self, message: Mapping[str, object]) -> bool:
-        """Waits for the other side to read a long one. Returns whether there still is another side."""
+        """Blocks until the other side has read enough of a long message. Returns False if the other side is gone."""
         try:
             self._end.sendall(json.dumps(message).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
@@ -39,10 +40,10 @@ class Channel:
         return True
 
     def receive(self) -> list[dict[str, object]] | None:
-        """Waits for something to come. Empty while no line is whole yet, None when there is nobody any more."""
+        """Blocks until data arrives. Returns no message while a line is incomplete, None if the other side is gone."""
         try:
             chunk = self._end.recv(_CHUNK_BYTES)
-        except ConnectionResetError:  # gone with our words unread
+        except ConnectionResetError:  # the other side ended without reading what we sent
             return None
         if not chunk:
             return None

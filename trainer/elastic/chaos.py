@@ -1,6 +1,6 @@
-"""Faults on purpose, as an agent injects them into its own part of a job. Nothing else is touched.
+"""Inject faults into the agent's own part of a job, and nothing else.
 
-A fault tells what it did, or why it could do nothing. Standard library only.
+Each fault reports what it did, or why it could not do anything. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from trainer.contract.chaos import Fault
 from trainer.contract.location import is_url
 from trainer.contract.manifest import Manifest, parse_manifest, parse_snapshot_name
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 SLOW_S = 30.0
 _STOPPED_S, _RUNNING_S = 0.4, 0.1
 _MANIFEST_BYTES = 64 * 1024 * 1024
-_METADATA = ".metadata"  # of a distributed checkpoint of torch's: what all the others hang on
+_METADATA = ".metadata"  # of a torch distributed checkpoint: no other file can be read without it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class Worker:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
-    """Where a fault strikes: one rank of this agent, and the folders of its job."""
+class Target:
+    """Where to inject a fault: one rank of this agent, and the folders of its job."""
 
     rank: int
     worker: Worker
@@ -45,47 +45,48 @@ class Scene:
     snapshots: str  # the folder of the job's snapshots, or a URL
 
 
-def strike(fault: Fault, scene: Scene, tell: Tell) -> None:
-    """Inject the fault. It is told before it is done where nobody would be left to tell, else afterwards."""
-    who = f"rank {scene.rank} (pid {scene.worker.pid})"
+def inject(fault: Fault, target: Target, report: Report) -> None:
+    """Inject the fault and report it. A fault that ends this agent is reported first."""
+    who = f"rank {target.rank} (pid {target.worker.pid})"
     try:
-        _strike(fault, scene, who, tell)
+        _inject(fault, target, who, report)
     except OSError as error:
-        tell(f"{fault.value} did nothing, at {who}: {error}")
+        report(f"{fault.value} had no effect on {who}: {error}")
 
 
-def _strike(fault: Fault, scene: Scene, who: str, tell: Tell) -> None:
+def _inject(fault: Fault, target: Target, who: str, report: Report) -> None:
     if fault is Fault.KILL:
-        _send(scene.worker.pid, signal.SIGKILL)
-        tell(f"{who} was killed by SIGKILL")
+        _send(target.worker.pid, signal.SIGKILL)
+        report(f"{who} was killed by SIGKILL")
     elif fault is Fault.HANG:
-        _send(scene.worker.pid, signal.SIGSTOP)
-        tell(f"{who} was stopped by SIGSTOP and does not go on by itself")
+        _send(target.worker.pid, signal.SIGSTOP)
+        report(f"{who} was stopped by SIGSTOP and does not continue by itself")
     elif fault is Fault.SLOW:
-        descriptor = os.pidfd_open(scene.worker.pid)
-        threading.Thread(target=_hold_up, args=(descriptor,), name="slow", daemon=True).start()
+        descriptor = os.pidfd_open(target.worker.pid)
+        threading.Thread(target=_slow_down, args=(descriptor,), name="slow", daemon=True).start()
         share = _STOPPED_S / (_STOPPED_S + _RUNNING_S)
-        tell(f"{who} is stopped for {share:.0%} of the time during {SLOW_S:.0f} s")
+        report(f"{who} is stopped for {share:.0%} of the time during {SLOW_S:.0f} s")
     elif fault is Fault.PREEMPT:
-        tell("this agent gets a scheduler's notice, SIGTERM")
+        report("this agent gets SIGTERM, as from a scheduler that preempts it")
         os.kill(os.getpid(), signal.SIGTERM)
     elif fault is Fault.NODE_LOSS:
-        tell(f"this agent (pid {os.getpid()}) and its workers are killed by SIGKILL")
+        report(f"this agent (pid {os.getpid()}) and its workers are killed by SIGKILL")
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault is Fault.DISK_FULL:
-        (scene.incarnation_dir / f"{layout.FULL_DISK}{scene.rank}").touch()
-        tell(f"the next part of a snapshot that rank {scene.rank} writes finds no space left on the device")
+        (target.incarnation_dir / f"{layout.FULL_DISK}{target.rank}").touch()
+        report(f"the next snapshot write of rank {target.rank} fails with 'no space left on device'")
     elif fault is Fault.CORRUPT_SNAPSHOT:
-        tell(damage_newest(scene.snapshots))
+        report(damage_newest(target.snapshots))
 
 
 def damage_newest(snapshots: str) -> str:
-    """Change one byte of the newest committed snapshot in a folder; what was done, in words. Raises OSError.
+    """Change one byte of the newest committed snapshot in a folder. Returns a sentence. Raises OSError.
 
-    Of its smallest file of data, and of none that another name leads to: what is linked may be another job's too.
+    The byte is in the snapshot's smallest data file. Files with several hard links are left alone, because another job
+    may share them.
     """
     if is_url(snapshots):
-        raise OSError(f"{snapshots} is no folder")
+        raise OSError(f"{snapshots} is not a folder")
     folder, manifest = _find_newest(Path(snapshots))
     sizes = {name: entry.size_bytes for name, entry in manifest.files.items() if entry.size_bytes > 0}
     for name in sorted(sizes, key=lambda name: (name == _METADATA, sizes[name], name)):
@@ -96,8 +97,8 @@ def damage_newest(snapshots: str) -> str:
             place = found.st_size // 2
             os.pwrite(descriptor, bytes([os.pread(descriptor, 1, place)[0] ^ 0xFF]), place)
             os.fsync(descriptor)
-            return f"byte {place} of {name} in snapshot {folder.name} was changed; the next restore finds it"
-    raise OSError(f"snapshot {folder.name} has no file of its own that could be damaged")
+            return f"byte {place} of {name} in snapshot {folder.name} was changed; the next restore detects it"
+    raise OSError(f"snapshot {folder.name} has no unshared file to damage")
 
 
 def _find_newest(snapshots: Path) -> tuple[Path, Manifest]:
@@ -113,9 +114,9 @@ def _find_newest(snapshots: Path) -> tuple[Path, Manifest]:
 
 @contextmanager
 def _opened(folder: Path, name: str, flags: int) -> Iterator[int]:
-    """A file of a folder. No link is followed out of it, and no name of several parts leads there."""
+    """Open a file directly in a folder. Symbolic links are not followed, and `name` must be a single component."""
     if os.path.basename(name) != name:  # noqa: PTH119  # a name, not a path
-        raise OSError(f"{name!r} is no name of a file in {folder}")
+        raise OSError(f"{name!r} is not the name of a file in {folder}")
     within = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=within)
@@ -136,8 +137,8 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.close(descriptor)
 
 
-def _hold_up(descriptor: int) -> None:
-    """Stop a process again and again; it runs at the end, whatever happens in between."""
+def _slow_down(descriptor: int) -> None:
+    """Stop and continue a process repeatedly. It runs at the end."""
     deadline = time.monotonic() + SLOW_S
     try:
         with suppress(ProcessLookupError):

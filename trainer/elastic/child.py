@@ -1,8 +1,8 @@
 """The first milliseconds of a worker: die with the agent, write to the worker's own log, become the worker.
 
-Run as `python -I -S child.py [--parent PID] [--local-rank N] [--plain] COMMAND ...`; standard library only and nothing
-of this package, so that it starts in milliseconds from any folder. `--plain` leaves the environment and output alone.
-The fork server takes the same steps in the processes that it forks.
+Run as `python -I -S child.py [--parent PID] [--local-rank N] [--plain] COMMAND ...`. `--plain` leaves the environment
+and the output alone. This file imports only the standard library, so that it starts in milliseconds from any folder.
+Processes that the fork server forks take the same steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_EXIT_CANNOT_START = 127  # as a shell
+_EXIT_CANNOT_START = 127  # as in a shell
 _EXIT_ORPHAN = 137
 
 
@@ -40,23 +40,22 @@ def _split(argv: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask for SIGKILL at the end of the parent's thread (prctl(2); it survives execve), then see whether it lives."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    """Get SIGKILL when the parent's thread ends (prctl(2); kept across execve). Exit if the parent is gone already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(_EXIT_ORPHAN)
 
 
 def prepare_environment() -> None:
-    # As torchrun: several workers on a node would otherwise start as many threads each as it has cores.
+    # As torchrun does: otherwise each of several workers would start as many threads as the node has cores.
     if os.environ.get("LOCAL_WORLD_SIZE", "1") != "1":
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def redirect(local_rank: str) -> str | None:
-    """Send stdout and stderr to the worker's log and return its folder; None outside a job, where nothing is done.
+    """Send stdout and stderr to the worker's log and return its folder. Outside a job do nothing and return None.
 
-    O_APPEND lets the agent shorten the log under the writer.
+    O_APPEND lets the agent truncate the log while the worker writes to it.
     """
     replica_dir = os.environ.get("ORCHESTRATOR_REPLICA_DIR")
     if not replica_dir:
@@ -75,7 +74,7 @@ def redirect(local_rank: str) -> str | None:
 
 
 def execute(command: Sequence[str]) -> NoReturn:
-    """Become the command, or say why not and exit with 127."""
+    """Become the command. If that fails, print why and exit with 127."""
     try:
         os.execvp(command[0], list(command))
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What the service wants of this attempt, by whatever road it comes: `desired.json`, or the answer to a report.
+"""The desired state of this attempt, from `desired.json` or from the service's answers to reports.
 
-Workers read the file alone. Where the service cannot write it, because it shares no file system with this node, the
-agent does, from the answers that it gets. Standard library only.
+Workers read only the file. Where the service cannot write it, because it shares no file system with this node, the
+agent writes it from the answers. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _INTERVAL_S = 1.0
 
 
 class ServiceRequests:
-    """The newest request that has reached this agent. Its methods may be called from any thread, and repeated."""
+    """Keeps the newest desired state that has reached this agent. Methods are thread-safe and idempotent."""
 
     def __init__(self, record: Record, stop: StopRequest) -> None:
         self._record, self._stop = record, stop
         self._newest = DesiredDocument()
         self._lock = threading.Lock()
 
-    def hear(self, document: Mapping[str, object]) -> None:
-        """Take the answer to a report: follow it, and put it into `desired.json` when what stands there is older."""
-        heard = parse_desired(document)
-        self._follow(heard)
+    def follow_answer(self, document: Mapping[str, object]) -> None:
+        """Follow the answer to a report, and write it to `desired.json` if it is newer than the file."""
+        answered = parse_desired(document)
+        self._follow(answered)
         found = self._record.desired()
-        if (heard.number, heard.snapshot) > (found.number, found.snapshot):
-            # Whatever fails here is tried again with the next answer.
+        if (answered.number, answered.snapshot) > (found.number, found.snapshot):
+            # The next answer repeats this.
             with suppress(OSError):
                 write_document(self._record.attempt_dir / layout.DESIRED, document)
 
     def watch(self) -> None:
-        """Look at `desired.json` about once a second, from a daemon thread, for as long as the process lives."""
+        """Read `desired.json` about once a second, from a daemon thread that never ends."""
         threading.Thread(target=self._watch, name="desired", daemon=True).start()
 
     def _watch(self) -> None:
@@ -47,9 +47,9 @@ class ServiceRequests:
             self._follow(self._record.desired())
             pause.wait(_INTERVAL_S)
 
-    def _follow(self, heard: DesiredDocument) -> None:
+    def _follow(self, desired: DesiredDocument) -> None:
         with self._lock:
-            self._newest = newest(self._newest, heard)
+            self._newest = newest(self._newest, desired)
             is_stop = self._newest.state is DesiredState.STOP
         if is_stop:
             self._stop.request()

@@ -1,17 +1,18 @@
-"""`elasticrun`: torchrun's flags and environment, with restarts that work, books, and workers that die with the agent.
+"""`elasticrun`: torchrun's flags and environment, with fast restarts, records, and workers that die with the agent.
 
-For replica r of n of an attempt the service renders
+For each replica of an attempt the service renders
 
     elasticrun --nnodes=N --nproc-per-node=K --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT --rdzv-id=JOB-aATTEMPT
       --rdzv-conf=is_host=H,join_timeout=600,read_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5
       --local-addr=ADDRESS --monitor-interval=0.05 [-m] SCRIPT ARGUMENTS
 
-HOST:PORT is the same for all replicas; H is 1 on replica 0 (it binds the port: a taken one fails within two seconds)
-and 0 on the others (they wait up to read_timeout for it). ADDRESS is this node's address as the others reach it, on one
-machine 127.0.0.1. The id is new in every attempt. N is a number or MIN:MAX. keep_alive_max_attempt below 3 was seen to
-split a healthy group in two on a busy machine. Environment: `trainer.contract.env`, all names down to REPORT_TOKEN;
-`attempts/<n>/launch.json` (the policy, at the top or under "policy") is there before the start and overrides
---max-restarts and --shutdown-timeout. Without ORCHESTRATOR_JOB_DIR it is a torchrun with the safe settings.
+HOST:PORT is the same for all replicas. H is 1 on replica 0, which binds the port and fails within two seconds if the
+port is taken. H is 0 on the others, which wait up to read_timeout for the port. ADDRESS is this node's address as other
+nodes reach it, or 127.0.0.1 if there is one machine. The id is new in every attempt. N is a number or MIN:MAX. With
+keep_alive_max_attempt below 3, a healthy group on a busy machine can split in two. The environment has all names of
+`trainer.contract.env` down to REPORT_TOKEN. `attempts/<n>/launch.json` exists before the start; its policy, at the top
+or under "policy", overrides --max-restarts and --shutdown-timeout. Without ORCHESTRATOR_JOB_DIR elasticrun is a
+torchrun with safe settings.
 
 Exit codes: 0 succeeded, 1 failed, 2 wrong flags or environment, 3 refused by the claim, 143 stopped.
 """
@@ -31,7 +32,7 @@ from trainer.elastic.desired import ServiceRequests
 from trainer.elastic.flags import parse_flags
 from trainer.elastic.records.claim import ClaimRefused
 from trainer.elastic.records.files import say
-from trainer.elastic.records.record import Record, now, open_record
+from trainer.elastic.records.record import Record, build_exit_record, open_record
 from trainer.elastic.records.report import start_reporter
 from trainer.elastic.stop import StopRequest
 from trainer.elastic.workers.log_limit import start_log_bounding
@@ -48,11 +49,11 @@ Body = Callable[[list[str], "Record | None", StopRequest], "tuple[ExitRecord, st
 
 def main() -> None:
     """The console script."""
-    sys.exit(keep_books(_run, sys.argv[1:]))
+    sys.exit(run_recorded(_run, sys.argv[1:]))
 
 
-def keep_books(body: Body, argv: list[str]) -> int:
-    """Claim the attempt, run `body`, leave its exit record; returns the process's exit code."""
+def run_recorded(body: Body, argv: list[str]) -> int:
+    """Claim the attempt, run `body`, and write its exit record. Returns the process's exit code."""
     stop = StopRequest()
     stop.install()
     try:
@@ -66,22 +67,22 @@ def keep_books(body: Body, argv: list[str]) -> int:
     if record is None:
         exit_record, _ = body(argv, None, stop)
         if exit_record.failure is not None:
-            _tell(exit_record.failure)
+            _print_failure(exit_record.failure)
         elif exit_record.outcome is not Outcome.SUCCEEDED and stop.signal is not None:
             say(f"stopped by {stop.signal.name}")
         return _EXIT_CODES[exit_record.outcome]
-    return _keep_books(body, argv, record, stop)
+    return _run_in_job(body, argv, record, stop)
 
 
-def _tell(failure: Failure) -> None:
-    """By hand: one sentence, and the first failing rank's traceback."""
+def _print_failure(failure: Failure) -> None:
+    """Print one sentence and the first failed rank's traceback."""
     say(failure.message if failure.rank is None else f"rank {failure.rank}: {failure.message}")
     if failure.traceback:
         with suppress(OSError):
             print(failure.traceback.rstrip(), file=sys.stderr, flush=True)
 
 
-def _keep_books(body: Body, argv: list[str], record: Record, stop: StopRequest) -> int:
+def _run_in_job(body: Body, argv: list[str], record: Record, stop: StopRequest) -> int:
     requests = ServiceRequests(record, stop)
     requests.watch()
     if record.policy is not None:
@@ -96,15 +97,18 @@ def _keep_books(body: Body, argv: list[str], record: Record, stop: StopRequest) 
         outcome=exit_record.outcome,
         restarts=exit_record.restarts,
     )
-    finish_patiently(record, exit_record, stop)
+    write_exit_record(record, exit_record, stop)
     if reporter is not None:
         reporter.close(exit_record)
     say(sentence)
     return _EXIT_CODES[exit_record.outcome]
 
 
-def finish_patiently(record: Record, exit_record: ExitRecord, stop: StopRequest) -> None:
-    """Write the exit record; while the disk is full, again until told to go: without it all would be done twice."""
+def write_exit_record(record: Record, exit_record: ExitRecord, stop: StopRequest) -> None:
+    """Write the exit record. While that fails, retry for ten minutes or until a stop signal.
+
+    Without an exit record the service would run the attempt again.
+    """
     deadline = time.monotonic() + _FINISH_PATIENCE_S
     while True:
         try:
@@ -113,18 +117,18 @@ def finish_patiently(record: Record, exit_record: ExitRecord, stop: StopRequest)
         except OSError as error:
             if stop.signal is not None or time.monotonic() > deadline:
                 return
-            say(f"the exit record cannot be written, trying again: {error}")
+            say(f"cannot write the exit record, retrying: {error}")
         time.sleep(_FINISH_INTERVAL_S)
 
 
 def _run_safely(body: Body, argv: list[str], record: Record, stop: StopRequest) -> tuple[ExitRecord, str]:
-    """The agent's edge: whatever ends `body`, the attempt gets its exit record."""
+    """Run `body`. An exception becomes an exit record too."""
     try:
         return body(argv, record, stop)
     except Exception as error:  # noqa: BLE001  # the agent's edge
-        began = any(record.incarnation_dir.glob("g[0-9]*"))  # each generation leaves its folder
+        began = any(record.incarnation_dir.glob("g[0-9]*"))  # each generation has a folder
         failure = explain_exception(error, began=began)
-        return ExitRecord(outcome=Outcome.FAILED, at=now(), generation=0, restarts=0, failure=failure), ""
+        return build_exit_record(Outcome.FAILED, failure), ""
 
 
 def _sentence(exit_record: ExitRecord, replica: int, verdict: str) -> str:
@@ -137,7 +141,7 @@ def _sentence(exit_record: ExitRecord, replica: int, verdict: str) -> str:
 
 
 def _run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
-    """Raises SystemExit as argparse does outside a job; in a job wrong flags are a failure of kind LAUNCH."""
+    """Run the agent. Wrong flags raise SystemExit outside a job; in a job they are a failure of kind LAUNCH."""
     try:
         flags = parse_flags(argv)
     except SystemExit as error:
@@ -152,7 +156,7 @@ def _run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[Exi
     nursery = Nursery()
     if isinstance(parse_program(flags.command), Program):
         nursery.prepare(["torch"])  # while this process imports it too
-    # Declared lazy start-up path: torch takes seconds to import and the books must be open before.
+    # Declared lazy start-up path: torch takes seconds to import, and the records must be open before.
     from trainer.elastic.launch import run_agent  # noqa: PLC0415
 
     try:
@@ -162,8 +166,7 @@ def _run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[Exi
 
 
 def _refuse(message: str) -> ExitRecord:
-    failure = Failure(kind=FailureKind.LAUNCH, message=message)
-    return ExitRecord(outcome=Outcome.FAILED, at=now(), generation=0, restarts=0, failure=failure)
+    return build_exit_record(Outcome.FAILED, Failure(kind=FailureKind.LAUNCH, message=message))
 
 
 if __name__ == "__main__":

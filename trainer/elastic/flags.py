@@ -1,7 +1,7 @@
-"""torchrun's flags and variables, without torch. A flag that elasticrun cannot honour is refused with a sentence.
+"""torchrun's flags and variables, parsed without torch. An unsupported flag is refused with an alternative.
 
-A flag may be written with dashes or underscores. Each has a variable `PET_<NAME>` (torch.distributed.argparse_util),
-which the flag overrides.
+A flag may be written with dashes or underscores. It overrides its variable `PET_<NAME>`
+(torch.distributed.argparse_util).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BACKENDS = ("c10d", "static")
 _START_METHODS = ("spawn", "fork", "forkserver")
 _UNSTOPPABLE = ("SIGKILL", "SIGSTOP")  # signal(7): they cannot be caught
 _STREAMS = re.compile(r"[0-3]|\d:[0-3](,\d:[0-3])*")  # torch.distributed.elastic.multiprocessing.Std.from_str
-LOCAL_RANK = "${local_rank}"  # in an argument: each worker's own, as torch's macro of that name
+LOCAL_RANK = "${local_rank}"  # torch's macro: each worker's local rank, in an argument
 
 # name, default, help. The order is that of `torchrun --help`.
 _OPTIONS: tuple[tuple[str, str | None, str], ...] = (
@@ -33,21 +33,21 @@ _OPTIONS: tuple[tuple[str, str | None, str], ...] = (
     ("nproc-per-node", "1", "workers on this node: a number, auto, gpu, cpu or xpu"),
     ("rdzv-backend", "static", "c10d or static"),
     ("rdzv-endpoint", "", "HOST:PORT of the rendezvous store"),
-    ("rdzv-id", "none", "a name that all nodes of one run share"),
+    ("rdzv-id", "none", "name of the run, the same on all nodes"),
     ("rdzv-conf", "", "KEY=VALUE,... for the rendezvous; docs/elasticrun.md has the keys"),
     ("max-restarts", "0", "restarts of the worker group before it fails"),
-    ("monitor-interval", "0.1", "seconds between two looks at the workers"),
-    ("start-method", "spawn", "has no effect on scripts; accepted as torchrun accepts it"),
+    ("monitor-interval", "0.1", "seconds between two checks of the workers"),
+    ("start-method", "spawn", "no effect on scripts; accepted for compatibility"),
     ("event-log-handler", "null", "torch's event log; only null"),
     ("role", "default", "ROLE_NAME of the workers"),
-    ("log-dir", None, "folder for the logs that --redirects and --tee make"),
+    ("log-dir", None, "folder for the logs of --redirects and --tee"),
     ("redirects", "0", "streams to write to files: 0 none, 1 stdout, 2 stderr, 3 both; or RANK:STREAMS,..."),
     ("tee", "0", "streams to write to files and the console"),
     ("local-ranks-filter", "", "local ranks whose output is shown on the console: 0,1,..."),
     ("node-rank", "0", "rank of this node, with --rdzv-backend=static"),
     ("master-addr", "127.0.0.1", "address of the node with rank 0, with --rdzv-backend=static"),
     ("master-port", None, f"port on that node, with --rdzv-backend=static (default {_MASTER_PORT})"),
-    ("local-addr", None, "address of this node as the others reach it"),
+    ("local-addr", None, "address at which other nodes reach this one"),
     ("logs-specs", None, "torch's plug-in for logs; not supported"),
     ("numa-binding", None, "not supported"),
     ("duplicate-stdout-filters", "", "not supported"),
@@ -62,19 +62,19 @@ _SWITCHES: tuple[tuple[str, str], ...] = (
     ("standalone", "one node, without rendezvous flags"),
     ("module", "the script is a module, as with python -m"),
     ("no-python", "run the script directly, without python"),
-    ("run-path", "run the script by its path, as without this flag"),
-    ("virtual-local-rank", "give each worker LOCAL_RANK=0 and its own device alone"),
+    ("run-path", "run the script by its path, which is the default"),
+    ("virtual-local-rank", "give each worker LOCAL_RANK=0 and only its own device"),
     ("pass-local-rank", "pass --local-rank=N to the script, as torch.distributed.launch does"),
-    ("use-env", "has no effect, LOCAL_RANK is always set; accepted as torch.distributed.launch accepts it"),
+    ("use-env", "no effect: LOCAL_RANK is always set; accepted for compatibility"),
 )
-# What to do without a flag that is refused.
+# What to use instead of a flag that is refused.
 _UNSUPPORTED = {
     "logs-specs": "use --log-dir, --redirects and --tee",
     "numa-binding": "start the script as --no-python numactl ... python SCRIPT",
     "duplicate-stdout-filters": "use --tee and grep",
     "duplicate-stderr-filters": "use --tee and grep",
     "log-line-prefix-template": "use --tee and sed",
-    "print-completion": "torchrun's own has the same flags",
+    "print-completion": "torchrun prints completions for the same flags",
 }
 
 
@@ -86,7 +86,7 @@ class Flags:
     limits: Limits
     workers: str
     backend: str
-    endpoint: str  # empty: one node that needs none
+    endpoint: str  # empty: one node, which needs no endpoint
     run_id: str
     conf: Mapping[str, str]
     node_rank: int
@@ -104,7 +104,7 @@ class Flags:
 
 
 def parse_flags(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Flags:
-    """Raises SystemExit as argparse does, and ValueError for values that cannot be."""
+    """Raises SystemExit as argparse does, and ValueError for invalid values."""
     args = vars(_build_parser(environ).parse_args(argv))
     _refuse_unsupported(args)
     limits = _parse_nodes(args["nnodes"])
@@ -142,13 +142,14 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] = os.environ) ->
 
 
 def _build_parser(environ: Mapping[str, str]) -> ArgumentParser:
-    parser = ArgumentParser("elasticrun", description="torchrun's flags, with restarts that work: docs/elasticrun.md")
+    description = "A launcher with torchrun's flags and fast, safe restarts: see docs/elasticrun.md"
+    parser = ArgumentParser("elasticrun", description=description)
     for name, default, text in _OPTIONS:
         inherited = environ.get(_variable(name), default)
         parser.add_argument(*_spellings(name), default=inherited, help=text, metavar="VALUE")
     for name, text in _SWITCHES:
         parser.add_argument(*_spellings(name), action="store_true", default=_switch(name, environ), help=text)
-    parser.add_argument("script", help="the script, module or program that every worker runs")
+    parser.add_argument("script", help="script, module or program that every worker runs")
     parser.add_argument("arguments", nargs=REMAINDER, help="its arguments")
     return parser
 
@@ -163,7 +164,7 @@ def _variable(name: str) -> str:
 
 
 def _switch(name: str, environ: Mapping[str, str]) -> bool:
-    """Of a variable: torchrun takes a number. Raises ValueError."""
+    """Read a switch's variable, which is a number as for torchrun. Raises ValueError."""
     text = environ.get(_variable(name)) or "0"
     if not text.isdecimal():
         raise ValueError(f"{_variable(name)} is {text!r}, must be 0 or 1")
@@ -175,7 +176,7 @@ def _refuse_unsupported(args: Mapping[str, object]) -> None:
         if args[name.replace("-", "_")]:
             raise ValueError(f"elasticrun does not support --{name}; {instead}")
     if args["event_log_handler"] != "null":
-        raise ValueError("elasticrun does not support --event-log-handler; in a job the service keeps the events")
+        raise ValueError("elasticrun does not support --event-log-handler; in a job the service stores the events")
     if args["start_method"] not in _START_METHODS:
         raise ValueError(f"--start-method is {args['start_method']!r}, must be one of {', '.join(_START_METHODS)}")
 
@@ -192,7 +193,7 @@ def _parse_nodes(text: str) -> Limits:
 
 
 def _settle_rendezvous(args: Mapping[str, str], limits: Limits) -> tuple[str, str]:
-    """The backend and its endpoint. One node without an endpoint of its own needs neither."""
+    """The rendezvous backend and its endpoint. A single node without an endpoint uses c10d with an empty one."""
     backend, endpoint, port = args["rdzv_backend"], args["rdzv_endpoint"], args["master_port"]
     alone = backend == "static" and not endpoint and not port and limits.max_nodes == 1
     if args["standalone"] or alone:
@@ -200,9 +201,9 @@ def _settle_rendezvous(args: Mapping[str, str], limits: Limits) -> tuple[str, st
             raise ValueError("--standalone is for one node")
         return "c10d", ""
     if backend not in _BACKENDS:
-        raise ValueError(f"--rdzv-backend is {backend!r}, elasticrun knows {' and '.join(_BACKENDS)}")
+        raise ValueError(f"--rdzv-backend is {backend!r}, must be {' or '.join(_BACKENDS)}")
     if endpoint:
-        parse_endpoint(endpoint, _MASTER_PORT)  # whatever the default: it must be HOST:PORT
+        parse_endpoint(endpoint, _MASTER_PORT)  # only to refuse a wrong one early
     if backend == "static":
         if limits.min_nodes != limits.max_nodes:
             raise ValueError("--rdzv-backend=static needs a fixed number of nodes: --nnodes=N")
@@ -213,7 +214,7 @@ def _settle_rendezvous(args: Mapping[str, str], limits: Limits) -> tuple[str, st
 
 
 def _run_id(endpoint: str) -> str:
-    """Without --rdzv-id nodes share torchrun's default; a node by itself has a name of its own."""
+    """The id without --rdzv-id: torchrun's default where nodes share an endpoint, a unique one for a single node."""
     return "none" if endpoint else uuid.uuid4().hex
 
 
@@ -234,11 +235,11 @@ def _build_command(args: Mapping[str, object], environ: Mapping[str, str]) -> tu
     assert isinstance(arguments, list)
     if args["no_python"] and not args["run_path"]:
         if args["module"] or args["pass_local_rank"]:
-            raise ValueError("--no-python goes with neither --module nor --pass-local-rank")
+            raise ValueError("--no-python cannot be used with --module or --pass-local-rank")
         return (script, *arguments)
     if args["pass_local_rank"]:
         arguments = [f"--local-rank={LOCAL_RANK}", *arguments]
-    python = environ.get("PYTHON_EXEC", sys.executable)  # torchrun's name for it
+    python = environ.get("PYTHON_EXEC", sys.executable)  # torchrun's variable
     return (python, "-u", *(["-m"] if args["module"] else []), script, *arguments)
 
 
@@ -285,5 +286,5 @@ def _signals(name: str, text: str) -> tuple[str, ...]:
     names = tuple(each.strip() for each in text.split(",") if each.strip())
     wrong = next((each for each in names if each not in signal.Signals.__members__ or each in _UNSTOPPABLE), None)
     if wrong is not None:
-        raise ValueError(f"--{name} has {wrong!r}, which is no signal that can be handled")
+        raise ValueError(f"--{name} has {wrong!r}, which is not a signal that can be handled")
     return names

@@ -1,8 +1,8 @@
-"""`python -m trainer.elastic.guard -- COMMAND ...`: the agent's books around another launcher, torchrun above all.
+"""`python -m trainer.elastic.guard -- COMMAND ...`: run another launcher, such as torchrun, as a job's agent.
 
-The launcher restarts its workers as it likes; this process claims the attempt, bounds the logs, reports, forwards the
-stop signal and leaves the exit record. The workers write to the run directory because the launcher starts them through
-child.py:
+The launcher restarts its workers by its own rules. This process claims the attempt, bounds the logs, reports, forwards
+the stop signal and writes the exit record. The launcher starts the workers through child.py, so that they write to the
+run directory:
 
     python -m trainer.elastic.guard -- torchrun FLAGS --no-python python -I -S CHILD python -u SCRIPT ARGUMENTS
 """
@@ -21,11 +21,11 @@ from pathlib import Path
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind, render_failure
-from trainer.elastic.elasticrun import keep_books
+from trainer.elastic.elasticrun import run_recorded
 from trainer.elastic.health.postmortem import Death, find_failure, first_cause, is_failure_trace, read_steps
-from trainer.elastic.health.processes import adopt_orphans, end_descendants, reap_others
+from trainer.elastic.health.processes import adopt_orphans, end_descendants
 from trainer.elastic.records.files import read_tail, say
-from trainer.elastic.records.record import Record, now
+from trainer.elastic.records.record import Record, build_exit_record
 from trainer.elastic.stop import Stopped, StopRequest
 from trainer.elastic.workers.script_text import settle_rank_argument
 from trainer.elastic.workers.wakeup import Wakeup
@@ -35,11 +35,12 @@ _SUMMARY = re.compile(r"rank\s*: (\d+) \(local_rank: (\d+)\)\s*exitcode\s*: (-?\
 _SUMMARY_BYTES = 64 * 1024
 _CHILD = str(Path(__file__).with_name("child.py"))
 _STOP_TIMEOUT_S = 30.0  # torchrun's own --shutdown-timeout
-# torch shares the rendezvous store with the workers, keys of dead generations included: with it 8 of 23 kills recovered
-# at once and 4 never, without it all did (pytorch issues 135712, 167288). It also breaks every scale-up.
+# By default torch shares the rendezvous store with the workers, including the keys of dead generations. With the shared
+# store, 8 of 23 kills recovered at once and 4 never did. Without it all recovered (pytorch issues 135712, 167288). The
+# shared store also breaks every scale-up.
 SAFE_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-_LOG_DIR = "PET_LOG_DIR"  # torchrun's --log-dir; without it each run leaves a folder in the temporary one
-_MARGIN_S = 5.0  # beyond the stop time-out that the launcher itself observes
+_LOG_DIR = "PET_LOG_DIR"  # torchrun's --log-dir; without it each run leaves a folder in the temporary directory
+_MARGIN_S = 5.0  # added to the launcher's own stop time-out
 _LOOK_EVERY_S = 0.5
 _SIZE_FLAGS = ("--nnodes=", "--nproc-per-node=")
 
@@ -49,7 +50,7 @@ def main() -> None:
     command = argv[1:] if argv[:1] == ["--"] else argv
     if not command:
         sys.exit("usage: python -m trainer.elastic.guard -- COMMAND ...")
-    sys.exit(keep_books(_run, command))
+    sys.exit(run_recorded(_run, command))
 
 
 def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
@@ -66,9 +67,7 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
         wrapped = [sys.executable, "-I", "-S", _CHILD, "--parent", str(os.getpid()), "--plain", *command]
         process = subprocess.Popen(wrapped, start_new_session=True)
         generations.start()
-        while (code := process.poll()) is None:
-            wakeup.wait()
-            reap_others(process.pid)
+        code = wakeup.outlast(process)
     except Stopped as stopped:
         if process is not None:
             _end(process, stopped.number, record)
@@ -76,7 +75,7 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
     finally:
         stop.disarm()
         generations.close()
-        end_descendants(os.getpid())  # daemons of the workers: the launcher leaves them behind
+        end_descendants(os.getpid())  # the launcher leaves the workers' daemons behind
     if code == 0:
         return _ended(Outcome.SUCCEEDED, record, None), ""
     failure = _explain(code, record)
@@ -87,7 +86,7 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
 
 
 def _settle(command: list[str]) -> list[str]:
-    """The launcher's command, with the local rank of the script spelled as it asks for it."""
+    """The launcher's command, with the local-rank argument spelled as the script expects it."""
     if _CHILD not in command:
         return command
     begin = command.index(_CHILD) + 1
@@ -100,7 +99,7 @@ def _settle(command: list[str]) -> list[str]:
 class _GenerationJournal:
     """Journals each generation that the launcher starts, once one of its workers has a folder.
 
-    Without it the service would not learn that a group has formed whose workers report nothing.
+    Otherwise the service would not know that a group runs whose workers report nothing.
     """
 
     def __init__(self, record: Record | None, command: Sequence[str]) -> None:
@@ -114,7 +113,7 @@ class _GenerationJournal:
             self._thread.start()
 
     def close(self) -> None:
-        """Journal the last one too. Idempotent."""
+        """Journal generations up to now and stop. Idempotent."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -136,14 +135,14 @@ class _GenerationJournal:
 
 
 def _count_workers(command: Sequence[str]) -> int | None:
-    """In the whole group, by the launcher's flags; None where these give no numbers."""
+    """The world size by the launcher's flags. None if a flag is missing or not a number."""
     given = {name: word.removeprefix(name) for word in command for name in _SIZE_FLAGS if word.startswith(name)}
     numbers = [int(given[name]) for name in _SIZE_FLAGS if given.get(name, "").isdecimal()]
     return numbers[0] * numbers[1] if len(numbers) == len(_SIZE_FLAGS) else None
 
 
 def _end(process: subprocess.Popen[bytes], number: signal.Signals, record: Record | None) -> None:
-    """Hand the signal on, and kill the launcher when it does not end; its workers die with it (child.py)."""
+    """Forward the signal. Kill the launcher if it does not end in time; its workers die with it (child.py)."""
     timeout_s = record.policy.stop_timeout_s if record is not None and record.policy is not None else _STOP_TIMEOUT_S
     process.send_signal(number)
     try:
@@ -154,7 +153,7 @@ def _end(process: subprocess.Popen[bytes], number: signal.Signals, record: Recor
 
 
 def _explain(code: int, record: Record | None) -> Failure:
-    """The first cause from torchrun's summary and what the last generation's workers left, else the exit code alone."""
+    """The first cause by torchrun's summary, else by what the last generation's workers left, else the exit code."""
     if record is not None:
         agent_log = layout.replica_dir(record.job_dir, record.attempt, record.replica) / layout.AGENT_LOG
         folder = record.incarnation_dir / f"g{_newest_generation(record)}"
@@ -168,7 +167,10 @@ def _explain(code: int, record: Record | None) -> Failure:
 
 
 def parse_summary(output: str, generation_dir: Path) -> list[Death]:
-    """The deaths that torchrun lists when it gives up, without the workers that it stopped itself unless all were."""
+    """The deaths in the summary of torchrun's last failure.
+
+    Workers that ended with SIGTERM, which torchrun sends itself, are left out unless there are no others.
+    """
     summary = output[output.rfind("Failures:") :] if "Failures:" in output else ""
     deaths = {
         int(rank): Death(
@@ -183,7 +185,7 @@ def parse_summary(output: str, generation_dir: Path) -> list[Death]:
 
 
 def _traced(generation_dir: Path, code: int) -> list[Death]:
-    """The workers whose folders tell of a failure. Their exit codes and global ranks stay unknown."""
+    """The workers whose folders show a failure. Their exit codes and global ranks are unknown."""
     folders = [folder for folder in sorted(generation_dir.glob("local-*")) if is_failure_trace(folder)]
     ranks = [int(folder.name.removeprefix("local-")) for folder in folders]
     return [
@@ -197,16 +199,14 @@ def _newest_generation(record: Record) -> int:
 
 
 def _find_generations(record: Record) -> list[int]:
-    """Those in which a worker has a folder."""
+    """Generations in which a worker has a folder."""
     folders = record.incarnation_dir.glob("g*")
     return [int(folder.name[1:]) for folder in folders if folder.name[1:].isdecimal()]
 
 
 def _ended(outcome: Outcome, record: Record | None, failure: Failure | None) -> ExitRecord:
     generation = 0 if record is None else _newest_generation(record)
-    return ExitRecord(
-        outcome=outcome, at=now(), generation=generation, restarts=max(0, generation - 1), failure=failure
-    )
+    return build_exit_record(outcome, failure, generation=generation, restarts=max(0, generation - 1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From torchrun's flags to the end of the agent. This is the part of `elasticrun` that needs torch."""
+"""Build the agent from torchrun's flags and run it to its exit record. This part of `elasticrun` needs torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.elastic.agent_error import explain_exception
 from trainer.elastic.flags import Flags
 from trainer.elastic.health.fitness import Unfit
 from trainer.elastic.records.files import say
-from trainer.elastic.records.record import Record, now
+from trainer.elastic.records.record import Record, build_exit_record
 from trainer.elastic.rendezvous.endpoint import find_address, open_store
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.join import Alone, Rendezvous, Shared
@@ -31,7 +31,8 @@ from trainer.elastic.workers.program import OURS, Program, parse_program
 from trainer.elastic.workers.script_text import advise_on_address, settle_rank_argument
 from trainer.elastic.workers.workers import Meeting, Membership
 
-# What workers import before their first step, beside torch: the fork server does it once, when nobody waits for it.
+# What workers import before their first step, besides torch. The fork server imports it once, after the first workers
+# have started.
 _LATER = (
     "torch._dynamo",
     "torch.distributed.checkpoint.state_dict",
@@ -39,21 +40,21 @@ _LATER = (
     "torch.nn.parallel",
     "torch.utils.data",
 )
-# All that trainer/__main__.py imports, and torch._dynamo, which DDP would import for most of a second. Not
-# trainer.__main__ itself: runpy warns of a module that is imported already.
+# All that trainer/__main__.py imports, and torch._dynamo, whose import by DDP takes most of a second. Not
+# trainer.__main__ itself, because runpy warns about a module that is already imported.
 _OURS = ("torch.distributed.elastic.multiprocessing.errors", "torch._dynamo", f"{OURS}.train")
 PRELOAD = "ORCHESTRATOR_PRELOAD"
-SPARES = "ORCHESTRATOR_SPARES"  # how many workers are forked ahead; absent: one for each worker
+SPARES = "ORCHESTRATOR_SPARES"  # how many spare workers; absent: one for each worker
 _WARMUP = f"{OURS}.loop.warmup"
-_C10D_PORT, _STATIC_PORT = 29400, 29500  # torchrun's own
-_STATIC_READ_S = 600.0  # torchrun's own: how long other nodes wait for the first
+_C10D_PORT, _STATIC_PORT = 29400, 29500  # torchrun's defaults
+_STATIC_READ_S = 600.0  # torchrun's default: how long other nodes wait for the first
 
 
 def run_agent(flags: Flags, record: Record | None, stop: StopRequest, nursery: Nursery) -> tuple[ExitRecord, str]:
-    """Run workers to their end. Returns the exit record and why a failure was final."""
+    """Run the workers to their end. Returns the exit record and, after a failure, why there is no restart."""
     missing = find_missing(flags.command)
     if missing is not None:
-        return _failed(missing), "a restart cannot help"
+        return build_exit_record(Outcome.FAILED, missing), "a restart cannot help"
     command, advice = settle_rank_argument(flags.command)
     if advice is not None:
         say(advice)
@@ -61,7 +62,8 @@ def run_agent(flags: Flags, record: Record | None, stop: StopRequest, nursery: N
     try:
         workers = count_workers(flags.workers)
     except ValueError as error:
-        return _failed(Failure(kind=FailureKind.LAUNCH, message=str(error))), ""
+        failure = Failure(kind=FailureKind.LAUNCH, message=str(error))
+        return build_exit_record(Outcome.FAILED, failure), ""
     advice = advise_on_address(command, workers)
     if advice is not None:
         say(advice)
@@ -70,7 +72,7 @@ def run_agent(flags: Flags, record: Record | None, stop: StopRequest, nursery: N
 
 
 def count_workers(text: str) -> int:
-    """The number behind --nproc-per-node: itself, or how many devices of that kind this node has. Raises ValueError."""
+    """Resolve --nproc-per-node to a number, counting devices where it names a kind. Raises ValueError."""
     if text.isdecimal():
         return int(text)
     if text in ("gpu", "auto") and torch.cuda.is_available():
@@ -94,7 +96,7 @@ def _prepare(nursery: Nursery, command: Sequence[str], workers: int) -> None:
 
 
 def find_missing(command: Sequence[str]) -> Failure | None:
-    """The failure for a missing program or script; None when both are there or nobody can say."""
+    """A failure if the program or script is missing. None if both exist or that cannot be determined."""
     if shutil.which(command[0]) is None:
         there = "/" in command[0] and Path(command[0]).exists()
         why = "may not be executed by this user: permission denied" if there else f"does not exist (from {Path.cwd()})"
@@ -148,15 +150,15 @@ class _Run:
             return self._conclude(agent)
         except Stopped:
             self._stop.disarm()
-            self._part(None)  # no reason: the rendezvous stays open to the others
+            self._part(None)  # without a reason: the rendezvous stays open for the others
             succeeded = self._agent is not None and self._agent.succeeded
             return self._ended(Outcome.SUCCEEDED if succeeded else self._stop.outcome(self._record), None), ""
         except RendezvousFailed as error:
             return self._lose(error)
         except Unfit as error:
             self._part(error.failure.message)
-            return self._ended(Outcome.FAILED, error.failure), "this node cannot carry workers"
-        except Exception as error:  # noqa: BLE001  # the agent's edge: whatever ends it must reach the exit record
+            return self._ended(Outcome.FAILED, error.failure), "this node cannot run workers"
+        except Exception as error:  # noqa: BLE001  # the agent's edge: any error must reach the exit record
             self._part(f"{type(error).__name__} in an agent")
             began = self._agent is not None and self._agent.history.began
             return self._ended(Outcome.FAILED, explain_exception(error, began=began)), ""
@@ -181,9 +183,10 @@ class _Run:
         return self._ended(Outcome.FAILED, failure), agent.history.verdict
 
     def _lose(self, error: RendezvousFailed) -> tuple[ExitRecord, str]:
-        """A group that is lost after a failure ends with that failure, unless a restart has healed it.
+        """The exit record after the rendezvous failed.
 
-        If all workers had succeeded before, the outcome is success.
+        It is a success if all workers had succeeded. After a failure that no restart has settled, it names that
+        failure.
         """
         if self._agent is not None and self._agent.succeeded:
             return self._conclude(self._agent)
@@ -197,12 +200,7 @@ class _Run:
             self._rendezvous.leave(reason)
 
     def _ended(self, outcome: Outcome, failure: Failure | None) -> ExitRecord:
-        record = ExitRecord(outcome=outcome, at=now(), generation=0, restarts=0, failure=failure)
-        agent = self._agent
-        return (
-            record if agent is None else replace(record, generation=agent.generation, restarts=agent.history.restarts)
-        )
-
-
-def _failed(failure: Failure) -> ExitRecord:
-    return ExitRecord(outcome=Outcome.FAILED, at=now(), generation=0, restarts=0, failure=failure)
+        if self._agent is None:
+            return build_exit_record(outcome, failure)
+        restarts = self._agent.history.restarts
+        return build_exit_record(outcome, failure, generation=self._agent.generation, restarts=restarts)

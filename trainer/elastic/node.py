@@ -1,13 +1,12 @@
-"""`python -m trainer.elastic.node ATTEMPT_DIR`: one task of Slurm's srun on each node. It starts the agent and stays.
+"""`python -m trainer.elastic.node ATTEMPT_DIR`: run this node's agent, as one task of Slurm's srun.
 
-It finds out which replica this node carries and by which addresses the nodes reach each other, hands on the signals
-that Slurm sends, and writes down how the agent ended: a killed agent leaves no record, and Slurm tells of no single
-task. The agent dies with it. Standard library only.
+It finds out which replica this node runs and at which addresses the nodes reach each other, forwards Slurm's signals,
+and writes a departure file when the agent ends. The file is needed because a killed agent writes no exit record and
+Slurm does not report on single tasks. The agent dies with this process. Standard library only.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import signal
@@ -18,6 +17,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -30,6 +30,7 @@ from trainer.contract.node import (
     parse_node_launch,
     render_departure,
 )
+from trainer.elastic.child import die_with_parent
 from trainer.elastic.records.files import read_document, say, write_document
 from trainer.elastic.records.record import now
 from trainer.elastic.stop import DEFAULT_SIGNALS
@@ -37,14 +38,13 @@ from trainer.elastic.workers.wakeup import Wakeup
 
 HEAD_ADDRESS = "ORCHESTRATOR_HEAD"  # set by the batch script: the first node's address
 _SIOCGIFADDR = 0x8915  # netdevice(7)
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _EXIT_USAGE = 2
 EXIT_REFUSED = 3  # elasticrun: another submission holds the claim
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """This task of the step. The claim is the Slurm job: two submissions of an attempt are two."""
+    """This task of the step. The claim names the Slurm job, so two submissions of an attempt have different claims."""
 
     replica: int
     node: str
@@ -83,7 +83,7 @@ def _run(attempt_dir: Path, task: Task, launch: NodeLaunch) -> int:
     environment.pop(HEAD_ADDRESS)
     ended = _watch(command, environment, launch.workdir)
     if ended == EXIT_REFUSED:
-        return ended  # another submission of this attempt is at work: it tells how its agents end
+        return ended  # another submission runs this attempt, and writes the departures of its agents
     folder = layout.replica_dir(attempt_dir.parent.parent, int(attempt_dir.name), task.replica)
     departure = Departure(
         replica=task.replica,
@@ -93,46 +93,43 @@ def _run(attempt_dir: Path, task: Task, launch: NodeLaunch) -> int:
         recorded=any(folder.glob(f"*/{layout.EXIT}")),
         at=now(),
     )
-    with suppress(OSError):  # a full disk: then only Slurm tells of the end
+    with suppress(OSError):  # a full disk: the end is then known only from Slurm
         write_document(attempt_dir / departure_name(task.replica), render_departure(departure))
     return ended if ended >= 0 else 128 - ended
 
 
 def _watch(command: list[str], environment: dict[str, str], workdir: str) -> int:
-    """Run the agent to its end, handing signals on; returns its exit code, negative for a signal."""
-    heard: list[int] = []
+    """Run the agent to its end, forwarding signals. Returns its exit code, negative for a signal."""
+    received: list[int] = []
     agents: list[subprocess.Popen[bytes]] = []
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         for agent in agents:
             agent.send_signal(number)
 
     wakeup = Wakeup()
     for name in DEFAULT_SIGNALS:
-        signal.signal(signal.Signals[name], hand_on)
+        signal.signal(signal.Signals[name], forward)
     try:
-        agents.append(subprocess.Popen(command, env=environment, cwd=workdir, preexec_fn=_die_with_parent))
+        die = partial(die_with_parent, os.getpid())
+        agents.append(subprocess.Popen(command, env=environment, cwd=workdir, preexec_fn=die))
     except OSError as error:
         say(f"cannot start the agent: {error}")
         return 127 if isinstance(error, FileNotFoundError) else 126
-    for number in heard[:1]:  # Slurm often repeats itself, and the agent remembers the first signal alone
+    for number in received[:1]:  # Slurm may repeat a signal, and the agent acts only on the first
         agents[0].send_signal(number)
     return wakeup.outlast(agents[0])
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def put_first(environment: Mapping[str, str]) -> str:
-    """PYTHONPATH with this package first: a job's own variable must not hide the agent that came with the job."""
+    """PYTHONPATH with this package first, so that the job's own value cannot hide the agent."""
     ours, given = str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")
     return ":".join([ours, *(part for part in given.split(":") if part and part != ours)])
 
 
 def find_local_address(head: str) -> str | None:
-    """This node's address on the way to the first one; None when there is no way. Nothing is sent."""
+    """This node's address on the route to `head`. None if there is no route. Sends nothing."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(head, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -143,24 +140,25 @@ def find_local_address(head: str) -> str | None:
 
 
 def _network(launch: NodeLaunch, head: str, local: str) -> dict[str, str]:
-    """The interface for the workers' collectives: the configured one, else one that is found where names mislead.
+    """Variables with the interface for the workers' collectives.
 
-    Debian lets a machine's own name stand for 127.0.1.1, and gloo listens where its name points.
+    If none is configured and the host name does not resolve to `local`, the interface of `local` is used. Debian maps
+    the host name to 127.0.1.1, and gloo listens at the address of the host name.
     """
     if launch.interface is not None:
         return {"GLOO_SOCKET_IFNAME": launch.interface, "NCCL_SOCKET_IFNAME": launch.interface}
-    if head.startswith("127.") or not _name_misleads(local):
+    if head.startswith("127.") or _host_name_resolves_to(local):
         return {}
     found = find_interface(local)
     return {} if found is None else {"GLOO_SOCKET_IFNAME": found}
 
 
-def _name_misleads(local: str) -> bool:
+def _host_name_resolves_to(local: str) -> bool:
     try:
         found = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)}
     except OSError:
-        return True
-    return local not in found
+        return False
+    return local in found
 
 
 def find_interface(address: str) -> str | None:

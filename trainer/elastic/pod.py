@@ -1,10 +1,11 @@
-"""`python -m trainer.elastic.pod LAUNCH`: what a pod's container runs. It starts the agent, stays, and tells its end.
+"""`python -m trainer.elastic.pod LAUNCH`: run the agent as a pod's container.
 
-LAUNCH is the document from the job's Secret. As the container's first process it reaps whatever is orphaned, hands on
-the signals that the kubelet sends, prints what the workers write into their logs, and leaves the agent's exit record as
-the container's termination message, which the cluster keeps also where nobody shares a file system.
-`--unpack FOLDER` copies this package there instead: what an init container does for an image that lacks it. Standard
-library only.
+LAUNCH is the document from the job's Secret. As the container's first process it reaps orphans, forwards the kubelet's
+signals, prints the workers' logs, and writes the agent's exit record to the container's termination message. The
+service can read that message from the cluster without a shared file system.
+
+`--unpack FOLDER` only copies this package to the folder. An init container runs it for images that lack the package.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from trainer.elastic.stop import DEFAULT_SIGNALS
 from trainer.elastic.workers.echo import Echo
 from trainer.elastic.workers.wakeup import Wakeup
 
-# Set in the pod's template; the index by the Job controller (Kubernetes, "Indexed Job").
+# Set in the pod's template, except the index, which the Job controller sets (Kubernetes, "Indexed Job").
 INDEX, HEAD_NAME, POD_IP, JOB_UID = (
     "JOB_COMPLETION_INDEX",
     "ORCHESTRATOR_HEAD",
@@ -46,7 +47,7 @@ _EXIT_USAGE = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """This pod. The claim is the Job: what an earlier one of the same attempt began is not gone on with."""
+    """This pod. The claim is the Job's UID, so a new Job for the same attempt cannot continue an earlier one."""
 
     replica: int
     claim: str
@@ -68,7 +69,7 @@ def main() -> None:
 
 
 def unpack(folder: Path) -> None:
-    """Copy this package below the folder, so that it is there whole or not at all."""
+    """Copy this package into the folder, completely or not at all."""
     package = Path(__file__).parents[1]
     temporary = folder / f".{package.name}"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -78,7 +79,7 @@ def unpack(folder: Path) -> None:
 
 
 def read_place(environ: Mapping[str, str]) -> Place:
-    """Raises KeyError, ValueError outside a pod of ours."""
+    """Raises KeyError or ValueError if a variable of the pod's template is missing or invalid."""
     return Place(
         replica=int(environ[INDEX]),
         claim=f"kubernetes-{environ[JOB_UID]}",
@@ -105,31 +106,31 @@ def _run(place: Place, launch: PodLaunch) -> int:
     echo.start()
     code = watch.run(command, environment, _workdir(node.workdir))
     echo.close()
-    _tell(attempt_dir, place.replica, os.environ.get(LAST_WORDS))
+    _write_termination_message(attempt_dir, place.replica, os.environ.get(LAST_WORDS))
     return code if code >= 0 else 128 - code
 
 
 def find_head(name: str, port: int | None, watch: _Watch) -> str | None:
-    """The address at which the first pod's rendezvous answers; None when this pod is told to go before.
+    """Wait for the first pod's rendezvous and return its address. None if a signal stops this pod first.
 
-    The name is unknown to DNS until that pod has its place, and for about a second more; the port answers when its
-    image is there and its agent is up. Either may take hours in a full cluster: whoever looks at the whole attempt
-    knows whether to wait, and this pod does not.
+    DNS resolves the name about a second after that pod is scheduled. The port answers once its image is pulled and its
+    agent runs. Either can take hours in a full cluster, so there is no time-out: the service, which sees the whole
+    attempt, decides how long to wait.
     """
-    is_said = False
-    while not watch.heard:
+    has_logged = False
+    while not watch.received:
         found = _answering(name, port)
         if found is not None:
             return found
-        if not is_said:
-            say(f"waits for the first replica, {name}" + ("" if port is None else f", port {port}"))
-            is_said = True
+        if not has_logged:
+            say(f"waiting for the first replica, {name}" + ("" if port is None else f", port {port}"))
+            has_logged = True
         time.sleep(_LOOK_S)
     return None
 
 
 def _answering(name: str, port: int | None) -> str | None:
-    """The first of the name's addresses where something listens; without a port the first one."""
+    """The first address of the name at which the port accepts a connection; without a port, the first address."""
     with suppress(OSError):
         for family, kind, protocol, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
             with suppress(OSError), socket.socket(family, kind, protocol) as probe:
@@ -141,14 +142,14 @@ def _answering(name: str, port: int | None) -> str | None:
 
 
 class _Watch:
-    """Runs the agent to its end: hands signals on, and reaps what other processes have left."""
+    """Runs the agent to its end, forwards signals, and reaps orphans."""
 
     def __init__(self) -> None:
-        self.heard: list[int] = []
+        self.received: list[int] = []
         self._agent: subprocess.Popen[bytes] | None = None
         self._wakeup = Wakeup()
         for name in DEFAULT_SIGNALS:
-            signal.signal(signal.Signals[name], self._hand_on)
+            signal.signal(signal.Signals[name], self._forward)
 
     def run(self, command: Sequence[str], environment: Mapping[str, str], workdir: str) -> int:
         """Returns the agent's exit code, negative for a signal."""
@@ -158,26 +159,14 @@ class _Watch:
             say(f"cannot start the agent: {error}")
             return 127 if isinstance(error, FileNotFoundError) else 126
         self._agent = agent
-        for number in self.heard[:1]:  # it came before there was an agent
+        for number in self.received[:1]:  # it arrived before the agent started
             agent.send_signal(number)
-        while agent.returncode is None:
-            self._wakeup.wait()
-            self._reap(agent)
-        return agent.returncode
+        return self._wakeup.outlast(agent)
 
-    @staticmethod
-    def _reap(agent: subprocess.Popen[bytes]) -> None:
-        while agent.returncode is None:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            if pid == agent.pid:
-                agent.returncode = os.waitstatus_to_exitcode(status)
-
-    def _hand_on(self, number: int, frame: FrameType | None) -> None:
-        self.heard.append(number)
-        if self._agent is not None and self._agent.returncode is None:
-            os.kill(self._agent.pid, number)
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        self.received.append(number)
+        if self._agent is not None:
+            self._agent.send_signal(number)
 
 
 def _print(lines: bytes) -> None:
@@ -191,9 +180,9 @@ def _network(launch: PodLaunch) -> dict[str, str]:
 
 
 def _write_launch(attempt_dir: Path, launch: PodLaunch) -> None:
-    """The policy, where the service does not share this folder and so could not put it there."""
+    """Write launch.json if the service could not, because it does not share this folder."""
     path = attempt_dir / layout.LAUNCH
-    with suppress(OSError):  # without it the flags alone decide
+    with suppress(OSError):  # without it only the flags apply
         if not path.exists():
             attempt_dir.mkdir(parents=True, exist_ok=True)
             document = render_pod_launch(launch)["launch"]
@@ -203,12 +192,12 @@ def _write_launch(attempt_dir: Path, launch: PodLaunch) -> None:
 def _workdir(wanted: str) -> str:
     if Path(wanted).is_dir():
         return wanted
-    say(f"there is no folder {wanted} in this container: starting in {Path.cwd()}")
+    say(f"this container has no folder {wanted}: starting in {Path.cwd()}")
     return str(Path.cwd())
 
 
-def _tell(attempt_dir: Path, replica: int, path: str | None) -> None:
-    """Leave the newest incarnation's exit record as the pod's last words."""
+def _write_termination_message(attempt_dir: Path, replica: int, path: str | None) -> None:
+    """Write the newest incarnation's exit record to the termination message."""
     folder = layout.replica_dir(attempt_dir.parent.parent, int(attempt_dir.name), replica)
     lives = sorted((int(each.name) for each in folder.glob("*") if each.name.isdecimal()), reverse=True)
     document = read_document(folder / str(lives[0]) / layout.EXIT) if lives else None

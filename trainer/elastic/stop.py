@@ -1,4 +1,4 @@
-"""How an agent learns that it shall stop: a signal, or the service's request. Standard library only."""
+"""Stop an agent, by a signal or by the service's request. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trainer.contract.exit_record import Outcome
 from trainer.contract.launch import DesiredState
 from trainer.elastic.records.record import Record
 
-# The last two are how Slurm is asked to give notice (--signal).
+# Slurm's --signal sends one of the last two as a notice.
 DEFAULT_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 class Stopped(BaseException):
-    """Raised in the main thread by the first signal; no `except Exception` on its way may take it for a failure."""
+    """Raised in the main thread by the first signal. A BaseException, so that no `except Exception` catches it."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(f"stopped by {number.name}")
@@ -24,9 +24,9 @@ class Stopped(BaseException):
 
 
 class StopRequest:
-    """The first signal is remembered and, once armed, raised in the main thread; later ones change nothing.
+    """Keeps the first signal and, once armed, raises Stopped for it in the main thread. Later signals are ignored.
 
-    Nothing is raised while torch is being imported: an import must not be cut in half.
+    Before `arm` nothing is raised, so that a signal cannot interrupt the import of torch.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class StopRequest:
             signal.signal(signal.Signals[name.strip()], self._handle)
 
     def arm(self) -> None:
-        """From now on raise Stopped; at once if a signal has come already."""
+        """Raise Stopped on the first signal from now on, or at once if it has arrived already."""
         self._is_armed = True
         if self.signal is not None:
             raise Stopped(self.signal)
@@ -49,7 +49,7 @@ class StopRequest:
         self._is_armed = False
 
     def request(self) -> None:
-        """The service wants this agent to stop: behave as after SIGTERM. Callable from any thread, once or often."""
+        """Stop as after SIGTERM, because the service requests it. Thread-safe and idempotent."""
         if not self.requested:
             self.requested = True
             os.kill(os.getpid(), signal.SIGTERM)

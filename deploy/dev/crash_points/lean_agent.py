@@ -14,7 +14,7 @@ from pathlib import Path
 from trainer.contract import env
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
-from trainer.elastic.elasticrun import keep_books
+from trainer.elastic.elasticrun import run_recorded
 from trainer.elastic.records.record import Record, now
 from trainer.elastic.stop import Stopped, StopRequest
 
@@ -59,4 +59,4 @@ def _end(workers: list[subprocess.Popen[bytes]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(keep_books(run, sys.argv[sys.argv.index("trainer.elastic.elasticrun") + 1 :]))
+    sys.exit(run_recorded(run, sys.argv[sys.argv.index("trainer.elastic.elasticrun") + 1 :]))

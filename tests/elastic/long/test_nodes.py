@@ -1,4 +1,4 @@
-"""Several agents, each on a machine of its own: network namespaces with real addresses. As root."""
+"""Several agents, each in its own network namespace with a real address. Needs root."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def form(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "cut"])
-def test_a_lost_node_is_gone_on_without_and_taken_in_again(fleet: Fleet, how: str) -> None:
+def test_a_group_continues_without_a_lost_node_and_takes_it_in_again(fleet: Fleet, how: str) -> None:
     form(fleet)
     lost_at = time.time()
     fleet.network.kill(1) if how == "kill" else fleet.network.cut(1)
     fleet.until_world(1, after_s=lost_at, steps=5)
-    assert missed_by(fleet, 0) == [1]
+    assert lost_by(fleet, 0) == [1]
     fleet.network.kill(1)
     fleet.network.repair(1)
     began = time.time()
@@ -56,7 +56,7 @@ def test_a_lost_node_is_gone_on_without_and_taken_in_again(fleet: Fleet, how: st
 
 
 @pytest.mark.smoke
-def test_after_a_cut_only_the_side_of_the_store_trains_and_the_other_comes_back_by_itself(fleet: Fleet) -> None:
+def test_after_a_cut_only_the_side_of_the_store_trains_and_the_other_side_rejoins(fleet: Fleet) -> None:
     form(fleet)
     cut_at = time.time()
     fleet.network.cut(1)
@@ -67,42 +67,42 @@ def test_after_a_cut_only_the_side_of_the_store_trains_and_the_other_comes_back_
     assert find_split(fleet.history()) is None
 
 
-def test_when_the_stores_host_is_lost_the_others_end_and_say_so(fleet: Fleet) -> None:
-    """Nothing outlives the store: a new attempt begins elsewhere. Until then nobody trains."""
+def test_if_the_stores_host_is_lost_the_other_agents_fail(fleet: Fleet) -> None:
+    """A group cannot outlive its store. Training continues only in a new attempt."""
     form(fleet)
     lost_at = time.time()
     fleet.network.kill(0, silently=False)
-    ends_by_losing_its_group(fleet, 1)
+    assert_ends_because_the_group_is_lost(fleet, 1)
     assert not [step for step in fleet.history() if step.at_s > lost_at + 1]
 
 
-def test_when_the_stores_host_falls_silent_it_trains_on_alone_and_the_others_end(fleet: Fleet) -> None:
-    """No connection breaks then; TCP by itself would try for a quarter of an hour."""
+def test_if_the_stores_host_is_cut_off_it_trains_alone_and_the_others_end(fleet: Fleet) -> None:
+    """No connection breaks then. By default TCP would retry for a quarter of an hour."""
     form(fleet)
     cut_at = time.time()
     fleet.network.cut(0)
     fleet.until_world(1, after_s=cut_at, steps=5)
-    ends_by_losing_its_group(fleet, 1)
-    assert missed_by(fleet, 1) == [0]
+    assert_ends_because_the_group_is_lost(fleet, 1)
+    assert lost_by(fleet, 1) == [0]
     assert not fleet.network.pids(1)
     assert find_split(fleet.history()) is None
 
 
-@pytest.mark.parametrize("silently", [False, True], ids=["with a farewell", "silently"])
-def test_a_group_that_needs_the_lost_node_says_whom_it_misses(fleet: Fleet, silently: bool) -> None:
-    """With a farewell, the kernel of the node resets its connections: workers die before any heartbeat is missed."""
+@pytest.mark.parametrize("silently", [False, True], ids=["with a reset", "silently"])
+def test_a_group_that_needs_the_lost_node_journals_its_loss(fleet: Fleet, silently: bool) -> None:
+    """With a reset, the node's kernel closes its connections, and workers die before any heartbeat is missed."""
     fleet.min_nodes = 2
     for node in range(2):
         fleet.start(node)
     fleet.until_world(2, after_s=0, steps=5)
     fleet.network.kill(1, silently=silently)
-    wait_for(lambda: missed_by(fleet, 0), "word of the lost node", 90)
-    assert missed_by(fleet, 0) == [1]
+    wait_for(lambda: lost_by(fleet, 0), "event of the lost node", 90)
+    assert lost_by(fleet, 0) == [1]
     assert fleet.agents[0].poll() is None
 
 
-def missed_by(fleet: Fleet, node: int) -> list[object]:
-    """The replicas that this node's agent says its group has lost."""
+def lost_by(fleet: Fleet, node: int) -> list[object]:
+    """The replicas that this node's agent has journalled as lost."""
     journal = fleet.folder / f"attempts/1/replica-{node}/1/events.jsonl"
     events = map(json.loads, journal.read_text().splitlines())
     return [
@@ -110,7 +110,7 @@ def missed_by(fleet: Fleet, node: int) -> list[object]:
     ]
 
 
-def ends_by_losing_its_group(fleet: Fleet, node: int) -> None:
+def assert_ends_because_the_group_is_lost(fleet: Fleet, node: int) -> None:
     exit_file = fleet.folder / f"attempts/1/replica-{node}/1/exit.json"
     wait_for(exit_file.exists, "exit record", 120)
     fleet.agents[node].wait(30)
@@ -119,7 +119,7 @@ def ends_by_losing_its_group(fleet: Fleet, node: int) -> None:
     assert failure.kind is FailureKind.RENDEZVOUS or is_collateral(failure), failure
 
 
-def test_a_split_would_be_found() -> None:
+def test_find_split_finds_a_step_of_an_older_generation() -> None:
     steps = [Step(1.0, 0, 1, 10, 3, 2), Step(1.1, 0, 2, 10, 4, 1), Step(1.2, 1, 3, 11, 3, 2)]
     assert "generation 3 made step 11" in str(find_split(steps))
     assert find_split(steps[:2]) is None

@@ -1,4 +1,4 @@
-"""Real agents that stand still for twelve seconds and go on, alone or with their workers."""
+"""Real agents that are paused for twelve seconds, with or without their workers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.errands import FAST, STEADY, TWO, evidence, request, told
-from tests.elastic.harness import ELASTICRUN, ROOT, SCRIPTS, Agent, Job, alive, c10d, free_port, wait_for
+from tests.elastic.harness import (
+    COLLECTIVE,
+    ELASTICRUN,
+    ROOT,
+    STEADY,
+    TWO,
+    Agent,
+    Job,
+    alive,
+    c10d,
+    free_port,
+    wait_for,
+)
+from tests.elastic.requested import await_events, evidence, request
 from trainer.contract.exit_record import Outcome
 from trainer.contract.launch import DesiredDocument
 from trainer.elastic.health.processes import descendants
@@ -21,7 +33,6 @@ from trainer.elastic.health.processes import descendants
 pytestmark = pytest.mark.timeout(300)
 
 PAUSE_S = 12.0
-COLLECTIVE = str(SCRIPTS / "collective.py")
 TICKS = """\
 import os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
@@ -34,7 +45,6 @@ whole = pytest.mark.parametrize("whole", [False, True], ids=["agent", "agent and
 
 
 def pause(agent: int, *, whole: bool) -> None:
-    """As SIGSTOP, a suspended job or a paused virtual machine do it."""
     pids = [agent, *(each.pid for each in descendants(agent))] if whole else [agent]
     try:
         for pid in pids:
@@ -46,7 +56,7 @@ def pause(agent: int, *, whole: bool) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def goes_on(count: Callable[[], int], what: str, by: int = 20) -> None:
+def await_more(count: Callable[[], int], what: str, by: int = 20) -> None:
     before = count()
     wait_for(lambda: count() >= before + by, what)
 
@@ -54,7 +64,7 @@ def goes_on(count: Callable[[], int], what: str, by: int = 20) -> None:
 @contextmanager
 def by_hand(tmp_path: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     (tmp_path / "script.py").write_text(TICKS)
-    command = [*ELASTICRUN, FAST, *flags, str(tmp_path / "script.py"), str(tmp_path)]
+    command = [*ELASTICRUN, *flags, str(tmp_path / "script.py"), str(tmp_path)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
         yield process
@@ -65,28 +75,29 @@ def by_hand(tmp_path: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @whole
 @pytest.mark.parametrize("flags", [[], ["--nnodes=1:2", *c10d(0, host=True)]], ids=["one node", "one node of two"])
-def test_by_hand_a_paused_agent_goes_on_with_its_workers(tmp_path: Path, whole: bool, flags: list[str]) -> None:
-    """Also one that may take in another node, and has a rendezvous store that it could take for silent."""
+def test_outside_a_job_a_paused_agent_continues_with_its_workers(tmp_path: Path, whole: bool, flags: list[str]) -> None:
+    """An agent that could take in another node also has a rendezvous store, which must not count as silent."""
     ticks = tmp_path / "ticks"
     flags = [flag.replace("127.0.0.1:0", f"127.0.0.1:{free_port()}") for flag in flags]
     with by_hand(tmp_path, *flags) as process:
         wait_for(lambda: ticks.exists() and ticks.stat().st_size > 20, "ticks")
         pause(process.pid, whole=whole)
-        goes_on(lambda: ticks.stat().st_size, "ticks after the pause", by=100)
+        await_more(lambda: ticks.stat().st_size, "ticks after the pause", by=100)
         (tmp_path / "finish").touch()
         assert process.wait(90) == 0
     assert (tmp_path / "starts").read_text() == "restart 0\n"
 
 
 @whole
-def test_in_a_job_a_paused_agent_goes_on_with_its_workers(job: Job, tmp_path: Path, whole: bool) -> None:
-    agent = job.policy().start(TWO, FAST, STEADY, str(tmp_path / "finish"))
+def test_in_a_job_a_paused_agent_continues_with_its_workers(job: Job, tmp_path: Path, whole: bool) -> None:
+    agent = job.policy().start(TWO, STEADY, str(tmp_path / "finish"))
     pids = agent.pids(1)
     wait_for(lambda: len(agent.progress(1)) > 20, "steps")
     pause(agent.process.pid, whole=whole)
-    goes_on(lambda: len(agent.progress(1)), "steps after the pause", by=100)
+    await_more(lambda: len(agent.progress(1)), "steps after the pause", by=100)
     request(job, DesiredDocument(number=1, stacks=1))
-    assert set(evidence(told(agent, "stacks.saved")[0])["ranks"]) == {0, 1}  # it has looked at them since
+    # The agent has looked at its workers since the pause.
+    assert set(evidence(await_events(agent, "stacks.saved")[0])["ranks"]) == {0, 1}
     assert all(alive(pid) for pid in pids.values())
     (tmp_path / "finish").touch()
     assert agent.wait() == 0
@@ -100,15 +111,15 @@ def test_in_a_job_a_paused_agent_goes_on_with_its_workers(job: Job, tmp_path: Pa
 
 @whole
 @pytest.mark.parametrize("paused", [0, 1])
-def test_of_two_agents_a_paused_one_comes_back_and_is_charged_nothing(
+def test_a_paused_agent_of_two_rejoins_and_is_charged_no_failure(
     job: Job, tmp_path: Path, paused: int, whole: bool
 ) -> None:
-    """No restart is allowed here: what others did about its silence is no failure of its workers."""
+    """No restart is allowed here. A change of the group because of its silence is not a failure of its workers."""
     agents = form(job, tmp_path, "--nnodes=1:2")
     before = newest(agents)
     pause(agents[paused].process.pid, whole=whole)
     wait_for(lambda: world_size(agents[paused], newest(agents)) == 2 and steps(agents, newest(agents)), "steps of both")
-    assert newest(agents) <= before + 2  # without it, and with it again
+    assert newest(agents) <= before + 2  # one without it, and one with it again
     finish(agents, tmp_path)
     assert [agent.events("worker.failed") for agent in agents] == [[], []]
 
@@ -120,13 +131,13 @@ def test_a_group_of_fixed_size_waits_for_a_paused_agent_with_its_workers(
 ) -> None:
     agents = form(job, tmp_path, "--nnodes=2")
     pause(agents[paused].process.pid, whole=whole)
-    goes_on(lambda: min(len(agent.progress(1)) for agent in agents), "steps after the pause", by=100)
+    await_more(lambda: min(len(agent.progress(1)) for agent in agents), "steps after the pause", by=100)
     finish(agents, tmp_path)
     assert [len(agent.events("generation.started")) for agent in agents] == [1, 1]
 
 
-def test_an_agent_that_was_paused_while_the_others_finished_has_succeeded_too(job: Job, tmp_path: Path) -> None:
-    """The store has gone with the first agent by then."""
+def test_an_agent_that_is_paused_while_the_others_finish_succeeds(job: Job, tmp_path: Path) -> None:
+    """The store ends with the first agent."""
     host, guest = agents = form(job, tmp_path, "--nnodes=2")
     worker = guest.pids(1)[1]
     os.kill(guest.process.pid, signal.SIGSTOP)
@@ -145,7 +156,7 @@ def form(job: Job, tmp_path: Path, nodes: str) -> list[Agent]:
         job.start(nodes, *c10d(port, host=r == 0, last_call_s=20), COLLECTIVE, str(tmp_path / "finish"), replica=r)
         for r in (0, 1)
     ]
-    wait_for(lambda: steps(agents, newest(agents)), "first steps", 180)  # on a busy machine one may come much later
+    wait_for(lambda: steps(agents, newest(agents)), "first steps", 180)  # on a busy machine one may start much later
     return agents
 
 

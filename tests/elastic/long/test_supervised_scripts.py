@@ -1,4 +1,4 @@
-"""The examples of docs/scripts.md run under elasticrun as they stand, are killed once, and go on."""
+"""The examples of docs/scripts.md are killed once under elasticrun, and continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from trainer import snapshot
 from trainer.contract import env, layout
 
 EXAMPLES = ROOT / "docs/examples"
-FAST = "--monitor-interval=0.05"
 
 
 def losses(agent: Agent, generation: int) -> dict[int, float]:
@@ -23,10 +22,10 @@ def losses(agent: Agent, generation: int) -> dict[int, float]:
 
 
 def kill_once(job: Job, example: str, *arguments: str, world_size: int = 2) -> Agent:
-    """Start, SIGKILL the last rank once two snapshots stand, and wait for the end."""
+    """Start, SIGKILL the last rank once two snapshots are committed, and wait for the end."""
     variables = {env.SNAPSHOT_INTERVAL: "4", env.SNAPSHOT_KEEP: "20", "OMP_NUM_THREADS": "1"}
     agent = job.policy(max_restarts=1).start(
-        f"--nproc-per-node={world_size}", FAST, str(EXAMPLES / example), *arguments, **variables
+        f"--nproc-per-node={world_size}", str(EXAMPLES / example), *arguments, **variables
     )
     pids = agent.pids(1)
     snapshots = layout.snapshots_dir(job.folder)
@@ -39,16 +38,16 @@ def kill_once(job: Job, example: str, *arguments: str, world_size: int = 2) -> A
 
 def check(job: Job, agent: Agent, steps: int) -> None:
     (restored,) = agent.events("restored")
-    went_on_from = restored["evidence"]["step"]
-    assert went_on_from >= 8
+    restored_step = restored["evidence"]["step"]
+    assert restored_step >= 8
     done = sorted({line["step"] for line in agent.progress(2) if "metrics" in line})
-    assert done == list(range(went_on_from + 1, steps + 1))
+    assert done == list(range(restored_step + 1, steps + 1))
     newest = max(snapshot.list_committed(layout.snapshots_dir(job.folder)), key=lambda name: name.step)
     assert snapshot.verify(layout.snapshots_dir(job.folder) / str(newest)).generation == 2
 
 
 @pytest.mark.timeout(300)
-def test_five_lines_bring_a_script_back_to_the_very_loss_it_had(job: Job) -> None:
+def test_a_supervised_script_repeats_the_loss_it_had(job: Job) -> None:
     agent = kill_once(job, "supervised_ddp.py", "--steps=200")
     check(job, agent, 200)
     before, after = losses(agent, 1), losses(agent, 2)
@@ -66,7 +65,7 @@ def test_five_lines_bring_a_script_back_to_the_very_loss_it_had(job: Job) -> Non
         ("transformers", ("--steps=80", "--output={}"), 80),
     ],
 )
-def test_a_framework_goes_on_from_its_own_checkpoint(
+def test_a_framework_continues_from_its_own_checkpoint(
     job: Job, tmp_path: Path, framework: str, arguments: tuple[str, ...], steps: int
 ) -> None:
     if importlib.util.find_spec(framework) is None:

@@ -1,6 +1,7 @@
-"""What torchrun does wrong, one body each for both launchers: ours passes; torchrun's failure is expected and strict.
+"""Defects of torchrun. Each test runs with both launchers: elasticrun passes, torchrun is expected to fail.
 
-A case that begins to pass with torchrun says that upstream has fixed it: then drop its mark, and what we do about it.
+A test that begins to pass with torchrun shows that upstream has fixed the defect. Then remove its mark and our
+workaround.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,22 +17,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.harness import ELASTICRUN, ROOT, alive, free_port, wait_for
+from tests.elastic.harness import ELASTICRUN, ROOT, TORCHRUN, alive, free_port, wait_for
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 PATIENCE_S = 60.0
 
 
 def launchers(reason: str) -> list[object]:
-    repaired = pytest.mark.xfail(strict=True, reason=f"torch 2.13: {reason}")
-    return [pytest.param(ELASTICRUN, id="elasticrun"), pytest.param(TORCHRUN, id="torchrun", marks=repaired)]
+    xfail = pytest.mark.xfail(strict=True, reason=f"torch 2.13: {reason}")
+    return [pytest.param(ELASTICRUN, id="elasticrun"), pytest.param(TORCHRUN, id="torchrun", marks=xfail)]
 
 
 @dataclass
 class Stage:
-    """Launchers started by hand, with one output; whatever they leave is killed at the end.
+    """Launchers with one output. What they leave is killed at the end.
 
-    A worker's stdout has no buffer: a `print` is several writes, which mix with those of other workers.
+    A worker's stdout is unbuffered, so a `print` is several writes, which mix with those of other workers.
     """
 
     folder: Path
@@ -57,7 +56,7 @@ class Stage:
         return process
 
     def pids(self, text: str, count: int) -> list[int]:
-        """The process ids printed behind `text`, once there are so many."""
+        """The process ids printed after `text`, once there are `count`."""
         found = re.compile(rf"^{text} (\d+)$", re.MULTILINE)
         wait_for(lambda: len(found.findall(self.output)) >= count, f"{count} lines of {text!r}", PATIENCE_S)
         return [int(pid) for pid in found.findall(self.output)]
@@ -87,7 +86,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("launcher", launchers("the rendezvous store outlives generations, keys and all (#135712)"))
-def test_a_new_generation_finds_no_key_of_the_one_before(stage: Stage, launcher: list[str]) -> None:
+def test_a_new_generation_finds_no_key_of_the_previous_one(stage: Stage, launcher: list[str]) -> None:
     script = stage.script(
         "import os, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
@@ -103,8 +102,8 @@ def test_a_new_generation_finds_no_key_of_the_one_before(stage: Stage, launcher:
     assert stage.output.splitlines()[-1] == "clean", stage.output
 
 
-@pytest.mark.parametrize("launcher", launchers("workers are left to themselves when their agent is killed"))
-def test_no_worker_trains_on_without_its_agent(stage: Stage, launcher: list[str]) -> None:
+@pytest.mark.parametrize("launcher", launchers("workers outlive a killed agent"))
+def test_no_worker_outlives_its_agent(stage: Stage, launcher: list[str]) -> None:
     script = stage.script("import os, time; os.write(1, b'worker %d\\n' % os.getpid()); time.sleep(600)")
     process = stage.launch(launcher, "--standalone", "--nproc-per-node=2", script)
     workers = stage.pids("worker", 2)
@@ -113,8 +112,10 @@ def test_no_worker_trains_on_without_its_agent(stage: Stage, launcher: list[str]
     wait_for(lambda: not any(map(alive, workers)), "end of the workers", 5)
 
 
-@pytest.mark.parametrize("launcher", launchers("--shutdown-timeout does not hold for restarts: 30 s whatever it says"))
-def test_a_deaf_worker_holds_a_restart_up_no_longer_than_allowed(stage: Stage, launcher: list[str]) -> None:
+@pytest.mark.parametrize("launcher", launchers("--shutdown-timeout has no effect on restarts, which take 30 s"))
+def test_a_worker_that_ignores_sigterm_delays_a_restart_no_longer_than_the_time_out(
+    stage: Stage, launcher: list[str]
+) -> None:
     script = stage.script(
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -130,7 +131,9 @@ def test_a_deaf_worker_holds_a_restart_up_no_longer_than_allowed(stage: Stage, l
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("launcher", launchers("the survivor does not tell newcomers its address: all die after 60 s"))
+@pytest.mark.parametrize(
+    "launcher", launchers("the survivor does not publish its address to newcomers, all die after 60 s")
+)
 def test_a_group_takes_in_a_newcomer(stage: Stage, launcher: list[str]) -> None:
     script = stage.script(
         "import os, time, torch, torch.distributed as dist\n"
@@ -147,7 +150,7 @@ def test_a_group_takes_in_a_newcomer(stage: Stage, launcher: list[str]) -> None:
     wait_for(lambda: "world 1" in stage.output, "first world", PATIENCE_S)
     second = stage.launch(launcher, *flags, f"--rdzv-conf={conf},is_host=0", script)
     running: Callable[[], bool] = lambda: first.poll() is None and second.poll() is None  # noqa: E731
-    wait_for(lambda: "world 2" in stage.output or not running(), "the grown world, or an end", 120)
+    wait_for(lambda: "world 2" in stage.output or not running(), "the larger group, or an end", 120)
     assert running()
 
 

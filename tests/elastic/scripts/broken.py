@@ -1,4 +1,4 @@
-"""Fail at once with a traceback, on every rank that is listed."""
+"""Fail at once with a traceback on the listed ranks."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Print numbered lines for about three seconds: some 1.2 MB."""
+"""Print numbered lines, about 1.2 MB in three seconds."""
 
 import time
 

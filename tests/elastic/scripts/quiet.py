@@ -1,6 +1,6 @@
-"""A plain script of two ranks that reports and prints nothing for some time, in which rank 0 works in a way of its own.
+"""A plain script of two ranks that reports and prints nothing for some time, while rank 0 works.
 
-Rank 1 waits for it in a barrier. The argument says what rank 0 does, and for how many seconds.
+Rank 1 waits in a barrier. The arguments say what rank 0 does and for how many seconds.
 """
 
 import os
@@ -18,7 +18,7 @@ END = time.monotonic() + float(sys.argv[2])
 
 
 def trickle(server):
-    """A server whose answer takes its time: 40 kB a second."""
+    """A slow server: 40 kB per second."""
     connection, _ = server.accept()
     while time.monotonic() < END:
         connection.sendall(b"x" * 2000)
@@ -32,7 +32,7 @@ def download():
             "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\nwhile s.recv(100): pass"
         )
         reader = subprocess.Popen([sys.executable, "-c", code, str(server.getsockname()[1])])
-        trickle(server)  # the download is the other process's; here it only keeps the connection open
+        trickle(server)  # the other process downloads
         reader.wait()
 
 
@@ -51,7 +51,7 @@ def read_in_thread():
 
 
 def compute_in_daemon():
-    """The daemon is no child of this process when it computes."""
+    """The daemon is not a child of this process while it computes."""
     if os.fork() == 0:
         if os.fork() == 0:
             compute()

@@ -14,7 +14,7 @@ journal = Path(os.environ["ORCHESTRATOR_REPLICA_DIR"], "progress.jsonl")
 step = 0
 while not Path(sys.argv[1]).exists():
     step += 1
-    line = {"at": "", "rank": rank, "generation": generation, "phase": "step", "step": step, "started": time.time()}
+    line = {"at": "", "rank": rank, "generation": generation, "phase": "step", "step": step}
     with journal.open("a") as file:
         file.write(json.dumps(line) + "\n")
     time.sleep(0.05)

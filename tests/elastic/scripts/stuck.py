@@ -1,4 +1,4 @@
-"""A plain script of two ranks that reports nothing. In the first generation rank 1 hangs in the way of its argument."""
+"""A plain script of two ranks that reports nothing. In generation 1 rank 1 hangs in the way that the argument names."""
 
 import ctypes
 import os
@@ -30,7 +30,7 @@ def load():
         pass
 
 
-def call():  # a lock that this thread holds already: no signal ends the wait
+def call():  # locks a mutex that this thread holds already: no signal ends the wait
     lock = ctypes.create_string_buffer(64)
     ctypes.CDLL(None).pthread_mutex_lock(lock)
     ctypes.CDLL(None).pthread_mutex_lock(lock)

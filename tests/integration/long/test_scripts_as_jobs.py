@@ -17,7 +17,7 @@ from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from tests.elastic.harness import short_tmpdir
 from tests.elastic.scripts_table import SCRIPTS, Script
-from tests.elastic.training_scripts import TRAINING, kill_who_waits
+from tests.elastic.training_scripts import TRAINING, kill_waiting
 
 LAUNCHERS = ("elasticrun", "torchrun")
 _OF_A_WORKER = re.compile(r"^\[a\d+ g\d+ r\d+/\d+\] ")  # in the log of several: whose the line is
@@ -80,7 +80,7 @@ def wait_for_all(client: Client, jobs: Mapping[str, str], kills: Mapping[str, Pa
     left, killed = dict(jobs), set[str]()
     deadline = time.monotonic() + _PATIENCE_S
     while left and time.monotonic() < deadline:
-        killed |= {name for name, folder in (kills or {}).items() if name not in killed and kill_who_waits(folder)}
+        killed |= {name for name, folder in (kills or {}).items() if name not in killed and kill_waiting(folder)}
         left = {name: job_id for name, job_id in left.items() if not client.job(job_id).ended}
         time.sleep(0.2)
     assert not left, {name: client.job(job_id).reason for name, job_id in left.items()}

@@ -1,7 +1,7 @@
-"""A clock that leaves out the time in which this process was paused. Standard library only.
+"""A clock that excludes the time in which this process was paused. Standard library only.
 
-SIGSTOP, a suspended job and a paused virtual machine stop a process, and the system's clock goes on. A process that
-wakes up has not waited for anybody meanwhile.
+SIGSTOP, a suspended job and a paused virtual machine stop a process while the system's clock continues. That time must
+not count as time spent waiting for others.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import time
 
 
 class AwakeClock:
-    """At most `most_s` seconds count between two readings, so read it more often than that."""
+    """Counts at most `most_s` seconds between two readings, so it must be read more often than that."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
         self._now_s, self._read_s = 0.0, time.monotonic()
 
     def now_s(self) -> float:
-        """Seconds since the first reading. One thread's."""
+        """Seconds since the clock was created. Not thread-safe."""
         read_s, self._read_s = self._read_s, time.monotonic()
         self._now_s += min(self._most_s, self._read_s - read_s)
         return self._now_s

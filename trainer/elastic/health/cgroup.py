@@ -1,11 +1,11 @@
-"""Reading the texts in which Linux counts what its out-of-memory killer did. Pure: nothing is opened here."""
+"""Parse the files in which Linux counts kills by its out-of-memory killer. Pure: opens no file."""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-# cgroup v2: Documentation/admin-guide/cgroup-v2.rst, memory.events, which counts the whole subtree and kills for want
-# of memory on the whole machine too. v1: cgroup-v1/memory.rst, memory.oom_control, with `oom_kill` since Linux 4.13.
+# cgroup v2: Documentation/admin-guide/cgroup-v2.rst, memory.events. It counts the whole subtree, and includes kills
+# because the machine ran out of memory. v1: cgroup-v1/memory.rst, memory.oom_control, with `oom_kill` since Linux 4.13.
 _V2_FILE, _V1_FILE = "memory.events", "memory.oom_control"
 
 
@@ -19,7 +19,7 @@ def parse_oom_kills(text: str) -> int | None:
 
 
 def find_counters(cgroups: str, mounts: str) -> list[PurePosixPath]:
-    """The files that may hold the counter for a process, the more telling first.
+    """The files that may hold the counter for a process, the more specific first.
 
     `cgroups` is its /proc/<pid>/cgroup (cgroups(7)), `mounts` its /proc/<pid>/mountinfo (proc(5)).
     """
@@ -39,7 +39,7 @@ def find_counters(cgroups: str, mounts: str) -> list[PurePosixPath]:
 
 
 def _parse_membership(cgroups: str) -> tuple[str | None, str | None]:
-    """The process's path in v1's memory hierarchy and in v2's only one."""
+    """The process's path in v1's memory hierarchy and its path in v2's hierarchy."""
     v1 = v2 = None
     for line in cgroups.splitlines():
         number, _, rest = line.partition(":")
@@ -52,7 +52,7 @@ def _parse_membership(cgroups: str) -> tuple[str | None, str | None]:
 
 
 def _below(mount_point: str, root: str, path: str) -> PurePosixPath:
-    """Where `path` of the hierarchy lies, of which `root` is mounted: a container sees only its own part."""
+    """The file path of cgroup `path`. `root` is the cgroup that is mounted: a container sees only its own part."""
     inside = PurePosixPath(path)
     if inside.is_relative_to(root):
         return PurePosixPath(mount_point) / inside.relative_to(root)

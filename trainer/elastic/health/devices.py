@@ -1,7 +1,7 @@
-"""What the driver says of this node's GPUs: whether one is lost or wants a reset, and who still holds their memory.
+"""The driver's view of this node's GPUs: lost GPUs, required resets, and the processes that hold GPU memory.
 
-NVML asks the driver and opens no CUDA context, so an agent may. Where nvidia-ml-py or the driver is missing nothing is
-known, and nothing is in the way. Numbers are those of nvml.h (NVML API reference, "Field Value Enums").
+NVML opens no CUDA context, so an agent may call it. Without nvidia-ml-py or a driver every check passes. Numbers are
+those of nvml.h (NVML API reference, "Field Value Enums").
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RELEASE_S, _LOOK_EVERY_S = 10.0, 0.01
 
 
 class Devices:
-    """The GPUs of this node. NVML stays open for as long as the agent lives: to open it can take seconds."""
+    """The GPUs of this node. NVML stays open while the agent lives, because opening it can take seconds."""
 
     def __init__(self, nvml: Any = pynvml) -> None:
         self._nvml: Any = None
@@ -42,18 +42,18 @@ class Devices:
                 self._count, self._nvml = int(nvml.nvmlDeviceGetCount()), nvml
 
     def find_sick(self, visible: str | None) -> str | None:
-        """Why a GPU cannot train, in a sentence; None when all can, or nothing is known.
+        """A sentence about the first GPU that cannot train. None if there is none, or the driver does not say.
 
         `visible` is CUDA_VISIBLE_DEVICES: indices or UUIDs, None for all.
         """
         chosen = None if not visible else visible.split(",")
-        found = (self._examine(index, chosen) for index in range(self._count))
-        return next((sickness for sickness in found if sickness is not None), None)
+        problems = (self._examine(index, chosen) for index in range(self._count))
+        return next((problem for problem in problems if problem is not None), None)
 
     def await_release(self, pids: Iterable[int], patience_s: float = _RELEASE_S) -> list[int]:
-        """Wait until none of these dead processes holds memory of a GPU; those that do after `patience_s`.
+        """Wait until none of these dead processes holds GPU memory. Returns those that still do after `patience_s`.
 
-        The driver frees the memory of a killed process after the process has gone.
+        The driver frees the memory of a killed process after the process is gone.
         """
         dead, deadline = set(pids), time.monotonic() + patience_s
         while holders := sorted(dead & self._holders()):
@@ -63,9 +63,9 @@ class Devices:
         return []
 
     def are_used_by(self, pid: int) -> bool:
-        """Whether a GPU on which the process holds memory computes now.
+        """Whether a GPU on which the process holds memory is busy now.
 
-        In a container the driver may list no process: then any GPU that computes may be its GPU.
+        In a container the driver may list no processes. Then any busy GPU counts.
         """
         found = False
         for index in range(self._count):
@@ -84,10 +84,10 @@ class Devices:
             if chosen is not None and str(index) not in chosen and name not in chosen:
                 return None
             (action,) = nvml.nvmlDeviceGetFieldValues(device, [_RECOVERY_ACTION])
-        except nvml.NVMLError as error:  # a question that an old driver does not know is no sickness
-            return f"GPU {index}: {error}, says its driver" if error.value in _LOST else None
+        except nvml.NVMLError as error:  # an old driver may not know the field
+            return f"the driver of GPU {index} reports: {error}" if error.value in _LOST else None
         wanted = _ACTIONS.get(action.value.uiVal) if action.nvmlReturn == 0 else None
-        return None if wanted is None else f"GPU {index} ({name}) needs {wanted}, says its driver"
+        return None if wanted is None else f"GPU {index} ({name}) needs {wanted}, according to its driver"
 
     def _holders(self) -> set[int]:
         found: set[int] = set()

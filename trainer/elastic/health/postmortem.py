@@ -1,4 +1,4 @@
-"""What a dead worker left: its error file, its log, its last steps; and which of several deaths came first."""
+"""Explain the death of a worker from its error file, log and last steps, and pick the first of several deaths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LAST_LINES = 20
 _CANNOT_START = "can't open file"  # Python, and child.py
 _FROM_OUTSIDE = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}
 _FATAL = "Fatal Python error"  # faulthandler
-_EPILOGUE_LINES = 60  # what C++ may print of an abort after the traceback
+_EPILOGUE_LINES = 60  # the most that C++ prints about an abort after the traceback
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch's excepthook, once a process group exists
 _CHAINED = re.compile(
     r"^(The above exception was the direct cause|During handling of the above exception)", re.MULTILINE
@@ -40,7 +40,7 @@ _CHAINED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """One worker that ended by itself with a failure, as the agent noticed it."""
+    """A worker that failed by itself, as the agent saw it."""
 
     rank: int
     local_rank: int
@@ -51,31 +51,31 @@ class Death:
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     failure: Failure
-    at_s: float | None  # of the error file, when the worker wrote one
+    at_s: float | None  # the time in the error file, if the worker wrote one
 
 
 def find_failure(
     death: Death, steps: Mapping[int, int], *, patterns: Sequence[Pattern] = (), oom_kills: int = 0
 ) -> Finding:
-    """Explain a death from its error file, else from the last traceback in its log, else from its last words.
+    """Explain a death by its error file, else by the last traceback in its log, else by the log's last lines.
 
-    `oom_kills` is how often the kernel's out-of-memory killer acted in the workers' cgroup since they were started.
+    `oom_kills` counts the kills by the kernel's out-of-memory killer in the workers' cgroup since they started.
     """
     traceback, at_s = (
         parse_error_file(read_document(death.folder / layout.ERROR) or {}) if death.folder else (None, None)
     )
     tail = _last_output(death.folder) if death.folder else ""
     traceback = traceback or _fatal_traceback(tail, death.exit_code)
-    last_words = "\n".join(tail.rstrip().splitlines()[-_LAST_LINES:])
+    last_lines = "\n".join(tail.rstrip().splitlines()[-_LAST_LINES:])
     name = signal_name(death.exit_code) if death.exit_code < 0 else None
     output = traceback or _after_traceback(tail)
     kind = classify_failure(exit_code=death.exit_code, output=output, patterns=patterns)
     telling = find_telling_line(exit_code=death.exit_code, output=output, patterns=patterns)
-    message = _message(death.exit_code, traceback, last_words if telling is None else telling[1], telling is not None)
+    message = _message(death.exit_code, traceback, last_lines if telling is None else telling[1], telling is not None)
     if oom_kills and signal_name(death.exit_code) == "SIGKILL" and traceback is None:
-        kind, message = FailureKind.HOST_OOM, _tell_oom(oom_kills)
+        kind, message = FailureKind.HOST_OOM, _oom_message(oom_kills)
     if death.exit_code > 0 and not output and death.folder is not None:
-        full = find_full_disk(death.folder)  # then it could not write why
+        full = find_full_disk(death.folder)  # a full disk explains why the worker wrote nothing
         kind, message = (kind, message) if full is None else (FailureKind.STORAGE, f"{message}: {full}")
     failure = Failure(
         kind=kind,
@@ -84,13 +84,13 @@ def find_failure(
         exit_code=death.exit_code,
         signal=name,
         step=steps.get(death.rank),
-        traceback=(traceback or last_words)[-_TRACEBACK_LIMIT:] or None,
+        traceback=(traceback or last_lines)[-_TRACEBACK_LIMIT:] or None,
     )
     return Finding(failure=failure, at_s=at_s)
 
 
 def is_failure_trace(folder: Path) -> bool:
-    """Whether a worker's folder tells of a failure: an error file, a traceback, a command that could not start."""
+    """Whether a worker's folder shows a failure: an error file, a traceback, or a command that could not start."""
     if (folder / layout.ERROR).exists():
         return True
     tail = _last_output(folder)
@@ -98,23 +98,24 @@ def is_failure_trace(folder: Path) -> bool:
 
 
 def first_cause(findings: Sequence[Finding]) -> Failure:
-    """Of several deaths noticed together, the one that is not the loss of a peer, then the earliest, then the lowest.
+    """The first cause of several deaths that were noticed together.
 
-    Raises ValueError when there is none.
+    A death that is not the loss of a peer precedes one that is. Then the earliest counts, then the lowest rank. Raises
+    ValueError if `findings` is empty.
     """
     return min(findings, key=_precedence).failure
 
 
 def _precedence(finding: Finding) -> tuple[bool, bool, float, int]:
     failure = finding.failure
-    # Whoever timed out in a collective had waited for another. A worker killed by a signal wrote no time: it went
-    # before the peers that could still write one.
+    # A rank that timed out in a collective was waiting for another rank. A worker killed by a signal has no time,
+    # and died before the peers that could still write one.
     waited = is_collateral(failure) or is_echo(failure) or failure.kind is FailureKind.HANG
     return waited, failure.signal is None, finding.at_s or 0.0, failure.rank or 0
 
 
 def parse_traceback(output: str) -> str | None:
-    """The last traceback in a program's output, with the exceptions that it is chained to, up to its message."""
+    """The last traceback in a program's output, from the first exception of its chain to the message."""
     end = output.rfind(TRACEBACK)
     if end < 0:
         return None
@@ -128,9 +129,9 @@ def parse_traceback(output: str) -> str | None:
 
 
 def _fatal_traceback(output: str, exit_code: int) -> str | None:
-    """The traceback that ended the worker; None for one that it had survived until something else ended it.
+    """The traceback that ended the worker. None if the worker survived its last traceback and died of something else.
 
-    An exception can end in a signal of the process's own: Gloo aborts when a process group is torn down half-way.
+    An exception can end in the process's own signal: Gloo aborts if a process group is destroyed half-way.
     """
     traceback = parse_traceback(output)
     if traceback is None or exit_code >= 0:
@@ -141,7 +142,7 @@ def _fatal_traceback(output: str, exit_code: int) -> str | None:
 
 
 def _after_traceback(output: str) -> str:
-    """What was printed after the last traceback; all of it when there is none."""
+    """The output after the last traceback; all of it if there is none."""
     end = (parse_traceback(output) or "")[-80:]
     start = output.rfind(TRACEBACK)
     return output[start:].partition(end)[2] if end else output
@@ -162,7 +163,7 @@ def exception_line(traceback: str) -> str:
 
 
 def parse_error_file(document: Mapping[str, object]) -> tuple[str | None, float | None]:
-    """The traceback and time in what torch's `record` wrote to TORCHELASTIC_ERROR_FILE, each None when absent."""
+    """The traceback and time in TORCHELASTIC_ERROR_FILE, which torch's `record` writes. Each is None if absent."""
     message = document.get("message")
     if isinstance(message, str):
         return message or None, _seconds(document.get("timestamp"))
@@ -189,22 +190,22 @@ def read_steps(progress: Path) -> dict[int, int]:
 
 
 def _last_output(folder: Path) -> str:
-    """The end of a worker's log, wherever a cut has just divided it."""
+    """The end of a worker's log, including what was moved to `log.1`."""
     older = read_tail(folder / f"{layout.WORKER_LOG}.1", _LOG_TAIL_BYTES)
     output = (older + read_tail(folder / layout.WORKER_LOG, _LOG_TAIL_BYTES))[-_LOG_TAIL_BYTES:]
     return _RANK_PREFIX.sub("", output)
 
 
-def _tell_oom(oom_kills: int) -> str:
-    times = "once" if oom_kills == 1 else f"{oom_kills} times"
-    return f"the worker was killed by SIGKILL: the kernel ran out of memory for its cgroup and killed {times} there"
+def _oom_message(oom_kills: int) -> str:
+    kills = f"{oom_kills} kill{'s' if oom_kills > 1 else ''} by the kernel"
+    return f"the worker was killed by SIGKILL, because its cgroup ran out of memory ({kills})"
 
 
-def _message(exit_code: int, traceback: str | None, last_words: str, is_telling: bool) -> str:
-    """One line: the exception's own, else how the worker ended and the last or the telling line that it printed."""
+def _message(exit_code: int, traceback: str | None, last_lines: str, is_telling: bool) -> str:
+    """One line: the exception, else how the worker ended, with its last line of output or the one that explains it."""
     if traceback:
         return exception_line(traceback)[:_MESSAGE_LIMIT]
-    last = last_words.splitlines()[-1].strip() if last_words and (exit_code >= 0 or is_telling) else ""
+    last = last_lines.splitlines()[-1].strip() if last_lines and (exit_code >= 0 or is_telling) else ""
     end = f"ended with exit code {exit_code}"
     if exit_code < 0:
         end = f"was killed by {signal_name(exit_code) or f'signal {-exit_code}'}"

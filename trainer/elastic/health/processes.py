@@ -1,4 +1,4 @@
-"""The processes below one of ours, as proc(5) shows them, and their end. Standard library only."""
+"""Find, kill and reap the descendants of a process, by proc(5). Standard library only."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Process:
 
 
 def adopt_orphans() -> None:
-    """From now on processes below this one whose parents are gone become its children (prctl(2)), not init's."""
+    """Make this process the subreaper (prctl(2)): orphaned descendants become its children instead of init's."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(root: int) -> list[Process]:
-    """Children, their children and so on. A process whose parents are gone counts where a subreaper took it."""
+    """Children, their children and so on. An orphan counts below the subreaper that adopted it."""
     return descendants_of([root])[root]
 
 
 def descendants_of(roots: Iterable[int]) -> dict[int, list[Process]]:
-    """The same of several processes, with one look at /proc."""
+    """The descendants of several processes, with one scan of /proc."""
     children: dict[int, list[Process]] = {}
     for entry in os.scandir("/proc"):
         process = _read(int(entry.name)) if entry.name.isdecimal() else None
@@ -54,9 +54,9 @@ def _below(root: int, children: Mapping[int, list[Process]]) -> list[Process]:
 
 
 def end_descendants(root: int, choose: Callable[[Process], bool] = lambda process: True) -> None:
-    """Kill those that are chosen, and what they start meanwhile, until none is left or five seconds are over.
+    """Kill the chosen descendants, and those they start meanwhile, until none is left or five seconds have passed.
 
-    Not for ever: a process in uninterruptible sleep dies when the kernel lets it.
+    The limit is for processes in uninterruptible sleep, which do not die at once.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
@@ -70,21 +70,21 @@ def end_descendants(root: int, choose: Callable[[Process], bool] = lambda proces
 
 
 def reap_orphans() -> None:
-    """Let the dead children of this process go, as init would; only where it waits for none of its own."""
+    """Reap all dead children of this process. Only for a process that waits for no particular child."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def reap_others(child: int) -> None:
-    """Reap dead children, except this one, which another caller waits for."""
+    """Reap dead children except `child`, for which the caller waits elsewhere."""
     with suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != child:
             os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; its parent need not know it yet."""
+    """Whether a process has ended. A zombie has."""
     try:
         return stat_fields(pid)[0] in "ZX"
     except OSError:
@@ -92,9 +92,9 @@ def is_gone(pid: int) -> bool:
 
 
 def stat_fields(pid: int | str) -> list[str]:
-    """The fields of /proc/<pid>/stat (proc(5)) from the third on; "self" is this process. Raises OSError if it is gone.
+    """The fields of /proc/<pid>/stat (proc(5)) from the third on. "self" is this process. Raises OSError if it is gone.
 
-    The second, the command's name in parentheses, may hold anything.
+    The second field, the command's name in parentheses, can contain any character.
     """
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode("ascii").split()
 

@@ -1,6 +1,6 @@
-"""How many bytes the TCP connections of a process have carried, as the kernel counts them (sock_diag(7)).
+"""Count the bytes that the TCP connections of a process have carried (sock_diag(7)).
 
-read(2) and write(2) are counted in /proc/<pid>/io, but what comes by recv(2) is not.
+/proc/<pid>/io counts read(2) and write(2), but not recv(2).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _REQUEST_DUMP, _ERROR, _DONE = 0x301, 2, 3  # NLM_F_REQUEST | NLM_F_DUMP, NLMSG_
 _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 _REQUEST = struct.Struct("=BBBBI48x")  # inet_diag_req_v2: family, protocol, extensions, padding, states, no socket
 _MESSAGE_BYTES, _INODE_AT = 72, 68  # of inet_diag_msg
-_SENT_AND_RECEIVED = struct.Struct("=QQ")  # tcpi_bytes_acked and tcpi_bytes_received of tcp_info,
-_SENT_AT = 120  # which begin here (linux/tcp.h, since 4.1)
+_SENT_AND_RECEIVED = struct.Struct("=QQ")  # tcpi_bytes_acked and tcpi_bytes_received of tcp_info
+_SENT_AT = 120  # their offset (linux/tcp.h, since 4.1)
 _ALL_STATES = 0xFFFFFFFF
 _TIMEOUT_S, _BUFFER_BYTES = 1.0, 1 << 16
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 def read_connections() -> dict[int, int]:
-    """The bytes sent and received so far, by a socket's inode. Empty where the kernel does not tell."""
+    """The bytes sent and received so far, by the socket's inode. Empty if the kernel does not support the request."""
     found: dict[int, int] = {}
     with suppress(OSError, struct.error):
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -43,7 +43,7 @@ def _inodes(pid: int) -> Collection[int]:
     with suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                match = _SOCKET.fullmatch(os.readlink(entry.path))  # noqa: PTH115  # a kernel's name, no path
+                match = _SOCKET.fullmatch(os.readlink(entry.path))  # noqa: PTH115  # not a path
                 if match is not None:
                     found.add(int(match[1]))
     return found

@@ -1,7 +1,7 @@
-"""Where a process stands: its Python stacks, on disk before it is killed. Standard library only.
+"""Save the Python stacks of processes to files. Standard library only.
 
-A worker that was forked from our server answers a real-time signal by itself (faulthandler writes from the signal
-handler, also while its main thread is blocked in C). Of any other process py-spy tells, where it is installed.
+A worker that was forked from the fork server answers a real-time signal: faulthandler writes from the signal handler,
+even while the main thread is blocked in C. For any other process py-spy is used, if it is installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.contract import layout
 from trainer.elastic.health.processes import is_gone
 from trainer.elastic.records.files import open_to_read
 
-# Nobody else's: SIGUSR1 and SIGUSR2 are the user's own, and Slurm's.
+# Not SIGUSR1 or SIGUSR2, which users and Slurm use.
 SIGNAL = signal.SIGRTMAX - 3
 _ANSWER_S, _SETTLED_S, _INTERVAL_S = 0.5, 0.003, 0.001
 _PY_SPY_S = 5.0
@@ -29,15 +29,15 @@ _SIGCGT = "SigCgt:"
 
 
 def offer_stacks(folder: str) -> None:
-    """Answer SIGNAL from now on: each time all threads' stacks are appended to the file in this worker's folder."""
+    """Handle SIGNAL from now on: each one appends the stacks of all threads to the file in this worker's folder."""
     file = os.open(f"{folder}/{layout.STACKS}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
 
 
 def save_stacks(workers: Mapping[int, Path]) -> list[int]:
-    """Save the stacks of processes, each to its worker folder; returns the pids of which there are some now.
+    """Save the stacks of processes, each to its worker folder. Returns the pids whose stacks were saved.
 
-    Takes half a second at most, or a few with py-spy. Who is just ending may not answer.
+    Takes at most half a second, or a few seconds with py-spy. A process that is about to end may not answer.
     """
     before = {pid: _size(folder) for pid, folder in workers.items()}
     asked = {pid: before[pid] for pid in workers if _ask(pid)}
@@ -48,7 +48,7 @@ def save_stacks(workers: Mapping[int, Path]) -> list[int]:
 
 
 def collect_stacks(workers: Mapping[int, Path], *, limit_bytes: int) -> dict[int, str]:
-    """Save the stacks of processes and return them by pid, of each the last `limit_bytes` of what it has now said."""
+    """Save the stacks of processes and return them by pid, of each at most the last `limit_bytes`."""
     before = {pid: _size(folder) for pid, folder in workers.items()}
     return {pid: _read_from(workers[pid], before[pid], limit_bytes) for pid in save_stacks(workers)}
 
@@ -63,7 +63,7 @@ def _read_from(folder: Path, offset: int, limit_bytes: int) -> str:
 
 
 def _ask(pid: int) -> bool:
-    """Send the signal to a process that has a handler for it; any other would die of it."""
+    """Send the signal if the process has a handler for it. It would kill any other process."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")  # it begins with the name
         caught = int(next(line for line in status.splitlines() if line.startswith(_SIGCGT)).split()[1], 16)
@@ -76,7 +76,7 @@ def _ask(pid: int) -> bool:
 
 
 def _await(before: Mapping[int, int], workers: Mapping[int, Path]) -> None:
-    """Wait until every file has grown and stands still, or its process is gone. A frozen process never answers."""
+    """Wait until every file has grown and then stopped growing, or its process is gone, or the time is up."""
     deadline = time.monotonic() + _ANSWER_S
     sizes, settled_at = dict(before), time.monotonic()
     while time.monotonic() < deadline:
@@ -100,7 +100,7 @@ def _spy(pid: int, folder: Path) -> None:
 
 
 def _open_to_append(path: Path) -> BinaryIO:
-    """Raises OSError where a worker has put a pipe: to open one would wait for its reader for ever."""
+    """Raises OSError if a worker has put a pipe there. Without O_NONBLOCK, opening a pipe would block forever."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, 0o644), "ab")
 

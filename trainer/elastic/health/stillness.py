@@ -1,12 +1,12 @@
-"""Whether the workers of a group stand still, seen from outside: for scripts that report no steps.
+"""Detect from outside that the workers of a group do nothing, for scripts that report no steps.
 
-Silence alone is no evidence: a script may compute for an hour without a line of log. A rank stands still when for the
-whole limit it printed nothing, its main thread did nothing (or spun in a collective), and its stack was the same
-halfway and at the end of that time. If it spins in a collective, this is enough. If not, its other threads must have
-been idle too, and its connections. If it does not wait for other ranks, its processes, its reads and writes and its GPU
-must have been idle as well. What may be work counts as work.
+Silence alone is no evidence: a script may compute for an hour without a line of log. A rank is still if, for the whole
+limit, it printed nothing, its main thread was idle (or spun in a collective), and its stack was the same halfway and at
+the end. A rank that does not spin in a collective must also have had idle other threads and idle connections. A rank
+that does not wait for other ranks must also have had idle child processes, no reads and writes, and an idle GPU.
+Anything that may be work counts as work.
 
-A group hangs when all ranks of all nodes stand still. Agents report this in the rendezvous document (rounds.py).
+A group hangs if all ranks of all nodes are still. Agents report this in the rendezvous document (rounds.py).
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from typing import Protocol
 from trainer.contract import layout
 from trainer.contract.silence import STILL_S
 from trainer.elastic.chaos import Worker
-from trainer.elastic.health.pulse import Pulse
+from trainer.elastic.health.activity import Activity
+from trainer.elastic.health.stack_frames import Frame, find_own_line, loads_data, meets_peers, parse_main_thread
 from trainer.elastic.health.stacks import collect_stacks
-from trainer.elastic.health.standing import Frame, find_own_line, loads_data, meets_peers, parse_main_thread
 from trainer.elastic.rendezvous.formation import name_ranks
 
 _LOOKS = 60  # within one limit
 _SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.5, 15.0  # between two looks
-_AWAY_LOOKS, _AWAY_S = 3, 5.0  # a look this late follows a pause of the agent or of the machine: all times begin anew
-# Between two looks. Idle data loaders and their main thread look around every five seconds, NCCL's watchdog thread ten
-# times a second: together far below a hundredth of a core. A download of some kB/s wakes its thread several times.
+_AWAY_LOOKS, _AWAY_S = 3, 5.0  # a look this late means that the agent or the machine was paused: all times restart
+# Limits between two looks. Idle data loaders and their main thread wake up every five seconds, NCCL's watchdog thread
+# ten times a second: together far below 1% of a core. A download of a few kB/s wakes its thread several times.
 _IDLE_SHARE, _SPINNING_SHARE = 0.02, 0.8  # of a core
 _WAKES_PER_S, _BYTES_PER_S = 0.5, 4096.0
-_WAKES_BY_ASKING, _BYTES_BY_ASKING = 4, 65536  # a worker that is asked for its stacks wakes up and writes them
-# Over the whole time, for a thread that waits for neither peers nor data: a loop that polls once a minute is alive.
+_WAKES_BY_ASKING, _BYTES_BY_ASKING = 4, 65536  # a request for stacks wakes the worker up and makes it write them
+# Limits over the whole time, for a thread that waits for neither peers nor data. A loop that polls once a minute works.
 _WAKES_PER_MINUTE, _TIMES_ASKED = 0.25, 2
 _STACK_BYTES = 64 * 1024
 _MOST_PLACES = 4  # in a sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Where a still rank stands: the line of its own code, and whether it waits for other ranks there."""
+class StillRank:
+    """A still rank: what it waits for, and the line of its own code."""
 
     rank: int
-    waits: bool
+    waits: bool  # for other ranks
     loads: bool = False  # it waits for a data loader
-    where: str | None = None  # None: it gave no stack
+    where: str | None = None  # None: no stack was available
 
 
 @dataclass(frozen=True, kw_only=True)
-class Impasse:
-    """A verdict on the group. `rank` is the one that the others wait for, None where nothing tells them apart."""
+class GroupHang:
+    """The group hangs. `rank` is the one that the others wait for, None if nothing tells the ranks apart."""
 
     rank: int | None
     silent_s: float
@@ -62,7 +62,7 @@ class Impasse:
 
 
 class Board(Protocol):
-    """Where the agents of a group report that their workers stand still."""
+    """Where the agents of a group report that their workers are still."""
 
     def report_stillness(self, words: str | None) -> None:
         """Replace this agent's report; None withdraws it."""
@@ -73,27 +73,30 @@ class Board(Protocol):
 
 @dataclass(kw_only=True)
 class _Track:
-    """One rank. Each `_s` is the moment since which something has been idle."""
+    """One rank. Each `_s` is the time since which a part of it has been idle."""
 
-    pulse: Pulse
+    activity: Activity
     printed_bytes: int
-    main_s: float  # its main thread, or since which that has spun
-    threads_s: float  # its other threads
-    rest_s: float  # the processes below it, and the reads and writes of all
-    wakes: int  # of the main thread, by `main_s`
+    main_s: float  # the main thread; if it spins, since when it spins
+    threads_s: float  # the other threads
+    rest_s: float  # the processes below it, and all reads and writes
+    wakes: int  # of the main thread, counted at `main_s`
     spins: bool = False
     stack: tuple[Frame, ...] | None = None  # halfway to the limit
 
     @property
     def still_since_s(self) -> float:
-        """The threads of a rank that spins in a collective spin too. Processes of a rank that waits there may go on."""
+        """Since when the rank has been still, infinite if it spins outside a collective.
+
+        In a collective, the other threads of a rank that spins may spin too, and its child processes may run.
+        """
         if self.stack and meets_peers(self.stack):
             return self.main_s if self.spins else max(self.main_s, self.threads_s)
         return float("inf") if self.spins else max(self.main_s, self.threads_s, self.rest_s)
 
     def begin(self, now_s: float) -> None:
         self.main_s = self.threads_s = self.rest_s = now_s
-        self.wakes, self.spins, self.stack = self.pulse.main_wakes, False, None
+        self.wakes, self.spins, self.stack = self.activity.main_wakes, False, None
 
 
 class Stillness:
@@ -105,10 +108,10 @@ class Stillness:
         board: Board,
         *,
         uses_gpu: Callable[[int], bool],
-        read: Callable[[Iterable[int]], Mapping[int, Pulse]],
+        read: Callable[[Iterable[int]], Mapping[int, Activity]],
         ask: Callable[[Mapping[int, Path]], Mapping[int, str]] | None = None,
     ) -> None:
-        """`limit_s` None: the default limit; then some rank must also wait for other ranks or for its data loader."""
+        """Without `limit_s` the default applies, and some rank must wait for other ranks or for its data loader."""
         self._needs_waiter = limit_s is None
         self._limit_s = STILL_S if limit_s is None else limit_s
         self._board = board
@@ -120,12 +123,12 @@ class Stillness:
         self._agreed_s: float | None = None
 
     def begin(self, now_s: float) -> None:
-        """A generation has been started."""
+        """Start over, for a new generation."""
         self._tracks, self._looked_s = {}, now_s
         self._reported, self._agreed_s = False, None
 
-    def look(self, running: Mapping[int, Worker], now_s: float) -> Impasse | None:
-        """The verdict, if this agent has to act on it. `running` are its workers by rank."""
+    def look(self, running: Mapping[int, Worker], now_s: float) -> GroupHang | None:
+        """The verdict, if this agent must act on it. `running` has the agent's workers by rank."""
         since_s = now_s - self._looked_s
         if since_s < self._every_s:
             return None
@@ -140,22 +143,22 @@ class Stillness:
             return None
         still_s = now_s - max(track.still_since_s for track in self._tracks.values())
         if still_s >= self._limit_s and not self._reported:
-            self._tell(running, now_s)
+            self._report(running, now_s)
         return self._agree(still_s, now_s) if self._reported else None
 
     def _follow(self, running: Mapping[int, Worker], now_s: float, since_s: float) -> None:
-        """Compare each worker with what it was at the look before."""
-        pulses = self._read([worker.pid for worker in running.values()])
+        """Compare each worker's activity with the previous look."""
+        activities = self._read([worker.pid for worker in running.values()])
         was_away = since_s > _AWAY_LOOKS * self._every_s + _AWAY_S
         tracks = {}
         for rank, worker in running.items():
-            pulse, printed = pulses.get(worker.pid), _size(worker.folder / layout.WORKER_LOG)
-            if pulse is None:
+            activity, printed = activities.get(worker.pid), _size(worker.folder / layout.WORKER_LOG)
+            if activity is None:
                 continue
             track = self._tracks.get(rank)
             if track is None:
-                track = _Track(pulse=pulse, printed_bytes=printed, main_s=0.0, threads_s=0.0, rest_s=0.0, wakes=0)
-            before, track.pulse = track.pulse, pulse
+                track = _Track(activity=activity, printed_bytes=printed, main_s=0.0, threads_s=0.0, rest_s=0.0, wakes=0)
+            before, track.activity = track.activity, activity
             if rank not in self._tracks or was_away or printed != track.printed_bytes:
                 track.begin(now_s)
             track.printed_bytes = printed
@@ -171,32 +174,32 @@ class Stillness:
         texts = self._ask({worker.pid: worker.folder for worker in running.values()})
         return {rank: parse_main_thread(texts.get(worker.pid, "")) for rank, worker in running.items()}
 
-    def _tell(self, running: Mapping[int, Worker], now_s: float) -> None:
-        """Report the ranks at the end of the limit. One that turns out to work begins its time anew."""
-        standings = []
+    def _report(self, running: Mapping[int, Worker], now_s: float) -> None:
+        """Report the ranks at the end of the limit. The time of a rank that turns out to work starts over."""
+        still_ranks = []
         for rank, stack in self._stacks(running).items():
             track = self._tracks[rank]
             if stack != track.stack or not self._is_idle(track, stack, running[rank].pid, now_s):
                 track.begin(now_s)
                 continue
             line = find_own_line(stack)
-            standings.append(
-                Standing(
+            still_ranks.append(
+                StillRank(
                     rank=rank,
                     waits=meets_peers(stack),
                     loads=loads_data(stack),
                     where=None if line is None else str(line),
                 )
             )
-        if len(standings) == len(running):
-            self._board.report_stillness(render_standings(standings))
+        if len(still_ranks) == len(running):
+            self._board.report_stillness(render_still_ranks(still_ranks))
             self._reported = True
 
     def _is_idle(self, track: _Track, stack: Sequence[Frame], pid: int, now_s: float) -> bool:
-        """The last signs of a rank that stands still by all others: it has hardly woken up, and its GPU is idle."""
+        """The last checks of a rank that is still by all others: it has hardly woken up, and its GPU is idle."""
         if meets_peers(stack):
             return True
-        wakes = track.pulse.main_wakes - track.wakes
+        wakes = track.activity.main_wakes - track.wakes
         allowed = _TIMES_ASKED * _WAKES_BY_ASKING + _WAKES_PER_MINUTE * (now_s - track.main_s) / 60
         return (loads_data(stack) or wakes <= allowed) and not self._uses_gpu(pid)
 
@@ -207,8 +210,8 @@ class Stillness:
             track.stack = None
         self._reported, self._agreed_s = False, None
 
-    def _agree(self, still_s: float, now_s: float) -> Impasse | None:
-        """Wait for the other nodes, and for one more look in which they can withdraw."""
+    def _agree(self, still_s: float, now_s: float) -> GroupHang | None:
+        """Wait for the reports of the other nodes, and then one more look, in which they can withdraw."""
         reported = self._board.find_stillness()
         if reported is None:
             self._agreed_s = None
@@ -217,20 +220,22 @@ class Stillness:
             self._agreed_s = now_s
         if now_s - self._agreed_s < self._every_s:
             return None
-        standings = sorted((each for text in reported for each in parse_standings(text)), key=lambda each: each.rank)
-        if self._needs_waiter and not any(each.waits or each.loads for each in standings):
+        still_ranks = sorted(
+            (each for text in reported for each in parse_still_ranks(text)), key=lambda each: each.rank
+        )
+        if self._needs_waiter and not any(each.waits or each.loads for each in still_ranks):
             return None
-        impasse = judge(standings, silent_s=still_s, limit_s=self._limit_s)
-        acts = standings[0].rank if impasse.rank is None else impasse.rank
-        return impasse if acts in self._tracks else None
+        hang = judge(still_ranks, silent_s=still_s, limit_s=self._limit_s)
+        acts = still_ranks[0].rank if hang.rank is None else hang.rank
+        return hang if acts in self._tracks else None
 
 
-def _compare(track: _Track, before: Pulse, now_s: float, since_s: float) -> None:
-    now = track.pulse
+def _compare(track: _Track, before: Activity, now_s: float, since_s: float) -> None:
+    now = track.activity
     share = (now.main_cpu_s - before.main_cpu_s) / since_s
     wakes_limit = _WAKES_BY_ASKING + _WAKES_PER_S * since_s
     spins = share >= _SPINNING_SHARE
-    # A thread that waits for a core is in state R at every look. One that polls hardly ever is at two looks in a row.
+    # A thread that waits for a core is in state R at every look. One that polls is rarely so at two looks in a row.
     waits_for_core = now.main_state == before.main_state == "R"
     idles = (
         share <= _IDLE_SHARE
@@ -260,23 +265,23 @@ def _compare(track: _Track, before: Pulse, now_s: float, since_s: float) -> None
         track.rest_s = now_s
 
 
-def judge(standings: Sequence[Standing], *, silent_s: float, limit_s: float) -> Impasse:
-    """Name the rank that the others wait for: one that does not wait, else one that waits at a rarer line than most."""
-    waiting = [each for each in standings if each.waits]
-    absent = [each for each in standings if not each.waits]
+def judge(still_ranks: Sequence[StillRank], *, silent_s: float, limit_s: float) -> GroupHang:
+    """Name the rank that the others wait for: one that does not wait, else one that waits at a less common line."""
+    waiting = [each for each in still_ranks if each.waits]
+    absent = [each for each in still_ranks if not each.waits]
     if not absent:
         places = Counter(each.where for each in waiting)
         usual = places.most_common(1)[0][1]
         apart = [each for each in waiting if places[each.where] < usual]
     else:
         apart = absent
-    named = apart if len(apart) < len(standings) or len(standings) == 1 else []
+    named = apart if len(apart) < len(still_ranks) or len(still_ranks) == 1 else []
     sentence = f"no worker did anything for {silent_s:.0f} s (limit {limit_s:.0f} s); {_describe(absent, waiting)}"
-    return Impasse(rank=named[0].rank if named else None, silent_s=silent_s, sentence=sentence)
+    return GroupHang(rank=named[0].rank if named else None, silent_s=silent_s, sentence=sentence)
 
 
-def _describe(absent: Collection[Standing], waiting: Collection[Standing]) -> str:
-    parts = [f"{name_ranks(ranks)} {'stand' if len(ranks) > 1 else 'stands'} {at}" for at, ranks in _by_place(absent)]
+def _describe(absent: Collection[StillRank], waiting: Collection[StillRank]) -> str:
+    parts = [f"{name_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} {at}" for at, ranks in _by_place(absent)]
     parts += [
         f"{name_ranks(ranks)} {'wait' if len(ranks) > 1 else 'waits'} for other ranks {at}"
         for at, ranks in _by_place(waiting)
@@ -284,19 +289,19 @@ def _describe(absent: Collection[Standing], waiting: Collection[Standing]) -> st
     return "; ".join(parts[:_MOST_PLACES])
 
 
-def _by_place(standings: Collection[Standing]) -> list[tuple[str, list[int]]]:
+def _by_place(still_ranks: Collection[StillRank]) -> list[tuple[str, list[int]]]:
     places: dict[str, list[int]] = {}
-    for each in standings:
+    for each in still_ranks:
         places.setdefault("at an unknown line" if each.where is None else f"at {each.where}", []).append(each.rank)
     return sorted(places.items(), key=lambda place: (len(place[1]), place[1]))
 
 
-def render_standings(standings: Sequence[Standing]) -> str:
-    return json.dumps([asdict(each) for each in standings], separators=(",", ":"))
+def render_still_ranks(still_ranks: Sequence[StillRank]) -> str:
+    return json.dumps([asdict(each) for each in still_ranks], separators=(",", ":"))
 
 
-def parse_standings(text: str) -> list[Standing]:
-    return [Standing(**document) for document in json.loads(text)]
+def parse_still_ranks(text: str) -> list[StillRank]:
+    return [StillRank(**document) for document in json.loads(text)]
 
 
 def _ask(folders: Mapping[int, Path]) -> Mapping[int, str]:
@@ -305,6 +310,6 @@ def _ask(folders: Mapping[int, Path]) -> Mapping[int, str]:
 
 def _size(path: Path) -> int:
     try:
-        return os.stat(path).st_size  # noqa: PTH116  # twice as quick as pathlib's
+        return os.stat(path).st_size  # noqa: PTH116  # twice as fast as pathlib's
     except OSError:
         return 0

@@ -1,8 +1,8 @@
-"""Which of this agent's workers hang: they have told nothing for longer than their phase may last.
+"""Find hanging workers by their reports: one hangs if it is silent for longer than its phase may last.
 
-A rank that waits in a collective is not judged: whoever keeps it waiting hangs, here or on another node. Nor is one
-that has never told anything: stillness.py judges it. Silence counts only while we listen: an agent that was frozen has
-missed what was said, and where the journal is gone or finds no room nothing can be said.
+A rank that waits in a collective is not judged, because the rank that it waits for hangs, here or on another node. A
+rank that has never reported is left to stillness.py. Silence does not count while the agent was paused, while the
+journal is gone, or while its disk is full, because then no report could arrive.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from trainer.elastic.health.fitness import find_full_disk
 from trainer.elastic.records.files import read_lines
 
 _LOOK_EVERY_S = 0.5
-_AWAY_S = 5.0  # between two looks, and somebody stood still: we, or the whole machine
+_AWAY_S = 5.0  # a longer time between two looks means that this agent or the machine was paused
 _BATCH_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stuck:
-    """A verdict on one rank; times in seconds."""
+    """A rank that hangs. Times are in seconds."""
 
     rank: int
     phase: Phase
@@ -39,12 +39,13 @@ class Stuck:
     @property
     def sentence(self) -> str:
         after = "" if self.step is None else f" after step {self.step}"
-        return f"told nothing for {self.silent_s:.0f} s in phase {self.phase.value}{after} (limit {self.limit_s:.0f} s)"
+        where = f"in phase {self.phase.value}{after}"
+        return f"reported nothing for {self.silent_s:.0f} s {where} (limit {self.limit_s:.0f} s)"
 
 
 @dataclass(kw_only=True)
-class _Word:
-    """The newest of one rank."""
+class _Latest:
+    """The newest report of one rank."""
 
     phase: Phase
     step: int | None
@@ -58,24 +59,24 @@ class Watch:
         self._journal, self._policy = journal, policy
         self._offset = 0
         self._generation = 0
-        self._words: dict[int, _Word] = {}
-        self._phase_times: dict[int, PhaseTimes] = {}  # also: who has told anything, ever
+        self._latest: dict[int, _Latest] = {}
+        self._phase_times: dict[int, PhaseTimes] = {}  # has every rank that ever reported
         self._looked_s = float("-inf")
 
     @property
     def has_heard(self) -> bool:
-        """Whether any worker of this agent has ever said what it does."""
+        """Whether any worker of this agent has ever reported."""
         return bool(self._phase_times)
 
     def begin(self, generation: int, ranks: Iterable[int], now_s: float) -> None:
-        """Workers have been started. A rank is known to speak if one of its number has spoken before."""
+        """Start over for new workers. A rank is watched at once if it has reported in an earlier generation."""
         self._generation, self._looked_s = generation, now_s
-        self._words = {
-            rank: _Word(phase=Phase.START, step=None, heard_s=now_s) for rank in ranks if rank in self._phase_times
+        self._latest = {
+            rank: _Latest(phase=Phase.START, step=None, heard_s=now_s) for rank in ranks if rank in self._phase_times
         }
 
     def look(self, now_s: float) -> list[Stuck]:
-        """The ranks that hang, the longest silent first; reads the journal twice a second at most."""
+        """The ranks that hang, the longest silent first. Reads the journal at most twice a second."""
         since_s = now_s - self._looked_s
         if since_s < _LOOK_EVERY_S:
             return []
@@ -88,7 +89,7 @@ class Watch:
                     self._take(parse_progress(document), now_s)
         if since_s > _AWAY_S:
             self._begin_anew(now_s)
-        found = [self._judge(rank, word, now_s) for rank, word in self._words.items()]
+        found = [self._judge(rank, latest, now_s) for rank, latest in self._latest.items()]
         stuck = sorted((each for each in found if each is not None), key=lambda each: -each.silent_s)
         if stuck and self._is_deaf():
             self._begin_anew(now_s)
@@ -96,11 +97,11 @@ class Watch:
         return stuck
 
     def _begin_anew(self, now_s: float) -> None:
-        for word in self._words.values():
-            word.heard_s = now_s
+        for latest in self._latest.values():
+            latest.heard_s = now_s
 
     def _is_deaf(self) -> bool:
-        is_there = os.path.exists(self._journal)  # noqa: PTH110  # whatever the file system answers
+        is_there = os.path.exists(self._journal)  # noqa: PTH110  # unlike pathlib's, it never raises
         return not is_there or find_full_disk(self._journal.parent) is not None
 
     def _take(self, line: Progress, now_s: float) -> None:
@@ -108,17 +109,17 @@ class Watch:
             return
         times = self._phase_times.setdefault(line.rank, PhaseTimes())
         if line.generation == self._generation:
-            self._words[line.rank] = _Word(phase=line.phase, step=line.step, heard_s=now_s)
-        times.enter(line, parse_time(line.at))  # a line with no time teaches nothing
+            self._latest[line.rank] = _Latest(phase=line.phase, step=line.step, heard_s=now_s)
+        times.enter(line, parse_time(line.at))  # a line without a time is ignored
 
-    def _judge(self, rank: int, word: _Word, now_s: float) -> Stuck | None:
+    def _judge(self, rank: int, latest: _Latest, now_s: float) -> Stuck | None:
         limit = limit_s(
-            word.phase,
+            latest.phase,
             self._phase_times[rank].summary(),
             startup_timeout_s=self._policy.startup_timeout_s,
             heartbeat_timeout_s=self._policy.heartbeat_timeout_s,
         )
-        silent_s = now_s - word.heard_s
-        if limit is None or word.phase is Phase.WAITING or silent_s <= limit:
+        silent_s = now_s - latest.heard_s
+        if limit is None or latest.phase is Phase.WAITING or silent_s <= limit:
             return None
-        return Stuck(rank=rank, phase=word.phase, step=word.step, silent_s=silent_s, limit_s=limit)
+        return Stuck(rank=rank, phase=latest.phase, step=latest.step, silent_s=silent_s, limit_s=limit)

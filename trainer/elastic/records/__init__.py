@@ -1,1 +1,1 @@
-"""What an agent writes down and reports: claim, identity, journal, exit record."""
+"""The agent's records: claim, identity, journal, exit record, and reports to the service."""

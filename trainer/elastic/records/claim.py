@@ -1,4 +1,4 @@
-"""One submission owns an attempt: the claim, created exclusively and never half-written. Standard library only."""
+"""The claim, a file by which one submission owns an attempt. It is created atomically. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from trainer.contract import layout
 from trainer.elastic.records.files import write_temporary
 
-# File systems without hard links answer link(2) with one of these.
+# Errors of link(2) on file systems without hard links.
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
-_CHAIN = 8
+_CHAIN = 8  # the most claims that may be empty
 
 
 class ClaimRefused(Exception):
@@ -19,10 +19,10 @@ class ClaimRefused(Exception):
 
 
 def claim_attempt(attempt_dir: Path, token: str) -> None:
-    """Claim the attempt for `token`. Idempotent: every replica of one submission succeeds.
+    """Claim the attempt for `token`. Idempotent: every replica of one submission succeeds. Raises ClaimRefused.
 
-    An empty claim (its writer's machine crashed) is passed over for `claim-2` and so on, each created exclusively, so
-    that it locks nobody out and two takers still cannot both win. Raises ClaimRefused.
+    If a claim is empty, because its writer's machine crashed, the next of `claim-2`, `claim-3` and so on decides. Each
+    is created exclusively, so that only one submission can win.
     """
     if not token:
         raise ValueError("the claim's token is empty")
@@ -34,11 +34,11 @@ def claim_attempt(attempt_dir: Path, token: str) -> None:
             return
         if holder:
             raise ClaimRefused(f"{attempt_dir / name} is held by another submission")
-    raise ClaimRefused(f"{attempt_dir} holds {_CHAIN} empty claims: remove them")
+    raise ClaimRefused(f"{attempt_dir} has {_CHAIN} empty claims: remove them")
 
 
 def _take(path: Path, token: str) -> str:
-    """Create the claim unless it exists, and return what it holds."""
+    """Create the claim unless it exists, and return its content."""
     if not path.exists():
         temporary = write_temporary(path, token.encode())
         try:

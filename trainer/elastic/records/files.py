@@ -1,4 +1,4 @@
-"""Reading and writing the run directory's documents and journals. Every write survives a crash in its middle."""
+"""Read and write the documents and journals of the run directory. A crash never leaves a half-written document."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import BinaryIO
 
 
 def say(text: str) -> None:
-    """Tell whoever reads the agent's own output. Its log may lie on a full disk: that must end nothing."""
+    """Print to the agent's own log. A full disk is ignored."""
     with suppress(OSError):
         print(f"elasticrun: {text}", file=sys.stderr, flush=True)
 
 
 def open_to_read(path: Path) -> BinaryIO:
-    """Open what a worker may have replaced: a pipe without a writer reads as empty and does not block for ever."""
+    """Open a file that a worker may have replaced. A pipe without a writer reads as empty instead of blocking."""
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
 def write_document(path: Path, document: Mapping[str, object]) -> None:
-    """Replace `path` by the JSON document: temporary file, fsync, rename. A reader sees the old one or the new one."""
+    """Replace `path` by the JSON document atomically and durably."""
     temporary = write_temporary(path, json.dumps(document, indent=1).encode() + b"\n")
     temporary.replace(path)
 
 
 def write_temporary(path: Path, content: bytes) -> Path:
-    """Write `content`, flushed to the disk, to a new file beside `path` and return its path."""
+    """Write `content` durably to a new file beside `path`, and return the new file's path."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("xb") as file:
@@ -38,13 +38,13 @@ def write_temporary(path: Path, content: bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
     except OSError:
-        temporary.unlink(missing_ok=True)  # a full disk needs no litter
+        temporary.unlink(missing_ok=True)  # the disk may be full
         raise
     return temporary
 
 
 def read_document(path: Path) -> dict[str, object] | None:
-    """The JSON object in `path`; None when it is absent or not an object."""
+    """The JSON object in `path`. None if the file is absent or is not an object."""
     try:
         with open_to_read(path) as file:
             document = json.loads(file.read())
@@ -54,7 +54,7 @@ def read_document(path: Path) -> dict[str, object] | None:
 
 
 def append_line(path: Path, document: Mapping[str, object]) -> None:
-    """Append one JSON line by one write, after the end of a line that a crash may have torn."""
+    """Append one JSON line by one write. If a crash has torn the last line, end that line first."""
     line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
@@ -66,9 +66,9 @@ def append_line(path: Path, document: Mapping[str, object]) -> None:
 
 
 def read_lines(path: Path, offset: int, limit_bytes: int) -> tuple[list[str], int]:
-    """The whole lines of a journal from byte `offset` on, and the offset behind them; at most `limit_bytes`.
+    """The complete lines of a journal from byte `offset` on, at most `limit_bytes`, and the offset after them.
 
-    A line longer than the limit is skipped: no writer of ours makes one.
+    A line longer than the limit is skipped. Agents and the trainer write none.
     """
     try:
         with open_to_read(path) as file:
@@ -83,8 +83,16 @@ def read_lines(path: Path, offset: int, limit_bytes: int) -> tuple[list[str], in
     return [line for line in lines if line.strip()], offset + end
 
 
+def read_text(path: Path) -> str:
+    """A text file. Empty if it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def read_tail(path: Path, limit_bytes: int) -> str:
-    """The last `limit_bytes` of a text file; empty when it is absent."""
+    """The last `limit_bytes` of a text file. Empty if the file is absent."""
     try:
         with open_to_read(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - limit_bytes))
@@ -94,9 +102,9 @@ def read_tail(path: Path, limit_bytes: int) -> str:
 
 
 def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
-    """The folders in `folder` that are called `prefix` and a number, in its order; none where it cannot be read."""
+    """The entries of `folder` named `prefix` and a number, in order. Empty if the folder cannot be read."""
     try:
-        names = [name for name in os.listdir(folder) if name.startswith(prefix)]  # noqa: PTH208  # names alone
+        names = [name for name in os.listdir(folder) if name.startswith(prefix)]  # noqa: PTH208  # only names are needed
     except OSError:
         return []
     numbers = ((name.removeprefix(prefix), folder / name) for name in names)

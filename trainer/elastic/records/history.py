@@ -1,7 +1,7 @@
-"""What became of one agent's generations: failures, what was decided about each, and starts, as the journal tells them.
+"""The history of an agent's generations: failures, the decision about each, and starts. In a job it is journalled.
 
-The decision is contract/restart_policy.py's. Outside a job (`record` is None) restarts are counted as torchrun counts
-them, and nothing is journalled.
+contract/restart_policy.py decides about restarts. Outside a job (`record` is None) restarts are counted as torchrun
+counts them, and nothing is journalled.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure, FailureKind, is_collateral, render_failure
 from trainer.contract.restart_policy import UPTIME_AS_PROGRESS_S, RestartSituation, Setback, decide_restart
 from trainer.elastic.records.record import Record
-from trainer.elastic.rendezvous.formation import Formation, describe_change, tell_change, tell_failure
+from trainer.elastic.rendezvous.formation import Formation, classify_change, describe_failure, describe_restart
 from trainer.elastic.rendezvous.rounds import Ending
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """What ran when a generation failed. `ranks` are those of this agent, `nodes` counts the group's."""
+    """The generation that failed. `ranks` are this agent's, `nodes` is the number of nodes of the group."""
 
     generation: int
     ranks: Collection[int]
@@ -31,19 +31,19 @@ class History:
     """Times are of the monotonic clock, in seconds."""
 
     def __init__(self, record: Record | None, *, max_restarts: int, min_nodes: int) -> None:
-        self.restarts = 0  # in place after a failure
-        self.failures_survived = 0  # failures after which the workers were to start again: TORCHELASTIC_RESTART_COUNT
+        self.restarts = 0  # in place, after a failure
+        self.failures_survived = 0  # failures that allowed a restart: TORCHELASTIC_RESTART_COUNT
         self.failure: Failure | None = None  # the last one
-        self.verdict = ""  # why the last failure was not followed by a restart
+        self.verdict = ""  # the reason of the last decision
         self._record = record
         self._max_restarts, self._min_nodes = max_restarts, min_nodes
         self._setbacks: list[Setback] = []
         self._formed: Formation | None = None
-        self._noticed_s: float | None = None  # when the reason for the coming restart was seen
+        self._noticed_s: float | None = None  # when the reason for the next restart was noticed
         self._best_step: int | None = None
-        self._started_s = float("inf")  # the workers that run
+        self._started_s = float("inf")  # when the running workers started
         self._healthy_since_s = 0.0  # the first start, or the start after the last failure
-        self._has_failed = False  # judged, and not started again yet
+        self._has_failed = False  # the workers have not started again since the last failure
 
     @property
     def began(self) -> bool:
@@ -56,14 +56,14 @@ class History:
         return self.failure if self._has_failed else None
 
     def notice(self) -> None:
-        """There is a reason for a restart. Until the next start the first one counts."""
+        """Note the time of a reason for a restart. Until the next start only the first call counts."""
         self._noticed_s = self._noticed_s or time.monotonic()
 
     def end(self, *, change: str, step: int | None) -> Ending:
-        """A generation is over. `change` is empty after a failure; `step` is the highest that was ever reported.
+        """Note the end of a generation. `change` is empty after a failure; `step` is the highest ever reported.
 
-        If somebody killed a worker, here or on another node, the generation counts as one that lasted: nothing is wrong
-        with the program.
+        If a worker was killed from outside, here or on another node, the generation counts as one that lasted, because
+        nothing is wrong with the program.
         """
         ran_s, self._started_s = time.monotonic() - self._started_s, float("inf")
         gained = step is not None and (self._best_step is None or step > self._best_step)
@@ -73,10 +73,10 @@ class History:
         return Ending(change=change, lasted=gained or killed or ran_s >= UPTIME_AS_PROGRESS_S)
 
     def judge(self, failure: Failure, ran: Running, *, step: int | None, silent_s: float | None = None) -> bool:
-        """Whether the workers shall start again in place.
+        """Whether the workers may restart in place.
 
-        `step` is the highest that any of this agent's ranks had completed, `silent_s` how long the failed rank had
-        reported nothing, if it hung.
+        `step` is the highest step that any of this agent's ranks has completed. After a hang, `silent_s` is how long
+        the rank had reported nothing.
         """
         self.failure = failure
         self._has_failed = True
@@ -103,7 +103,7 @@ class History:
         collateral = sorted(rank for rank in ran.ranks if rank != failure.rank)
         self._record.journal(
             EventKind.WORKER_FAILED,
-            tell_failure(failure, collateral),
+            describe_failure(failure, collateral),
             ran.generation,
             **render_failure(failure),
             collateral_ranks=collateral,
@@ -123,14 +123,15 @@ class History:
         spares: Collection[int],
         costs: Mapping[str, object],
     ) -> None:
-        """The workers of a generation run.
+        """Note the start of a generation's workers.
 
-        `pids` and `fresh` (why not a fork) are by rank, `spares` the ranks that were forked ahead, `costs` of all that.
+        `pids` and `fresh` are by rank; `fresh` says why a worker is not a fork. `spares` are the ranks of former spare
+        workers. `costs` is further evidence for the event.
         """
         started_s, noticed_s, self._noticed_s = time.monotonic(), self._noticed_s, None
         self._started_s = started_s
         before, self._formed = self._formed, now
-        change = EventKind.RESTARTED_IN_PLACE if before is None else describe_change(before, now)
+        change = EventKind.RESTARTED_IN_PLACE if before is None else classify_change(before, now)
         self.restarts += noticed_s is not None and change is EventKind.RESTARTED_IN_PLACE and not now.because
         if self._has_failed and change is EventKind.GROUP_SHRUNK and is_collateral(self._setbacks[-1].failure):
             self._setbacks[-1] = replace(self._setbacks[-1], charged=False)
@@ -141,7 +142,7 @@ class History:
             return
         if noticed_s is not None and before is not None:
             seconds = round(started_s - noticed_s, 4)
-            sentence, evidence = tell_change(change, before, now, generation=generation, seconds=seconds)
+            sentence, evidence = describe_restart(change, before, now, generation=generation, seconds=seconds)
             self._record.journal(change, sentence, generation, **evidence)
         size = now.world_size
         self._record.journal(

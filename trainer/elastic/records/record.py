@@ -1,6 +1,6 @@
-"""The agent's books in the run directory: claim, identity, journal, exit record. Standard library only.
+"""The agent's records in the run directory: claim, identity, journal, exit record. Standard library only.
 
-It must not import torch: the service looks for `agent.json` within a tenth of a second of the start.
+This module must not import torch: `agent.json` must exist within a tenth of a second of the start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from pathlib import Path
 from trainer.contract import env, layout
 from trainer.contract.agent_record import AgentRecord, ProcessIdentity, render_agent_record
 from trainer.contract.clock import render_time
-from trainer.contract.exit_record import EventKind, ExitRecord, JournalEvent, render_exit_record, render_journal_event
+from trainer.contract.exit_record import (
+    EventKind,
+    ExitRecord,
+    JournalEvent,
+    Outcome,
+    render_exit_record,
+    render_journal_event,
+)
+from trainer.contract.failure import Failure
 from trainer.contract.launch import DesiredDocument, LaunchPolicy, parse_desired, parse_policy
 from trainer.elastic.health.processes import stat_fields
 from trainer.elastic.records.claim import claim_attempt
@@ -24,14 +32,14 @@ from trainer.elastic.records.files import append_line, read_document, say, write
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The books of one incarnation of a replica's agent."""
+    """The records of one incarnation of a replica's agent."""
 
     job_id: str
     job_dir: Path
     attempt: int
     replica: int
     incarnation: int
-    policy: LaunchPolicy | None  # None: no launch.json, the flags alone decide
+    policy: LaunchPolicy | None  # None: there is no launch.json, only the flags apply
     process: ProcessIdentity = field(repr=False)
 
     @property
@@ -43,7 +51,7 @@ class Record:
         return layout.replica_dir(self.job_dir, self.attempt, self.replica) / str(self.incarnation)
 
     def journal(self, kind: EventKind, sentence: str, generation: int, /, **evidence: object) -> None:
-        """Append an event. A journal that cannot be written (disk full) never stops the training."""
+        """Append an event. A journal that cannot be written, for example on a full disk, never stops the training."""
         event = JournalEvent(at=now(), kind=kind.value, sentence=sentence, generation=generation, evidence=evidence)
         try:
             append_line(self.incarnation_dir / layout.EVENTS, render_journal_event(event))
@@ -54,15 +62,15 @@ class Record:
         write_document(self.incarnation_dir / layout.EXIT, render_exit_record(record))
 
     def desired(self) -> DesiredDocument:
-        """What the service wants now; RUN when it has said nothing that can be read."""
+        """The current desired state. RUN if there is none, or if it cannot be read."""
         return parse_desired(read_document(self.attempt_dir / layout.DESIRED) or {})
 
 
 def open_record(environ: Mapping[str, str]) -> Record | None:
     """Claim the attempt, open the next incarnation and write `agent.json`. None outside a job.
 
-    Raises ClaimRefused when another submission holds the attempt (nothing was written), ValueError for an environment
-    that is not whole, OSError when the run directory cannot be written.
+    Raises ClaimRefused if another submission holds the attempt (then nothing was written), ValueError for an incomplete
+    environment, OSError if the run directory cannot be written.
     """
     place = env.parse_place(environ)
     if place.job_dir is None:
@@ -116,7 +124,7 @@ def _make(folder: Path) -> bool:
 
 
 def identify_process(pid: int | None = None) -> ProcessIdentity:
-    """Identify a process of this machine (the calling one by default). Raises FileNotFoundError when it is gone."""
+    """Identify a process of this machine, by default the calling one. Raises FileNotFoundError if it is gone."""
     pid = os.getpid() if pid is None else pid
     return ProcessIdentity(
         pid=pid,
@@ -124,6 +132,13 @@ def identify_process(pid: int | None = None) -> ProcessIdentity:
         boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         host=socket.gethostname(),
     )
+
+
+def build_exit_record(
+    outcome: Outcome, failure: Failure | None = None, *, generation: int = 0, restarts: int = 0
+) -> ExitRecord:
+    """The exit record of an agent that ends now."""
+    return ExitRecord(outcome=outcome, at=now(), generation=generation, restarts=restarts, failure=failure)
 
 
 def now() -> str:

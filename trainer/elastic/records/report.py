@@ -1,6 +1,6 @@
-"""Reports to the service: what workers and agent journalled, by byte offsets, so that repeating one is harmless.
+"""Send reports to the service: the journals of agent and workers, by byte offsets, so that a repeat is harmless.
 
-A report that fails is sent again later, from the same offsets; training never waits for one.
+A report that fails is sent again later, from the same offsets. Training never waits for a report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainer.elastic.records.files import read_lines, say
 from trainer.elastic.records.record import Record
 
 _INTERVAL_S = 0.5
-_EMPTY_INTERVAL_S = 2.0  # a report without news only asks what the service wants
+_EMPTY_INTERVAL_S = 2.0  # an empty report only fetches the desired state
 _LONGEST_PAUSE_S = 30.0
 _REQUEST_TIMEOUT_S = 5.0
 _FINAL_S = 2.0
@@ -39,12 +39,12 @@ class Offsets:
 
 
 def backoff_s(failures: int) -> float:
-    """The pause after so many failed reports in a row."""
+    """The pause after a number of failed reports in a row."""
     return min(_LONGEST_PAUSE_S, _INTERVAL_S * 2.0 ** min(failures, 16))
 
 
 def build_report(record: Record, offsets: Offsets, final: ExitRecord | None) -> tuple[dict[str, object], Offsets]:
-    """The next report and the offsets behind it. Journal lines go as the text that was written."""
+    """The next report and the offsets after it. Journal lines are sent as they were written."""
     folder = record.incarnation_dir
     progress, progress_to = read_lines(folder / layout.PROGRESS, offsets.progress, _BATCH_BYTES)
     events, events_to = read_lines(folder / layout.EVENTS, offsets.events, _BATCH_BYTES)
@@ -80,7 +80,7 @@ class Reporter:
         self._thread.start()
 
     def close(self, final: ExitRecord) -> None:
-        """Send what is left and the exit record; give up after two seconds. The run directory has it all anyway."""
+        """Send what is left and the exit record. Give up after two seconds: the run directory has everything too."""
         self._final = final
         self._closing.set()
         self._thread.join(_FINAL_S)
@@ -94,7 +94,7 @@ class Reporter:
             time.sleep(0.2)
 
     def _flush(self, final: ExitRecord | None, deadline: float) -> bool:
-        """Report until nothing new is left. False when a report failed; its offsets then stand for the next try."""
+        """Report until nothing new is left. False if a report failed; the next one then starts at the same offsets."""
         while True:
             document, offsets = build_report(self._record, self._offsets, final)
             moved = offsets.progress - self._offsets.progress + offsets.events - self._offsets.events
@@ -118,25 +118,25 @@ class Reporter:
             with urllib.request.urlopen(request, timeout=max(0.1, timeout_s)) as response:
                 answer = json.load(response)
         except urllib.error.HTTPError as error:
-            self._hear_refusal(error)
+            self._follow_refusal(error)
             raise
         desired = answer.get("desired") if isinstance(answer, dict) else None
         if isinstance(desired, dict):
-            self._requests.hear(desired)
+            self._requests.follow_answer(desired)
 
-    def _hear_refusal(self, error: urllib.error.HTTPError) -> None:
-        """An attempt that has ended is refused, and told so in words that no other refusal has."""
+    def _follow_refusal(self, error: urllib.error.HTTPError) -> None:
+        """Follow the desired state in a 403. Only the refusal for an attempt that has ended carries one."""
         if error.code != http.HTTPStatus.FORBIDDEN:
             return
         with error, suppress(OSError, ValueError, http.client.HTTPException):
             answer = json.load(error)
             desired = answer.get("desired") if isinstance(answer, dict) else None
             if isinstance(desired, dict):
-                self._requests.hear(desired)
+                self._requests.follow_answer(desired)
 
 
 def start_reporter(record: Record, requests: ServiceRequests, environ: Mapping[str, str]) -> Reporter | None:
-    """Start reporting when the environment names where to; a wrong address must not cost the training."""
+    """Start reporting if the environment has an address. A wrong address is logged and does not end the training."""
     url = environ.get(env.REPORT_URL)
     if not url:
         return None

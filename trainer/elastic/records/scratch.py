@@ -1,5 +1,6 @@
-"""A folder of the temporary directory that outlives its process by no more than one successor: nobody who is killed can
-sweep, so each folder is locked as long as its owner lives, and whoever makes the next one sweeps what nobody locks.
+"""Temporary folders that are removed even if their owner is killed.
+
+Each folder is locked while its owner lives. Whoever creates the next one removes the folders that are not locked.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _PREFIX = ".elasticrun-scratch-"
 
 
 class Scratch:
-    """Owned by this process. Raises OSError when there can be no folder."""
+    """A folder owned by this process. Raises OSError if it cannot be created."""
 
     def __init__(self) -> None:
         _sweep(Path(tempfile.gettempdir()))
@@ -24,15 +25,15 @@ class Scratch:
             try:
                 self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
-                continue  # another one swept it before it was locked
-            with suppress(OSError):  # where there are no locks, nobody sweeps
+                continue  # another process removed it before it was locked
+            with suppress(OSError):  # without locks, no process removes another's folder
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
             if self.path.exists():
                 return
             os.close(self._lock)
 
     def release(self) -> None:
-        """In a forked child: the folder is its parent's."""
+        """Give the folder up without removing it. For a forked child, because the folder is its parent's."""
         os.close(self._lock)
 
     def sweep(self) -> None:
@@ -41,7 +42,7 @@ class Scratch:
 
 
 def _sweep(folder: Path) -> None:
-    """Others' folders stay: those of other users, and those of living owners, which are locked."""
+    """Remove unlocked folders of this user. Folders of living owners are locked."""
     for left in folder.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The endpoint of a rendezvous: serve the store there or connect to it, and find this node's own address."""
+"""Serve or reach the store at a rendezvous endpoint, and find this node's own address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.elastic.rendezvous.patience import Notice
 
 _PROBE_EVERY_S, _PROBE_S = 0.1, 1.0
 _SILENT_STORE_S = 30
-# tcp(7): what was sent is acknowledged within this time, and when nothing is sent the kernel asks every five seconds.
+# tcp(7): sent data must be acknowledged within this time. On an idle connection the kernel probes every five seconds.
 _KEEP_ALIVE = {
     socket.TCP_USER_TIMEOUT: _SILENT_STORE_S * 1000,
     socket.TCP_KEEPIDLE: 5,
@@ -28,9 +28,9 @@ _KEEP_ALIVE = {
 
 
 def open_store(host: str, port: int, serves: bool | None, timing: Timing) -> tuple[Store, bool]:
-    """Serve the store at HOST:PORT, or connect to it; the store, and whether it is served here.
+    """Serve the store at HOST:PORT, or connect to it. Returns the store, and whether this process serves it.
 
-    Raises RendezvousFailed.
+    `serves` None: serve it if HOST is this machine. Raises RendezvousFailed.
     """
     if serves or (serves is None and is_here(host)):
         try:
@@ -49,7 +49,7 @@ def open_store(host: str, port: int, serves: bool | None, timing: Timing) -> tup
 
 
 def await_store(host: str, port: int, timeout_s: float) -> None:
-    """Wait until somebody listens there. Raises RendezvousFailed."""
+    """Wait until the port accepts connections. Raises RendezvousFailed."""
     clock, notice = AwakeClock(2 * _PROBE_S), Notice(f"waiting for the rendezvous store at {host}:{port}")
     while (cause := _probe(host, port)) is not None:
         notice.give()
@@ -59,12 +59,12 @@ def await_store(host: str, port: int, timeout_s: float) -> None:
 
 
 def give_up_on_silence(port: int) -> None:
-    """Let the connections to the store at `port` fail once its node has been silent for _SILENT_STORE_S.
+    """Make the connections to the store at `port` fail once its node has been silent for _SILENT_STORE_S.
 
-    TCP by itself would try for a quarter of an hour. A store whose process is stopped is not silent: its kernel
-    answers.
+    By default TCP retries for a quarter of an hour. If only the store's process is stopped, the node is not silent,
+    because its kernel still answers.
     """
-    # Sockets only: of anything else, socket() would fail and leave the copy open.
+    # Only sockets: for another descriptor socket() fails and leaves the duplicate open.
     for descriptor in filter(Path.is_socket, Path("/proc/self/fd").iterdir()):
         with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
             if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] == port:
@@ -74,7 +74,7 @@ def give_up_on_silence(port: int) -> None:
 
 
 def is_here(host: str) -> bool:
-    """Whether a name or address is this machine's: a socket can be bound to it."""
+    """Whether a name or address belongs to this machine, so that a socket can be bound to it."""
     with suppress(OSError):
         for family, kind, protocol, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
             with suppress(OSError), socket.socket(family, kind, protocol) as probe:
@@ -84,19 +84,19 @@ def is_here(host: str) -> bool:
 
 
 def find_address(host: str, port: int) -> str:
-    """This node's address for other nodes: `host` where that is this node, else the local address of a route to it."""
+    """This node's address for other nodes: `host` if it is this node, else the local address on the route to it."""
     if is_here(host):
         return host
     with suppress(OSError):
         for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
-            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as way:
-                way.connect(address)
-                return str(way.getsockname()[0])
+            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
     return socket.getfqdn()
 
 
 def _explain(host: str, port: int, cause: str) -> RendezvousFailed:
-    """One line that names the port, for a store that can be neither bound nor reached."""
+    """An error that names the port, for a store that cannot be served or reached."""
     if "EADDRINUSE" in cause or "already in use" in cause:
         return RendezvousFailed(
             f"port {port} is already in use on this machine (rendezvous endpoint {host}:{port}, EADDRINUSE)"
@@ -105,7 +105,7 @@ def _explain(host: str, port: int, cause: str) -> RendezvousFailed:
 
 
 def _probe(host: str, port: int) -> str | None:
-    """None when the port answers, else why not."""
+    """Why the port does not accept a connection. None if it does."""
     try:
         socket.create_connection((host, port), timeout=_PROBE_S).close()
     except OSError as error:

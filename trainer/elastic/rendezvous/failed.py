@@ -1,4 +1,4 @@
-"""The end of a rendezvous, as every part of it raises it."""
+"""The error of a rendezvous."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trainer.contract.failure import Failure, FailureKind
 
 
 class RendezvousFailed(Exception):
-    """No group can form. `was_member`: this agent had been in one."""
+    """No group can form. `was_member`: this agent was part of a group before."""
 
     def __init__(self, message: str, *, was_member: bool = False) -> None:
         super().__init__(message)

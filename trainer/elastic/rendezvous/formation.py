@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure
 
-# Each change's rung of the recovery ladder, and the change in words.
+# The kind of recovery in the event's evidence, and its words in the sentence.
 _RUNGS = {
     EventKind.RESTARTED_IN_PLACE: ("in-place", "workers restarted in place"),
     EventKind.GROUP_SHRUNK: ("shrink", "the group continued without a lost node,"),
-    EventKind.GROUP_GREW: ("grow", "the group took in a node that came,"),
+    EventKind.GROUP_GREW: ("grow", "a node joined the group,"),
 }
 
 
@@ -19,20 +19,20 @@ _RUNGS = {
 class Formation:
     nodes: int
     world_size: int
-    because: str = ""  # the change of the group that it followed; empty: a failure
+    because: str = ""  # the change of the group that led to it; empty: a failure
 
 
-def describe_change(before: Formation, now: Formation) -> EventKind:
-    """What a new formation is, told by its nodes: as many as before means that a worker of theirs failed."""
+def classify_change(before: Formation, now: Formation) -> EventKind:
+    """Classify a new formation by its number of nodes. As many as before: a restart in place."""
     if now.nodes < before.nodes:
         return EventKind.GROUP_SHRUNK
     return EventKind.GROUP_GREW if now.nodes > before.nodes else EventKind.RESTARTED_IN_PLACE
 
 
-def tell_change(
+def describe_restart(
     change: EventKind, before: Formation, now: Formation, *, generation: int, seconds: float
 ) -> tuple[str, dict[str, object]]:
-    """Sentence and evidence of the event. Every agent of the group tells it; its generation says that it is one."""
+    """Sentence and evidence of the event. Every agent journals it; the generation tells that it is the same event."""
     rung, words = _RUNGS[change]
     sizes = "" if rung == "in-place" else f" from {before.world_size} to {now.world_size} workers"
     evidence: dict[str, object] = {
@@ -46,8 +46,8 @@ def tell_change(
     return (f"{sentence}: {now.because}", evidence | {"because": now.because}) if now.because else (sentence, evidence)
 
 
-def tell_failure(failure: Failure, collateral: list[int]) -> str:
-    """The sentence of a worker's failure and of the ranks that ended with it."""
+def describe_failure(failure: Failure, collateral: list[int]) -> str:
+    """A sentence about a worker's failure and the ranks that ended because of it."""
     if failure.rank is None:
         return failure.message
     if not collateral:

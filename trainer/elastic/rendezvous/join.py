@@ -1,4 +1,4 @@
-"""How an agent finds its group: alone, or with others through the document of rounds.py in a TCP store."""
+"""Find an agent's group: a group of one, or several agents that share the document of rounds.py in a TCP store."""
 
 from __future__ import annotations
 
@@ -24,58 +24,58 @@ from trainer.elastic.rendezvous.patience import NOTICE_AFTER_S, Notice, Unchange
 from trainer.elastic.rendezvous.rounds import Ending, Limits, Member, Round, Stage, WorkersStore
 from trainer.elastic.rendezvous.store_thread import PARTING_S, StoreThread
 
-_LONGEST_TURN_S = 0.5  # of a loop that waits for others: what lasts longer was a pause of this process
-_ASK_S = 2.0  # for one answer of the store, if the agent can do without it
+_LONGEST_TURN_S = 0.5  # for one turn of a waiting loop; the rest of a longer turn was a pause of this process
+_ASK_S = 2.0  # for an optional answer of the store
 _PAUSES = "waiting before the workers start again: the last generations made no progress"
-_LAST_TO_FINISH_S = 300.0  # torchrun's own exit barrier
+_LAST_TO_FINISH_S = 300.0  # torchrun's exit barrier
 
 
 ReportLost = Callable[[Sequence[Member]], None]
 
 
 class Rendezvous(Protocol):
-    """How an agent finds its group. Methods are the main thread's; each may raise RendezvousFailed."""
+    """How an agent finds its group. Call its methods on the main thread. Each may raise RendezvousFailed."""
 
     def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
-        """Wait for the next formed round with this agent in it. `generation` is the highest that it knows of.
+        """Wait for the next formed round that includes this agent. `generation` is the highest that it knows of.
 
-        `ending` is that of the round before, where this agent was in one. `report_lost` is called with the members of
+        `ending` is how this agent's previous round ended, if there was one. `report_lost` is called with members of
         that round that are lost meanwhile.
         """
 
     def offer(self, store: WorkersStore) -> None:
-        """Tell the group where its workers meet."""
+        """Publish the address at which the workers meet."""
 
     def await_offer(self) -> WorkersStore | None:
-        """Where the workers of the formed round meet; None if the group changed before its first node had said so."""
+        """Wait for the address at which the workers meet. None if the group changes before it is published."""
 
     def find_change(self) -> str | None:
-        """Why the group is not what it was when it formed; None while it is. Never blocks."""
+        """How the group has changed since it formed. None while it has not. Never blocks."""
 
     def find_lost(self) -> Sequence[Member]:
-        """The members that the group of this agent has lost since it formed. Never blocks."""
+        """The members that the group has lost since it formed. Never blocks."""
 
     def explain_lost_peers(self) -> str | None:
-        """Why workers may have lost their peers although none failed: the group changed, or this node was out of touch.
+        """Why workers may have lost their peers without a failure: the group changed, or this node was unreachable.
 
-        None if nothing is known of that. Takes two seconds at most.
+        None if there is no such reason. Takes at most two seconds.
         """
 
     def report_stillness(self, words: str | None) -> None:
-        """Report to the group that this agent's workers stand still; None withdraws it."""
+        """Report to the group that this agent's workers are still. None withdraws the report."""
 
     def find_stillness(self) -> Sequence[str] | None:
-        """The reports of all agents whose workers run; None while one of them has none. Never blocks."""
+        """The reports of all agents whose workers run. None while a report is missing. Never blocks."""
 
     def finish(self) -> None:
-        """All workers of this agent have succeeded. The agent that serves the store waits for the other nodes."""
+        """Note that this agent's workers have succeeded. The agent that serves the store waits for the other nodes."""
 
     def leave(self, reason: str | None = None) -> None:
-        """Leave the group; with a reason, close the rendezvous for all. Never raises; takes five seconds at most."""
+        """Leave the group. With a reason, close the rendezvous for all. Never raises. Takes at most five seconds."""
 
 
 class Alone:
-    """The rendezvous of a group of one agent: there is nobody to ask."""
+    """The rendezvous of a group of one agent."""
 
     def __init__(self, me: Member) -> None:
         self._me = me
@@ -132,13 +132,13 @@ class Shared:
         self._me, self._limits, self._timing = me, limits, timing
         self._store = StoreThread(open_store, f"elasticrun/{run_id}", me.node, limits, timing)
         self._formed: Round | None = None
-        self._silence = Unchanged(AwakeClock(timing.silence_s / 2))  # of the store, as the main thread sees it
+        self._silence = Unchanged(AwakeClock(timing.silence_s / 2))  # of the store
 
     def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
         me = self._me = replace(self._me, generation=generation)
         before, self._formed = self._formed, None
         self._store.start_once()
-        now = self._store.amend(partial(_come_back, before=before, ending=ending, me=me, limits=self._limits))
+        now = self._store.amend(partial(_rejoin, before=before, ending=ending, me=me, limits=self._limits))
         clock, waits, missing = AwakeClock(_LONGEST_TURN_S), Waits(), list[Member]()
         present, opened = Unchanged(clock), Unchanged(clock)
         waiting = Notice(f"waiting for other nodes; a group needs at least {self._limits.min_nodes}")
@@ -199,7 +199,7 @@ class Shared:
         return self._formed.members[:1] if self._find_silence(now, answers) else rounds.find_lost(now, self._formed)
 
     def _find_silence(self, now: Round, answers: int) -> float | None:
-        """For how many seconds the store has been silent, if that is too long. `answers`: how many it has given."""
+        """For how many seconds the store has been silent, if that is too long. `answers` counts its answers so far."""
         assert self._formed is not None
         silent_s = self._silence.measure_s(answers)
         limit_s = 2 * self._timing.silence_s
@@ -214,7 +214,7 @@ class Shared:
             if reason is not None:
                 return reason
         away_s = self._store.find_absence()
-        return None if away_s is None else f"this node was out of touch with the others for {away_s:.0f} s"
+        return None if away_s is None else f"this node was out of contact with the others for {away_s:.0f} s"
 
     def report_stillness(self, words: str | None) -> None:
         assert self._formed is not None
@@ -236,7 +236,7 @@ class Shared:
             now = self._store.look()
 
     def leave(self, reason: str | None = None) -> None:
-        if not self._store.is_open:  # nobody knows of us, and the thread may wait for the store for long
+        if not self._store.is_open:  # this agent has joined nothing, and the thread may wait long for the store
             return
         go = partial(rounds.drop, nodes={self._me.node})
         with suppress(RendezvousFailed):
@@ -244,16 +244,16 @@ class Shared:
         self._store.stop()
 
     def _too_few(self, now: Round, *, was_member: bool) -> RendezvousFailed:
-        there = ", ".join(member.address for member in now.members) or "none"
+        present = ", ".join(member.address for member in now.members) or "none"
         return RendezvousFailed(
-            f"{len(now.members)} of at least {self._limits.min_nodes} nodes came within {self._timing.join_s:.0f} s: "
-            f"{there}",
+            f"{len(now.members)} of at least {self._limits.min_nodes} nodes joined within {self._timing.join_s:.0f} s: "
+            f"{present}",
             was_member=was_member,
         )
 
 
-def _come_back(now: Round, *, before: Round | None, ending: Ending, me: Member, limits: Limits) -> Round:
-    """Open the round after the one that this agent has just left, unless another agent has; then join."""
+def _rejoin(now: Round, *, before: Round | None, ending: Ending, me: Member, limits: Limits) -> Round:
+    """Open the round after the one that this agent has left, unless another agent has. Then join it."""
     is_mine = before is not None and before.number == now.number and now.has(me.node)
     return rounds.join(rounds.reopen(now, me, limits, ending) if is_mine else now, me, limits)
 
@@ -264,7 +264,7 @@ def _step(now: Round, *, me: Member, limits: Limits, pauses: bool, time_is_up: b
 
 
 def known_generation(record: Record) -> int:
-    """The highest generation of this attempt that left a trace: a term in the fence or a folder of this replica."""
+    """The highest generation of this attempt that has a term in the fence or a folder of this replica."""
     terms = (parse_term(path.name) for path in _listed(fence_dir(record.job_dir)))
     begun = [term.generation for term in terms if term is not None and term.attempt == record.attempt]
     folders = replica_dir(record.job_dir, record.attempt, record.replica).glob("*/g*")

@@ -1,4 +1,4 @@
-"""What --rdzv-endpoint and --rdzv-conf say, read without torch. A value that cannot be is refused with a ValueError."""
+"""Parse --rdzv-endpoint and --rdzv-conf, without torch. An invalid value raises ValueError."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-LONGEST_S = 1e9  # select(2) takes no wait of some centuries, nor one of no number
+LONGEST_S = 1e9  # select(2) refuses longer time-outs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,24 +15,24 @@ class Timing:
     """Seconds. The names in --rdzv-conf are torchrun's."""
 
     join_s: float = 600.0
-    # torch waits 30 s for late nodes in every round, and 15 s for one that is gone. Fewer than 3 missing heartbeats
-    # were seen to split a healthy group on a busy machine.
+    # torch waits 30 s for late nodes in every round, and 15 s for a node that is gone. With a limit below 3 missing
+    # heartbeats, a healthy group on a busy machine can split.
     last_call_s: float = 1.0
     beat_s: float = 1.0
     beats: int = 5
     read_s: float = 60.0
-    # Time for a paused node to come back, so that the workers go on. A connection to a silent node breaks after the
-    # same time (endpoint.py).
+    # Time for a paused node to return, so that the workers can continue. A connection to a silent node breaks after
+    # the same time (endpoint.py).
     patience_s: float = 30.0
 
     @property
     def silence_s(self) -> float:
-        """How long a node may be silent before it counts as lost."""
+        """A node that is silent for longer counts as lost."""
         return self.beat_s * self.beats
 
 
 def parse_timing(conf: Mapping[str, str], read_s: float = 60.0) -> Timing:
-    """Raises ValueError that names the key. `read_s`: how long to wait for the store by default."""
+    """Parse the times in --rdzv-conf. `read_s` is the default of read_timeout. Raises ValueError that names the key."""
     return Timing(
         join_s=_number(conf, "join_timeout", Timing.join_s),
         last_call_s=_number(conf, "last_call_timeout", Timing.last_call_s),
@@ -44,7 +44,7 @@ def parse_timing(conf: Mapping[str, str], read_s: float = 60.0) -> Timing:
 
 
 def parse_is_host(conf: Mapping[str, str]) -> bool | None:
-    """Whether this agent serves the store; None: whoever is at the endpoint. Raises ValueError."""
+    """Whether this agent serves the store. None: the agent at the endpoint's address does. Raises ValueError."""
     text = conf.get("is_host", "").lower()
     if text in ("1", "true", "t", "yes", "y"):
         return True
@@ -56,7 +56,7 @@ def parse_is_host(conf: Mapping[str, str]) -> bool | None:
 
 
 def parse_endpoint(endpoint: str, default_port: int) -> tuple[str, int]:
-    """Host and port of HOST[:PORT], [IPV6]:PORT too. Raises ValueError."""
+    """Host and port of HOST[:PORT] or [IPV6]:PORT. Raises ValueError."""
     host, colon, port = endpoint.strip().rpartition(":")
     if not colon or (host.count(":") and not host.endswith("]")):
         host, port = endpoint.strip(), str(default_port)

@@ -1,4 +1,4 @@
-"""How an agent waits for others: pauses between looks, how long something has not changed, a notice after a while."""
+"""Helpers for waiting loops: pauses between looks, the age of a value, and a notice after a while."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from trainer.elastic.health.awake import AwakeClock
 from trainer.elastic.records.files import say
 
-LOOKS_PER_S = 2000  # of all agents of a large group together
+LOOKS_PER_S = 2000  # by all agents of a large group together
 NOTICE_AFTER_S = 3.0
 _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.005, 0.1
 
 
 class Unchanged:
-    """How long a value has stayed the same, by an AwakeClock."""
+    """Measures how long a value has stayed the same, by an AwakeClock."""
 
     def __init__(self, clock: AwakeClock) -> None:
         self._clock = clock
@@ -28,7 +28,7 @@ class Unchanged:
 
 
 class Waits:
-    """Pauses between looks, each longer than the last. They are longer in a large group, to save its store work."""
+    """Pauses between looks. Each is longer than the last, and longer in a large group, to spare its store."""
 
     def __init__(self) -> None:
         self._pause_s = _SHORTEST_POLL_S
@@ -39,7 +39,7 @@ class Waits:
 
 
 class Notice:
-    """Says once, after a while, what this agent waits for."""
+    """Logs once, after NOTICE_AFTER_S, what this agent waits for."""
 
     def __init__(self, sentence: str) -> None:
         self._sentence, self._tell_at_s = sentence, time.monotonic() + NOTICE_AFTER_S

@@ -1,11 +1,11 @@
-"""How agents agree on a worker group: one document in a shared store, and the changes an agent may make to it. Pure.
+"""The protocol by which agents agree on a worker group: a document in a shared store, and its changes. Pure.
 
-Every change is a function from one `Round` to the next. An agent applies it by compare-and-swap (document.py), so the
-functions see any order of changes and must be right in each. They know no clock: who is silent, and whether the time
+Every change is a function from one `Round` to the next. An agent applies it by compare-and-swap (document.py), so each
+function must be correct after any order of other changes. No function reads a clock: silent nodes, and whether the time
 for latecomers is over, are arguments.
 
 A round is OPEN while agents join it, FORMED once it has its group, and CLOSED when no group may follow. A formed round
-never takes a member: a newcomer waits, and the members open the next round for it.
+takes no new member: a newcomer waits, and the members open the next round for it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
-# Of generations in a row that did not last: after so many the next one starts at once, after so many the next change of
-# the group closes the round.
+# Generations in a row that did not last: up to _AT_ONCE the next one starts without a pause, and after _MOST_UNSETTLED
+# the next change of the group closes the round.
 _AT_ONCE, _MOST_UNSETTLED = 3, 20
 _LONGEST_PAUSE_S = 30.0
-_GIVEN_UP = "the other nodes have given this one up"
+_GIVEN_UP = "the other nodes have dropped this one"
 
 
 class Stage(str, Enum):
@@ -30,7 +30,7 @@ class Stage(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How many agents a group has, from `min_nodes` to `max_nodes`."""
+    """How many agents a group may have."""
 
     min_nodes: int
     max_nodes: int
@@ -41,7 +41,7 @@ class Member:
     """One agent. `node_rank` orders the group; `generation` is the highest that this agent knows of."""
 
     node: str
-    node_rank: int | None  # None: behind those that have one, in the order of arrival
+    node_rank: int | None  # None: after the members that have one, in the order of arrival
     address: str
     workers: int
     generation: int = 0
@@ -49,7 +49,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersStore:
-    """Where the workers of a generation meet. `by_agent`: the agent of group rank 0 serves it, else worker 0 does."""
+    """The store of a generation's workers. `by_agent`: the agent of group rank 0 serves it; otherwise worker 0 does."""
 
     address: str
     port: int
@@ -58,28 +58,28 @@ class WorkersStore:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a generation ended, by the agent that opens the next round."""
+    """How a generation ended, as seen by the agent that opens the next round."""
 
     change: str = ""  # of the group; empty: a worker failed
-    lasted: bool = True  # it made progress, so that the next may start at once
+    lasted: bool = True  # it made progress, so the next one may start at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """The document. `members` of a formed round are in the order of their group ranks."""
+    """The document. The `members` of a formed round are in the order of their group ranks."""
 
     number: int = 0
     stage: Stage = Stage.OPEN
     generation: int = 0
     members: tuple[Member, ...] = ()
-    awaited: frozenset[str] = frozenset()  # members of the round before that are expected back
+    awaited: frozenset[str] = frozenset()  # members of the previous round that are expected back
     waiting: tuple[Member, ...] = ()  # newcomers to a formed round
     finished: frozenset[str] = frozenset()  # members whose workers all succeeded
     store: WorkersStore | None = None
-    still: tuple[tuple[str, str], ...] = ()  # members whose workers stand still, each with its report (stillness.py)
+    still: tuple[tuple[str, str], ...] = ()  # members whose workers are still, each with its report (stillness.py)
     change: str = ""  # why this round was opened; empty: it is the first, or a worker failed
-    unsettled: int = 0  # generations before it, in a row, that did not last
-    reason: str = ""  # of the closing
+    unsettled: int = 0  # how many generations in a row before this one did not last
+    reason: str = ""  # why it was closed
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -90,7 +90,7 @@ class Round:
 
 
 def join(round_: Round, me: Member, limits: Limits) -> Round:
-    """Join an open round, wait beside a formed one, or open the next where all members are gone. Idempotent."""
+    """Join an open round, wait beside a formed one, or open the next one if all members are gone. Idempotent."""
     if round_.stage is Stage.CLOSED or me in round_.members:
         return round_
     if round_.stage is Stage.OPEN:
@@ -103,10 +103,10 @@ def join(round_: Round, me: Member, limits: Limits) -> Round:
 
 
 def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
-    """Open the next round, with this agent, those that wait, and the other members awaited.
+    """Open the next round, with this agent and the waiting ones as members. The other members are awaited.
 
-    If a member has finished its work, the group cannot form again, and the round is closed instead. It is also closed
-    after too many changes in a row without progress.
+    The round is closed instead if a member has finished, because then the group cannot form again, and after too many
+    changes in a row without progress.
     """
     if round_.stage is not Stage.FORMED:
         return round_
@@ -129,16 +129,16 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
 
 
 def pause_s(unsettled: int) -> float:
-    """How long a round stays open before a group forms, after so many generations in a row that did not last."""
+    """How long a round stays open before a group forms, after `unsettled` generations in a row that did not last."""
     doubled = unsettled - _AT_ONCE
     return 0.0 if doubled <= 0 else min(_LONGEST_PAUSE_S, 2.0 ** (doubled - 1))
 
 
 def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
-    """Turn an open round with enough members into a group.
+    """Turn an open round with at least `min_nodes` members into a group.
 
-    It is complete with `max_nodes`, or when everybody awaited is back; else `time_is_up` says that latecomers have had
-    their time. Members beyond `max_nodes` wait.
+    It forms with `max_nodes` members, or when all awaited members are back, or when `time_is_up` for latecomers.
+    Members beyond `max_nodes` wait.
     """
     if round_.stage is not Stage.OPEN or len(round_.members) < limits.min_nodes:
         return round_
@@ -162,7 +162,7 @@ def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
 
 
 def drop(round_: Round, nodes: Collection[str]) -> Round:
-    """Take out agents that are silent or leave. A formed round stays formed: its other members see who is missing."""
+    """Remove agents that are silent or leave. A formed round stays formed; its other members notice the loss."""
     return replace(
         round_,
         members=_without(round_.members, nodes),
@@ -172,19 +172,19 @@ def drop(round_: Round, nodes: Collection[str]) -> Round:
 
 
 def offer(round_: Round, number: int, store: WorkersStore) -> Round:
-    """Say where the workers of formed round `number` meet."""
+    """Publish where the workers of formed round `number` meet."""
     is_current = round_.stage is Stage.FORMED and round_.number == number
     return replace(round_, store=store) if is_current else round_
 
 
 def finish(round_: Round, number: int, node: str) -> Round:
-    """All workers of a member of round `number` have succeeded."""
+    """Note that all workers of a member of round `number` have succeeded."""
     is_current = round_.stage is Stage.FORMED and round_.number == number and round_.has(node)
     return replace(round_, finished=round_.finished | {node}) if is_current else round_
 
 
 def report_stillness(round_: Round, number: int, node: str, words: str | None) -> Round:
-    """The report of a member of round `number` that its workers stand still; None withdraws it."""
+    """Note the report of a member of round `number` that its workers are still. None withdraws it."""
     if round_.stage is not Stage.FORMED or round_.number != number or not round_.has(node):
         return round_
     others = tuple(each for each in round_.still if each[0] != node)
@@ -192,20 +192,20 @@ def report_stillness(round_: Round, number: int, node: str, words: str | None) -
 
 
 def find_stillness(round_: Round) -> tuple[str, ...] | None:
-    """The reports of all members whose workers still run; None while one of them has none."""
+    """The reports of all members whose workers run. None while a report is missing."""
     reported = {node: words for node, words in round_.still if round_.has(node) and node not in round_.finished}
     return tuple(reported.values()) if reported and reported.keys() == round_.nodes - round_.finished else None
 
 
 def close(round_: Round, reason: str) -> Round:
-    """No group may follow. The first reason stands."""
+    """Allow no further group. The first reason is kept."""
     return round_ if round_.stage is Stage.CLOSED else replace(round_, stage=Stage.CLOSED, reason=reason)
 
 
 def watched_by(round_: Round, node: str) -> frozenset[str]:
-    """Whose heartbeats an agent watches. The first member watches all others, and they watch it.
+    """The agents whose heartbeats this one watches. The first member watches all others, and they watch it.
 
-    So the heartbeats that are read grow with the number of agents, not with its square.
+    So the number of heartbeats that are read grows with the number of agents, not with its square.
     """
     everybody = [member.node for member in (*round_.members, *round_.waiting)]
     everybody += sorted(round_.awaited - set(everybody))
@@ -215,7 +215,7 @@ def watched_by(round_: Round, node: str) -> frozenset[str]:
 
 
 def can_do_without(round_: Round, nodes: Collection[str], limits: Limits) -> bool:
-    """Whether a group can form without these agents. If not, to end workers because of them would gain nothing."""
+    """Whether a group can form without these agents. If not, ending the workers because of them would not help."""
     if round_.stage is not Stage.FORMED or not round_.nodes & set(nodes):
         return True
     left = {member.node for member in (*round_.members, *round_.waiting)} - set(nodes)
@@ -223,7 +223,7 @@ def can_do_without(round_: Round, nodes: Collection[str], limits: Limits) -> boo
 
 
 def find_change(now: Round, formed: Round, node: str, limits: Limits) -> str | None:
-    """Why the group of `formed` is not what it was, seen by its member `node`; None while it is."""
+    """How the group of `formed` has changed, as seen by its member `node`. None while it has not."""
     if now.stage is Stage.CLOSED:
         return f"the rendezvous is closed: {now.reason}"
     if now.number != formed.number:
@@ -234,14 +234,14 @@ def find_change(now: Round, formed: Round, node: str, limits: Limits) -> str | N
     if lost:
         return f"the group lost {', '.join(sorted(member.address for member in lost))}"
     if now.waiting and len(now.members) < limits.max_nodes and not now.finished:
-        return f"{now.waiting[0].address} waits to join"
+        return f"{now.waiting[0].address} is waiting to join"
     return None
 
 
 def find_lost(now: Round, formed: Round) -> list[Member]:
     """The members of the group of `formed` that were dropped, or left before they had finished.
 
-    None once another round is open: its members are only those that have come back.
+    Empty once another round is open, because its members are only those that have come back.
     """
     if now.number != formed.number:
         return []
@@ -249,7 +249,7 @@ def find_lost(now: Round, formed: Round) -> list[Member]:
 
 
 def find_missing(now: Round, before: Round | None) -> list[Member]:
-    """The members of the last formed round that are not expected back to the open one, and have not come back."""
+    """The members of `before`, this agent's last round, that are neither in the open round nor awaited."""
     if before is None or now.stage is not Stage.OPEN or now.number <= before.number:
         return []
     known = {member.node for member in (*now.members, *now.waiting)} | now.awaited
@@ -257,9 +257,9 @@ def find_missing(now: Round, before: Round | None) -> list[Member]:
 
 
 def explain_lost_peers(now: Round, formed: Round, node: str) -> str | None:
-    """Why agents have ended workers of `formed` although none failed; None if nothing is known of that.
+    """Why agents have ended workers of `formed` without a failure. None if there is no such reason.
 
-    Workers that lose their peers then have done nothing wrong.
+    Workers that lose their peers for this reason have not failed.
     """
     if now.number != formed.number and now.change:
         return now.change
@@ -278,7 +278,7 @@ def render_round(round_: Round) -> str:
 
 
 def parse_round(text: str) -> Round:
-    """Raises ValueError when the text is not what `render_round` made."""
+    """Parse the text of `render_round`. Raises ValueError for another text."""
     try:
         document = json.loads(text)
         return Round(

@@ -1,10 +1,10 @@
-"""The thread that owns an agent's connection to the rendezvous store. It beats, and drops members that fall silent.
+"""The thread that owns an agent's connection to the rendezvous store. It sends heartbeats and drops silent members.
 
-A store's call blocks in C++ for as long as the network likes, out of reach of signals: the main thread waits for this
-thread instead, and a signal ends the wait.
+A call of the store can block in C++ for as long as the network takes, and no signal interrupts it. So the main thread
+waits for this thread instead, and a signal ends that wait.
 
-A heartbeat is a counter, and silence is measured by the clock of the listener, so clocks of nodes may differ. Errors of
-the store are RuntimeErrors in every torch from 2.6 on (DistNetworkError, DistStoreError).
+A heartbeat is a counter, and the listener measures silence by its own clock, so the nodes' clocks may differ. The
+store's errors are RuntimeErrors in every torch from 2.6 on (DistNetworkError, DistStoreError).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.patience import LOOKS_PER_S
 from trainer.elastic.rendezvous.rounds import Limits, Round
 
-PARTING_S = 2.0  # for the store's last answer, and again for the thread's end
-_CHECK_S = 0.2  # between two looks whether the thread lives
+PARTING_S = 2.0  # the most to wait for the store's last answer, and again for the thread's end
+_CHECK_S = 0.2  # between two checks whether the thread is alive
 _LOOK_EVERY_S = 0.05
-_AFTERMATH_S = 10.0  # of an absence: within this time the workers here lose peers that were ended during it
+_AFTERMATH_S = 10.0  # within this time after an absence, workers here notice the loss of peers that ended during it
 
 
 class StoreThread:
-    """One agent's access to the document under `key`, which all agents of a run share. Call it from the main thread."""
+    """One agent's access to the document under `key`, which all agents of a run share. Call it on the main thread."""
 
     def __init__(
         self, open_store: Callable[[], tuple[Store, bool]], key: str, node: str, limits: Limits, timing: Timing
@@ -45,15 +45,15 @@ class StoreThread:
         self._orders = queue.SimpleQueue()
         self._error: RendezvousFailed | None = None
         self._document: Document | None = None
-        self._round, self._answers = Round(), 0  # and how often it was read
-        self._heard: dict[str, tuple[bytes, float]] = {}  # of each node that we watch: its count, and when that changed
+        self._round, self._answers = Round(), 0  # the document, and how often it was read
+        self._heard: dict[str, tuple[bytes, float]] = {}  # of each watched node: its count, and when that changed
         self._listened_s = float("-inf")
-        self._absence = 0.0, float("-inf")  # the last time without a heartbeat of ours: how long, and when it ended
+        self._absence = 0.0, float("-inf")  # the last time without a heartbeat from here: its length, and its end
         self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
 
     @property
     def is_open(self) -> bool:
-        """Whether it has read the document once."""
+        """Whether the document has been read once."""
         return self._document is not None
 
     def start_once(self) -> None:
@@ -66,15 +66,15 @@ class StoreThread:
             self._thread.join(PARTING_S)
 
     def newest(self) -> tuple[Round, int]:
-        """The document as last seen, and how often it has been seen. Raises RendezvousFailed once the store is lost."""
+        """The document as last read, and how often it was read. Raises RendezvousFailed once the store is lost."""
         if self._error is not None:
             raise self._error
         return self._round, self._answers
 
     def find_absence(self) -> float | None:
-        """For how many seconds this agent has been silent, or was until a moment ago; None if it was not.
+        """How many seconds this agent has been silent, now or until a moment ago. None if it was not silent.
 
-        The others may have given it up.
+        After such a time the others may have dropped this agent.
         """
         now_s = time.monotonic()
         since_s = now_s - self._listened_s
@@ -84,11 +84,11 @@ class StoreThread:
         return away_s if now_s - back_s < _AFTERMATH_S else None
 
     def look(self, timeout_s: float | None = None) -> Round:
-        """The document as it is now."""
+        """The current document."""
         return self._ask(None, timeout_s)
 
     def amend(self, change: Callable[[Round], Round], timeout_s: float | None = None) -> Round:
-        """Apply a change and return the document with it."""
+        """Apply a change and return the resulting document."""
         return self._ask(change, timeout_s)
 
     def _ask(self, change: Callable[[Round], Round] | None, timeout_s: float | None = None) -> Round:
@@ -142,12 +142,12 @@ class StoreThread:
         return min(self._timing.beat_s, max(_LOOK_EVERY_S, len(self._round.members) / LOOKS_PER_S))
 
     def _keep_alive(self, store: Store) -> None:
-        """Once a heartbeat's time: beat, and drop whoever has been silent for too long."""
+        """Once a heartbeat interval, send a heartbeat and drop members that have been silent for too long."""
         now_s = time.monotonic()
         since_s = now_s - self._listened_s
         if since_s < self._timing.beat_s:
             return
-        was_away = self._timing.silence_s / 2 < since_s < float("inf")  # then it was we who were silent
+        was_away = self._timing.silence_s / 2 < since_s < float("inf")  # then this agent was silent, not the others
         if was_away:
             self._absence = since_s, now_s
         self._listened_s = now_s
@@ -171,5 +171,5 @@ class StoreThread:
 
 
 def _lost(error: Exception, was_member: bool) -> RendezvousFailed:
-    said = " ".join(str(error).split())[:200]
-    return RendezvousFailed(f"the rendezvous store is lost: {type(error).__name__}: {said}", was_member=was_member)
+    text = " ".join(str(error).split())[:200]
+    return RendezvousFailed(f"the rendezvous store is lost: {type(error).__name__}: {text}", was_member=was_member)

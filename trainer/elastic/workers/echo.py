@@ -1,6 +1,6 @@
-"""What a replica's workers write into their logs, printed once more, each line marked with whose it is.
+"""Print the logs of a replica's workers, with a mark on each line that names its worker.
 
-For a container, whose output the cluster keeps and shows: the logs themselves may lie where nobody else sees them.
+A cluster keeps and shows the output of a container, while the log files may be on a disk that only the container sees.
 Standard library only.
 """
 
@@ -18,10 +18,10 @@ from trainer.elastic.records.files import numbered
 
 _INTERVAL_S = 0.5
 _MOST_BYTES = 1024 * 1024  # of one log at one look
-_MOST_BEHIND = 16 * 1024 * 1024  # what is older is left out, and that is said
+_MOST_BEHIND = 16 * 1024 * 1024  # older output is skipped, with a note
 _LONGEST_LINE = 16 * 1024
 _FINAL_S = 10.0
-_NEWEST = 2  # generations of a life that are looked at: the one before may still be ending
+_NEWEST = 2  # generations that are printed: the previous one may still be ending
 
 
 class Echo:
@@ -37,18 +37,18 @@ class Echo:
         self._thread.start()
 
     def close(self) -> None:
-        """Print what is left, a last line without an end too; give up after ten seconds."""
+        """Print what is left, including an incomplete last line. Give up after ten seconds."""
         self._closing.set()
         self._thread.join(_FINAL_S)
 
     def look(self, *, final: bool = False) -> bool:
-        """Print what is new; whether there may be more of it."""
+        """Print what is new. Returns whether there may be more."""
         more = [self._print(writer, path, final=final) for writer, path in find_logs(self._replica_dir)]
         return any(more)
 
     def _run(self) -> None:
         while not self._closing.wait(_INTERVAL_S):
-            with suppress(OSError):  # a full or broken file system ends no training
+            with suppress(OSError):  # a broken file system must not end the training
                 self.look()
         deadline = time.monotonic() + _FINAL_S
         with suppress(OSError):
@@ -58,12 +58,12 @@ class Echo:
     def _print(self, writer: Writer, path: Path, *, final: bool) -> bool:
         size = path.stat().st_size
         offset = self._offsets.get(writer, 0)
-        if offset > size:  # it grew too long, and was cut
+        if offset > size:  # the log was truncated
             offset = 0
         if size - offset > _MOST_BEHIND:
-            left_out = size - offset - _MOST_BYTES
-            self._write(render_printed(writer, b"(%d bytes are left out here)" % left_out) + b"\n")
-            offset += left_out
+            skipped = size - offset - _MOST_BYTES
+            self._write(render_printed(writer, b"(%d bytes are skipped here)" % skipped) + b"\n")
+            offset += skipped
         with path.open("rb") as file:
             file.seek(offset)
             content = file.read(_MOST_BYTES)
@@ -75,9 +75,9 @@ class Echo:
 
 
 def find_logs(replica_dir: Path) -> Iterator[tuple[Writer, Path]]:
-    """The workers' logs of the newest life and its newest generations, oldest first."""
-    for incarnation, life in numbered(replica_dir, "")[-1:]:
-        for generation, folder in numbered(life, "g")[-_NEWEST:]:
+    """The workers' logs of the newest incarnation's newest generations, oldest first."""
+    for incarnation, incarnation_dir in numbered(replica_dir, "")[-1:]:
+        for generation, folder in numbered(incarnation_dir, "g")[-_NEWEST:]:
             for local_rank, worker in numbered(folder, "local-"):
                 log = worker / layout.WORKER_LOG
                 if log.is_file():
@@ -85,7 +85,7 @@ def find_logs(replica_dir: Path) -> Iterator[tuple[Writer, Path]]:
 
 
 def _whole_lines(content: bytes) -> bytes:
-    """A line that is longer than one look is taken in pieces."""
+    """The complete lines of a chunk. A chunk that is one long line is returned as it is."""
     end = content.rfind(b"\n") + 1
     return content if end == 0 and len(content) == _MOST_BYTES else content[:end]
 

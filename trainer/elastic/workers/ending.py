@@ -1,4 +1,4 @@
-"""Ending the workers of a generation: politely, and then for certain, but not before their stacks are saved."""
+"""End the workers of a generation: SIGTERM, then save their stacks, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from trainer.elastic.health.stacks import save_stacks
 from trainer.elastic.workers.nursery import ForkedProcess
 
-_KILL_WAIT_S = 10.0  # SIGKILL works at once, but for a process in uninterruptible sleep
+_KILL_WAIT_S = 10.0  # SIGKILL works at once, except on a process in uninterruptible sleep
 
 
 def end_workers(
@@ -23,10 +23,10 @@ def end_workers(
     folder_of: Callable[[int], Path | None],
     hang: bool = False,
 ) -> list[int]:
-    """Send SIGTERM to those that run, and SIGKILL to those that still do after `patience_s`.
+    """Send SIGTERM to the running workers, and SIGKILL to those that still run after `patience_s`.
 
-    `processes` and `folder_of` go by local rank. Returns the local ranks whose stacks were saved: of all that run after
-    a hang, else of those that had to be killed.
+    `processes` and `folder_of` are by local rank. Returns the local ranks whose stacks were saved. After a hang these
+    are all running workers, otherwise only those that are killed.
     """
     running = {rank: process for rank, process in processes.items() if process.poll() is None}
     saved = _save_stacks(running, folder_of) if hang else []

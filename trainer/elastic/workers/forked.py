@@ -1,4 +1,4 @@
-"""The first steps of a forked process: from an order of the fork server to the worker that it describes."""
+"""Turn a forked process into the worker that an order of the agent describes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trainer.elastic.workers.title import show_command, show_place
 
 _PR_SET_NAME = 15  # linux/prctl.h
 _NAME_BYTES = 15  # prctl(2)
-# A scheduler signals every process of the job, a terminal the whole foreground: when to end is the agent's decision.
-# They wait in the fork server and in who was just forked: a worker that is ordered to end at once shall hear of it.
+# A scheduler signals every process of a job, and a terminal every foreground process, but only the agent decides when
+# to end. The fork server and new forks block these signals, so that one for a new worker is kept until it is ready.
 HELD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def become(order: dict[str, object], agent_server: int) -> None:
-    """Turn a process just forked into the worker of its order. Returns, or raises, when the program does."""
+    """Turn a process just forked into the worker of its order, and run the program. Raises what the program raises."""
     child.die_with_parent(agent_server)
     os.setsid()
     for number in (*HELD, signal.SIGCHLD):
@@ -45,7 +45,7 @@ def become(order: dict[str, object], agent_server: int) -> None:
         offer_stacks(folder)
     _refresh()
     if "torch" in sys.modules:
-        from trainer.worker.torch_compat import keep_process_groups  # noqa: PLC0415  # declared lazy: it imports torch
+        from trainer.worker.torch_compat import keep_process_groups  # noqa: PLC0415  # declared lazy: imports torch
 
         keep_process_groups()
     run_program(program)
@@ -69,8 +69,8 @@ def _open_outputs(order: dict[str, object]) -> None:
 
 
 def _refresh() -> None:
-    """What a fresh interpreter would draw or read anew. Python's own `random` does so at every fork."""
-    atexit.register(gc.unfreeze)  # or libraries that count their objects at the end (nanobind) call them leaked
+    """Reset what a new interpreter would have of its own. Python's `random` reseeds itself at every fork."""
+    atexit.register(gc.unfreeze)  # without it, libraries that count their objects at exit (nanobind) report leaks
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()

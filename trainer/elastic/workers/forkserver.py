@@ -1,23 +1,23 @@
-"""The process that workers are forked from: it has imported torch, so that a restart need not.
+"""The fork server, from which workers are forked. It has imported torch, so that a restart need not.
 
-The agent starts it with one end of a socket (nursery.py) and orders workers by it. It runs nothing but imports: no
-tensor, no CUDA, no thread of its own. Every worker is its child and dies with it; as their subreaper (prctl(2)) it
-also gets what workers leave behind, data loaders above all, and when the agent is gone it kills all of them.
+The agent starts it with one end of a socket (nursery.py) and orders workers over it. The server only imports: it has no
+tensor, no CUDA context and no threads. Every worker is its child and dies with it. As the workers' subreaper (prctl(2))
+it also adopts their orphans, such as data loaders, and kills all of them when the agent is gone.
 
 Messages are lines of JSON (channel.py). The agent sends
 
-    {"import": [modules], "later": [modules]}   the first at once, before any worker; the others in quiet moments
+    {"import": [modules], "later": [modules]}   import the first at once, before any worker; the others when idle
     {"spares": how many, "warmup": module | null}
     {"start": number, "environ": {...}, "without": [names], "program": {...} | null, "because": why there is none,
      "command": [...], "local_rank": "0", "stdout": path | null, "stderr": path | null}
 
-and gets
+and receives
 
     {"ready": [modules], "seconds": s, "rss_bytes": n}
-    {"started": number, "pid": p, "because": why it is a fresh process, "" for a fork, "spare": whether it was one}
+    {"started": number, "pid": p, "because": why it is not a fork, else "", "spare": whether it was a spare}
     {"refused": number, "why": text}
     {"ended": pid, "code": as subprocess.Popen.returncode}
-    {"spare": pid, "bytes": memory of its own}   it is ready
+    {"spare": pid, "bytes": private memory}   the spare is ready
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from trainer.elastic.workers.program import Program, find_shadowed, run_program
 from trainer.elastic.workers.spares import Spares
 from trainer.elastic.workers.title import show_command
 
-_QUIET_S = 0.5  # after the last order: so long a start-up is left alone
+_QUIET_S = 0.5  # idle work waits this long after the last order, so as not to slow down the start of a group
 
 
 class ForkServer:
@@ -55,14 +55,14 @@ class ForkServer:
         self._agent = agent
         self._later: deque[str] = deque()
         self._workers: set[int] = set()
-        self._has_failed = False  # one of the workers since there were none
+        self._has_failed = False  # a worker of the current generation has failed
         self._quiet_since = time.monotonic()
         self._wakeup, self._woken = socket.socketpair()
         self._unsafe: str | None = None
         self._spares = Spares()
 
     def serve(self) -> dict[str, object] | None:
-        """Serve until the agent is gone, then return None; in each forked worker, return its order."""
+        """Serve until the agent is gone, then return None. In a forked worker, return the worker's order."""
         self._listen_to_signals()
         while os.getppid() == self._agent:
             ends: list[Channel | socket.socket] = [self._channel, self._woken, *self._spares.ends]
@@ -83,7 +83,7 @@ class ForkServer:
             elif not ready and self._later:
                 self._import([self._later.popleft()])
             elif not ready:
-                order = self._raise_spare()
+                order = self._fork_spare()
                 if order is not None:
                     return order
         end_descendants(os.getpid())
@@ -91,23 +91,23 @@ class ForkServer:
         return None
 
     def _patience_s(self) -> float | None:
-        """Until it is quiet, if there is something to do then."""
+        """How long to wait for a message before idle work. None: there is no idle work."""
         is_idle = not self._later and not (self._workers and self._spares.is_wanting and self._unsafe is None)
         return None if is_idle else max(0.0, self._quiet_since + _QUIET_S - time.monotonic())
 
-    def _raise_spare(self) -> dict[str, object] | None:
+    def _fork_spare(self) -> dict[str, object] | None:
         try:
-            order = self._spares.raise_one()
+            order = self._spares.fork_one()
         except OSError as error:
             self._spares.wanted = 0
-            say(f"restarts will be slower: no spare worker can be made: {error}")
+            say(f"restarts will be slower, because a spare worker cannot be started: {error}")
             return None
         if order is not None:
             self.close()
         return order
 
     def close(self) -> None:
-        """In a worker: let go of what belongs to the server."""
+        """In a forked worker, close what belongs to the server."""
         signal.set_wakeup_fd(-1)
         for end in (self._channel, self._wakeup, self._woken):
             end.close()
@@ -120,10 +120,10 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def _obey(self, message: dict[str, object]) -> dict[str, object] | None:
-        """Carry out a message. An order for a worker comes back in that worker, and only there."""
+        """Carry out a message. Returns an order in the worker that was forked for it, and None in the server."""
         if "start" in message:
             self._quiet_since = time.monotonic()
-            self._spares.stand_still()
+            self._spares.pause()
             return self._start(message)
         if "spares" in message:
             self._spares.wanted = int(str(message["spares"]))
@@ -138,10 +138,10 @@ class ForkServer:
         for name in names:
             try:
                 importlib.import_module(name)
-            except Exception as error:  # noqa: BLE001  # a worker that needs it will say so itself
+            except Exception as error:  # noqa: BLE001  # a worker that needs it will report the error
                 say(f"{name} cannot be preloaded: {type(error).__name__}: {error}")
         gc.collect()
-        gc.freeze()  # what is imported stays: no collection in a worker touches, and thereby copies, its pages
+        gc.freeze()  # or the garbage collector in a worker would write to, and so copy, the shared pages
         self._unsafe = why_unsafe()
         self._tell(ready=names, seconds=round(time.monotonic() - began, 3), rss_bytes=_rss_bytes())
 
@@ -155,7 +155,7 @@ class ForkServer:
             try:
                 pid = os.fork()
             except OSError as error:
-                self._tell(refused=order["start"], why=f"no process can be made: {error.strerror}")
+                self._tell(refused=order["start"], why=f"cannot fork a worker: {error.strerror}")
                 return None
             if pid == 0:
                 return order
@@ -170,9 +170,9 @@ class ForkServer:
         return "" if shadowed is None else f"{program.folder} has a {shadowed} of its own"
 
     def _reap(self) -> None:
-        """Tell the ends of workers; after the last of a failed generation kill what they left, data loaders above all.
+        """Report the ends of workers. After the last one of a failed generation, kill their orphans (data loaders).
 
-        What a worker leaves becomes this process's child at its death: having no child means that nothing is left.
+        Orphans of workers become children of this process, so without children there is nothing left to kill.
         """
         try:
             while True:
@@ -196,13 +196,13 @@ class ForkServer:
 
 
 def why_unsafe() -> str | None:
-    """Why nothing may be forked from this process as it is now; None when it may."""
+    """Why this process must not fork now. None if it may."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "a preloaded module initialised CUDA"
+        return "a preloaded module initialized CUDA"
     if any(_link(entry).startswith("/dev/nvidia") for entry in Path("/proc/self/fd").iterdir()):
         return "a preloaded module opened the GPU"
-    trial = os.fork()  # BLAS libraries end their threads for a fork, and start them again when needed
+    trial = os.fork()  # BLAS libraries stop their threads for a fork, so count threads after one
     if trial == 0:
         os._exit(0)
     os.waitpid(trial, 0)
@@ -223,7 +223,7 @@ def _rss_bytes() -> int:
 
 
 def main(descriptor: int, agent: int) -> NoReturn:
-    """Serve on the socket; in a forked worker run its program and leave as Python itself would."""
+    """Serve on the socket. In a forked worker, run its program and exit as Python would."""
     adopt_orphans()
     show_command([sys.executable, "-m", __name__, "of", str(agent)])
     server, me = ForkServer(Channel(socket.socket(fileno=descriptor)), agent), os.getpid()
@@ -235,7 +235,7 @@ def main(descriptor: int, agent: int) -> NoReturn:
         become(order, me)
     except (SystemExit, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001  # the program's edge: told as Python tells it
+    except BaseException as error:  # noqa: BLE001  # the program's edge: reported as Python does
         error.__traceback__ = _frames_of_program(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         _leave_error_file(error)
@@ -244,19 +244,19 @@ def main(descriptor: int, agent: int) -> NoReturn:
 
 
 def _leave_error_file(error: BaseException) -> None:
-    """Write what torch's @record would have written, unless the program did (elastic.multiprocessing.errors)."""
+    """Write the error file as torch's @record does (elastic.multiprocessing.errors), unless the program has."""
     path = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
     if path == Path() or path.exists():
         return
     text = "".join(traceback.format_exception(error))
     extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
     document = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
-    with suppress(OSError):  # the exit code tells of the failure anyway
+    with suppress(OSError):  # the exit code still shows the failure
         path.write_text(json.dumps(document))
 
 
 def _frames_of_program(frames: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames that are ours, as if the program had been started by itself."""
+    """The traceback without this package's frames, as if Python had run the program."""
     inner = frames
     while inner is not None and inner.tb_frame.f_code is not run_program.__code__:
         inner = inner.tb_next

@@ -1,4 +1,4 @@
-"""The environment of a job's workers beyond torchrun's: who they are to the job, and where things are kept for them."""
+"""Environment variables of a job's workers that torchrun does not have."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from trainer.elastic.records.record import Record
 
 
 def surroundings(record: Record, generation: int, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Variables for the workers of a generation. What the job's owner has set stays as it is."""
+    """Variables for the workers of a generation. Cache and trace variables that the job's owner has set are kept."""
     cache, folder = layout.cache_dir(record.job_dir), record.incarnation_dir / f"g{generation}"
     ours = {env.REPLICA_DIR: str(record.incarnation_dir)}
     if record.policy is not None:
         ours[env.NOTICE_S] = f"{record.policy.stop_timeout_s:g}"
     wanted = {
-        # A restart must not compile again: torch keeps these below /tmp, where another node or a new pod finds nothing.
+        # So that a restart need not compile again: torch's default is /tmp, which another node or a new pod lacks.
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "TRITON_CACHE_DIR": str(cache / "triton"),
-        # NCCL's flight recorder writes the last collectives of each rank when one times out; the rank is appended.
+        # NCCL's flight recorder writes the last collectives of a rank here if one times out. It appends the rank.
         "TORCH_FR_DUMP_TEMP_FILE": str(folder / "nccl-trace-"),
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(folder / "nccl-trace-"),  # its name before torch 2.9
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(folder / "nccl-trace-"),  # the name before torch 2.9
     }
     return {name: value for name, value in wanted.items() if name not in inherited} | ours

@@ -1,10 +1,9 @@
-"""Workers' logs stay below a limit: the newest half of a log that grew too long moves to `log.1`."""
+"""Bound the workers' logs: the newest part of a log that exceeds the limit moves to `log.1`."""
 
 from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.contract import layout
@@ -14,31 +13,27 @@ _INTERVAL_S = 0.25
 _COPY_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True)
-class Cut:
-    """What of a log is kept: the bytes from `start` to its end."""
+def find_cut(size_bytes: int, limit_bytes: int) -> int | None:
+    """The offset from which a log over its limit is kept: the last half of the limit. None: do not cut the log.
 
-    start: int
-
-
-def decide_cut(size_bytes: int, limit_bytes: int) -> Cut | None:
-    """Cut a log over its limit, keeping half the limit; None leaves it alone. A limit of 0 means none."""
+    A limit of 0 means no limit.
+    """
     if limit_bytes <= 0 or size_bytes <= limit_bytes:
         return None
-    return Cut(start=size_bytes - limit_bytes // 2)
+    return size_bytes - limit_bytes // 2
 
 
 def bound_log(log: Path, limit_bytes: int) -> bool:
-    """Cut one log if it is too long; its writers have it open with O_APPEND and go on at the new end.
+    """Cut one log if it is too long. Its writers use O_APPEND, so they continue at the new end.
 
-    What is written between the copy and the cut is lost. On a full disk the log is cut all the same.
+    What is written between the copy and the cut is lost. If the copy fails on a full disk, the log is still cut.
     """
     try:
-        cut = decide_cut(log.stat().st_size, limit_bytes)
-        if cut is None:
+        start = find_cut(log.stat().st_size, limit_bytes)
+        if start is None:
             return False
         try:
-            _copy(log, log.with_name(f"{log.name}.1"), cut.start)
+            _copy(log, log.with_name(f"{log.name}.1"), start)
         finally:
             os.truncate(log, 0)
     except OSError:
@@ -47,14 +42,14 @@ def bound_log(log: Path, limit_bytes: int) -> bool:
 
 
 def bound_logs(incarnation_dir: Path, limit_bytes: int) -> None:
-    """Those of the newest generation, and of the one before, which may still be ending: there may be hundreds."""
+    """Bound the logs of the newest two generations. There may be hundreds; only the last two can still write."""
     for _, generation in numbered(incarnation_dir, "g")[-2:]:
         for _, worker in numbered(generation, "local-"):
             bound_log(worker / layout.WORKER_LOG, limit_bytes)
 
 
 def start_log_bounding(incarnation_dir: Path, limit_bytes: int) -> None:
-    """Bound all workers' logs of this incarnation from a daemon thread for as long as the process lives."""
+    """Bound the workers' logs of this incarnation, from a daemon thread that never ends."""
 
     def watch() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""The agent's side of the fork server: it orders workers and hears of their ends."""
+"""The agent's side of the fork server: start workers and learn how they ended."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from trainer.elastic.workers.title import ROOM
 _CLOSE_S = 10.0
 _ROUSE_EVERY_S = 1.0
 _KILLED = -signal.SIGKILL
-_NOBODY = 0  # a pid that no process has; kill(2) would take it for the whole group
+_NOBODY = 0  # the pid of a worker that never started; never passed to kill(2), where it means the process group
 _ROOT = Path(__file__).resolve().parents[2]
-# `-c` puts the current folder first on the path and the user's own modules with it; this package is found at the end.
+# `-c` puts the current folder first on the path, where user modules could hide others. So remove it, and add this
+# package's root at the end.
 _BOOTSTRAP = """\
 import sys
 sys.path[:] = [p for p in sys.path if p] + [sys.argv[1]]
@@ -38,11 +39,11 @@ class NurseryError(Exception):
 
 
 class ForkedProcess:
-    """A worker, with as much of subprocess.Popen's manner as torch needs."""
+    """A worker, with a part of subprocess.Popen's interface."""
 
     def __init__(self, nursery: Nursery, number: int) -> None:
         self.returncode: int | None = None
-        self.because = ""  # why it is a fresh process instead of a fork; empty: it is a fork
+        self.because = ""  # why it is a new process instead of a fork; empty: it is a fork
         self.number = number
         self.started_pid: int | None = None
         self.was_spare = False  # forked before it was needed
@@ -50,7 +51,7 @@ class ForkedProcess:
 
     @property
     def pid(self) -> int:
-        """Waits for the server to have started it. Raises NurseryError when it cannot."""
+        """Blocks until the server has started the worker. Raises NurseryError if it cannot."""
         while self.started_pid is None:
             self._nursery.listen(_ROUSE_EVERY_S)
             self._nursery.rouse()
@@ -72,23 +73,24 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is None and self.pid != _NOBODY:  # it may be over only now
+        if self.poll() is None and self.pid != _NOBODY:  # _NOBODY: the server was lost while `pid` waited
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 class Nursery:
-    """One fork server and the workers that it made. All methods belong to the main thread.
+    """One fork server and its workers. Call all methods on the main thread.
 
-    A server that is gone took its workers along (child.py): they count as killed, and the next start begins another.
+    Workers die with their server (child.py). If the server is lost, they count as killed, and the next start begins
+    another server.
     """
 
     def __init__(self) -> None:
-        self.imported_s = 0.0  # what the server has spent on imports
-        self.rss_bytes = 0  # of the server: the price of quick restarts
-        self.spare_bytes = 0  # that the newest spare has for itself
+        self.imported_s = 0.0  # time that the server has spent on imports
+        self.rss_bytes = 0  # of the server
+        self.spare_bytes = 0  # private memory of the newest spare
         self._spares: dict[str, object] | None = None
-        self._wanted: list[tuple[list[str], list[str]]] = []  # to tell a server that replaces a lost one
+        self._wanted: list[tuple[list[str], list[str]]] = []  # imports, kept for a server that replaces a lost one
         self._processes: dict[int, ForkedProcess] = {}  # by number, those that have not ended
         self._numbers = 0
         self._base: dict[str, str] = {}
@@ -100,7 +102,7 @@ class Nursery:
         return None if self._server is None else self._server.pid
 
     def prepare(self, modules: Sequence[str], later: Sequence[str] = ()) -> None:
-        """Have modules imported before the next worker starts, and others when there is time."""
+        """Import `modules` in the server before the next worker starts, and `later` when it is idle."""
         self._wanted.append((list(modules), list(later)))
         if self._channel is None:
             self._open()
@@ -108,7 +110,7 @@ class Nursery:
             self._send({"import": list(modules), "later": list(later)})
 
     def keep_spares(self, count: int, warmup: str | None) -> None:
-        """Have so many workers forked ahead of their orders while others run; see spares.py."""
+        """Keep `count` spare workers while others run; see spares.py."""
         self._spares = {"spares": count, "warmup": warmup}
         if self._channel is not None:
             self._send(self._spares)
@@ -122,14 +124,14 @@ class Nursery:
         stdout: str | None,
         stderr: str | None,
     ) -> ForkedProcess:
-        """Order a worker with exactly this environment; its pid waits for it."""
+        """Order a worker with exactly this environment. Does not wait for its start; reading its pid does."""
         program = parse_program(command)
         if self._channel is None:
             self._open()
         self._numbers += 1
         process = self._processes[self._numbers] = ForkedProcess(self, self._numbers)
         fields = program.render() if isinstance(program, Program) else None
-        self.rouse()  # or a long order would never be read
+        self.rouse()  # a stopped server would never read a long order
         self._send(
             {
                 "start": self._numbers,
@@ -146,7 +148,7 @@ class Nursery:
         return process
 
     def listen(self, timeout_s: float | None) -> None:
-        """Wait so long (None: for ever) for news of workers, and take in all there is."""
+        """Wait up to `timeout_s` (None: forever) for messages of the server, and process all of them."""
         while self._channel is not None and select.select([self._channel], [], [], timeout_s)[0]:
             timeout_s = 0.0
             messages = self._channel.receive()
@@ -160,19 +162,19 @@ class Nursery:
             time.sleep(timeout_s)
 
     def rouse(self) -> None:
-        """Let a server go on that somebody has stopped: nobody else would."""
+        """Send SIGCONT to the server, in case a signal has stopped it."""
         if self._server is not None:
             with suppress(ProcessLookupError):
                 self._server.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the server, which kills whatever it started. Repeating it changes nothing."""
+        """End the server, which kills what it has started. Idempotent."""
         server, self._server = self._server, None
         if self._channel is not None:
             self._channel.close()
             self._channel = None
         if server is not None:
-            if not self._numbers:  # it has started nothing, and may be in the middle of an import
+            if not self._numbers:  # it has started no worker, and may be in the middle of an import
                 server.kill()
             try:
                 server.wait(_CLOSE_S)
@@ -183,7 +185,7 @@ class Nursery:
     def _open(self) -> None:
         adopt_orphans()
         ours, theirs = Channel.pair()
-        # torch would ask CUDA itself how many devices there are, and no process forked after that could use one.
+        # By default torch counts devices by initializing CUDA, and then no forked process could use a device.
         self._base = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", env.FORK_SERVER: ROOM}
         with closing(theirs):
             command = [sys.executable, "-u", "-c", _BOOTSTRAP, str(_ROOT), str(theirs.fileno()), str(os.getpid()), ROOM]
@@ -199,7 +201,7 @@ class Nursery:
         self._channel.send(message)
 
     def _take(self, message: Mapping[str, object]) -> str | None:
-        """Returns why a worker could not be started, where one could not."""
+        """Process one message. Returns the reason if it says that a worker could not be started."""
         if "started" in message:
             process = self._processes[int(str(message["started"]))]
             process.started_pid, process.because = int(str(message["pid"])), str(message["because"])
@@ -208,7 +210,7 @@ class Nursery:
             self.spare_bytes = int(str(message["bytes"]))
         elif "refused" in message:
             process = self._processes.pop(int(str(message["refused"])))
-            process.started_pid, process.returncode = _NOBODY, 1  # nothing to wait for, nor to signal
+            process.started_pid, process.returncode = _NOBODY, 1  # it never ran
             return str(message["why"])
         elif "ended" in message:
             pid = int(str(message["ended"]))
@@ -223,9 +225,9 @@ class Nursery:
     def _lose(self) -> None:
         lost = list(self._processes.values())
         self._processes.clear()
-        for process in lost:  # first of all: whatever is raised below, nobody waits for them any more
+        for process in lost:  # before anything below can raise
             process.started_pid = process.started_pid or _NOBODY
             process.returncode = _KILLED
         self.close()
-        end_descendants(os.getpid())  # they died with the server; what they had left came to this process
+        end_descendants(os.getpid())  # the workers died with the server; this process has adopted their orphans
         reap_orphans()

@@ -1,4 +1,4 @@
-"""A worker's program: what its command runs, and running that inside a process which has imported torch already."""
+"""Find the program in a worker's command, and run it in a process that has already imported torch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from importlib.machinery import (
 from pathlib import Path
 from types import ModuleType
 
-OURS = "trainer"  # this package, which may be preloaded; a user's own of that name must win all the same
-_HARMLESS_FLAGS = ("-u",)  # a worker's output is never held back
+OURS = "trainer"  # this package. It may be preloaded, but a user's package of that name takes precedence
+_HARMLESS_FLAGS = ("-u",)  # a worker's output is unbuffered anyway
 _LOADERS = (
     (ExtensionFileLoader, EXTENSION_SUFFIXES),
     (SourceFileLoader, SOURCE_SUFFIXES),
@@ -32,7 +32,7 @@ _LOADERS = (
 
 @dataclass(frozen=True)
 class Program:
-    """A script (`target` is its path) or a module (its dotted name) of this very Python."""
+    """A script (`target` is its path) or a module (`target` is its dotted name) for this Python interpreter."""
 
     target: str
     is_module: bool
@@ -43,12 +43,12 @@ class Program:
 
     @property
     def folder(self) -> Path:
-        """What Python puts first on its path: the script's own folder, links resolved, or for a module the current."""
+        """What Python puts first on its path: the script's folder, links resolved; for a module, the current folder."""
         return Path.cwd() if self.is_module else Path(self.target).resolve().parent
 
 
 def parse_program(command: Sequence[str]) -> Program | str:
-    """The program in a worker's command, or why this Python cannot run it by itself, in a few words."""
+    """The program in a worker's command, or the reason why this Python process cannot run it itself."""
     if not _is_this_python(command[0]):
         return f"{command[0]} is not this Python"
     rest = list(command[1:])
@@ -60,12 +60,12 @@ def parse_program(command: Sequence[str]) -> Program | str:
     if not rest or rest[0].startswith("-"):
         return f"Python gets the option {rest[0]}" if rest else "Python gets no script"
     if not is_module and not Path(rest[0]).is_file():
-        return f"{rest[0]} is no file"  # a folder or an archive with a __main__.py
+        return f"{rest[0]} is not a file"  # a folder with a __main__.py, or missing
     return Program(target=rest[0], is_module=is_module, arguments=tuple(rest[1:]))
 
 
 def _is_this_python(name: str) -> bool:
-    """By file and by folder: the Python of a virtual environment is a link to one without its packages."""
+    """Compare file and folder: a virtual environment's Python is a link to one that lacks its packages."""
     found = shutil.which(name)
     if found is None:
         return False
@@ -74,10 +74,10 @@ def _is_this_python(name: str) -> bool:
 
 
 def find_shadowed(folder: Path, imported: Collection[str]) -> str | None:
-    """A top-level module of `imported` that one in `folder` would have replaced, had it come first; None if none.
+    """A top-level module of `imported` that Python would have imported from `folder`, had it been first on the path.
 
-    Python's own finders are asked: what is built in or frozen goes before any folder, and a folder without
-    `__init__.py` never goes before a module found later on the path (PEP 420).
+    None if there is none. This follows Python's finders: built-in and frozen modules precede every folder, and a folder
+    without `__init__.py` never precedes a module later on the path (PEP 420).
     """
     heads = {name.partition(".")[0] for name in imported} - {OURS, "__main__"}
     first = {name for name in heads if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name)}
@@ -87,9 +87,9 @@ def find_shadowed(folder: Path, imported: Collection[str]) -> str | None:
 
 
 def run_program(program: Program) -> None:
-    """Run it as `python -u [-m] TARGET ARGUMENTS` would, in this process: a module `__main__` of its own, read anew.
+    """Run the program in this process as `python -u [-m] TARGET ARGUMENTS` would, in a new module `__main__`.
 
-    Whatever it raises comes through, SystemExit above all.
+    Raises what the program raises, including SystemExit.
     """
     folder = program.folder
     if _has_another_of_our_name(folder):
@@ -105,7 +105,7 @@ def run_program(program: Program) -> None:
     main.__dict__.update(__file__=program.target, __loader__=loader, __builtins__=__builtins__)
     sys.modules["__main__"] = main
     code = loader.source_to_code(loader.get_data(program.target), program.target)
-    exec(code, main.__dict__)  # what Python itself does with a script
+    exec(code, main.__dict__)  # as Python runs a script
 
 
 def _has_another_of_our_name(folder: Path) -> bool:

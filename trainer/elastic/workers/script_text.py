@@ -1,6 +1,6 @@
-"""What a launcher reads in a script before it starts it: how it takes its local rank, and which address it sets itself.
+"""Inspect a script's text before its start: how it takes its local rank, and whether it sets its own address.
 
-Standard library only. A guess from the text changes the spelling of one argument or gives advice, nothing else.
+The result is a guess. It changes the spelling of one argument or gives advice, nothing else. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _HEEDS_PORT = re.compile(r"""["']MASTER_PORT["']\s+(not\s+)?in\b|get(env)?\(\s*[
 
 
 def settle_rank_argument(command: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """The command with its local rank spelled as the script takes it, and advice where the script would get none."""
+    """Spell the local-rank argument as the script expects it. Returns the command, and advice if there is none."""
     text = _read_script(command)
-    asked = _RANK_ARGUMENT.findall(text)
-    if not asked:
+    spellings = _RANK_ARGUMENT.findall(text)
+    if not spellings:
         return tuple(command), None
-    spelling = str(asked[-1])
+    spelling = str(spellings[-1])
     if any(part.startswith(_RANK_SPELLINGS) for part in command):
         return tuple(part.replace(f"--local-rank={LOCAL_RANK}", f"{spelling}={LOCAL_RANK}") for part in command), None
     if "LOCAL_RANK" in text:
@@ -36,18 +36,18 @@ def settle_rank_argument(command: Sequence[str]) -> tuple[tuple[str, ...], str |
 
 
 def advise_on_address(command: Sequence[str], workers: int) -> str | None:
-    """Advice where several workers would meet at an address of the script's own, at which the agent serves no store."""
+    """Advice if several workers would meet at the script's own address, at which the agent serves no store."""
     text = _read_script(command)
     if workers == 1 or not _SETS_PORT.search(text) or _HEEDS_PORT.search(text):
         return None
     return (
-        "the script sets MASTER_PORT or a tcp:// address itself; if several workers of a node meet there, they wait "
-        "for a store that nobody serves; leave MASTER_ADDR and MASTER_PORT alone, or start one worker on each node"
+        "the script sets MASTER_PORT or a tcp:// address itself; several workers of a node that meet there wait for "
+        "a store that does not exist; do not set MASTER_ADDR and MASTER_PORT, or start one worker per node"
     )
 
 
 def _read_script(command: Sequence[str]) -> str:
-    """The text of the script; empty where the command runs none, or where it cannot be read."""
+    """The text of the script. Empty if the command runs none, or if it cannot be read."""
     program = parse_program(command)
     if not isinstance(program, Program) or program.is_module:
         return ""

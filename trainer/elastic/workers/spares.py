@@ -1,10 +1,12 @@
-"""Workers that are forked before they are needed: a restart finds them waiting for nothing but their order.
+"""Spare workers: processes that are forked before they are needed and wait for an order.
 
-A forked process shares its memory until one of the two writes to it, and maps the libraries anew: each page that it
-uses for the first time costs a fault, for a small model a quarter of a restart in all. A spare has that behind it, most
-of all after a warm-up: a module's `warm_up(folder)`, which goes once through what the program does at its start.
-Spares are raised one by one while training runs, and stand still while a group starts. When memory runs out they are
-the first to go (proc(5), oom_score_adj), and no more are raised.
+A forked process shares memory with its parent until one of them writes to it, and maps the libraries again. Each page
+that it uses for the first time costs a page fault; for a small model these take a quarter of a restart. A spare has had
+its faults already, above all after a warm-up: a module's `warm_up(folder)`, which does once what the program does at
+its start.
+
+Spares are forked one by one while training runs, and paused while a group starts. When memory runs out, the kernel
+kills them first (proc(5), oom_score_adj), and no more are forked.
 """
 
 from __future__ import annotations
@@ -28,36 +30,36 @@ _FIRST_TO_GO = "1000"
 
 
 class Spares:
-    """Belongs to the fork server, whose children spares are. `wanted` of them, each warmed up by the named module."""
+    """The spares of a fork server, which are its children. `wanted` is their number, `warmup` the warm-up module."""
 
     def __init__(self) -> None:
         self.wanted = 0
         self.warmup: str | None = None
         self._ready: dict[int, Channel] = {}  # by pid
-        self._rising: dict[int, Channel] = {}
-        self._stands_still = False
+        self._warming: dict[int, Channel] = {}
+        self._is_paused = False
         self._scratch: Scratch | None = None  # for warm-ups
 
     @property
     def pids(self) -> set[int]:
-        return {*self._ready, *self._rising}
+        return {*self._ready, *self._warming}
 
     @property
     def ends(self) -> list[Channel]:
-        """Readable once a spare that warms up is ready."""
-        return list(self._rising.values())
+        """Channels of spares that warm up. One is readable once its spare is ready."""
+        return list(self._warming.values())
 
     @property
     def is_wanting(self) -> bool:
-        return self._stands_still or (not self._rising and len(self._ready) < self.wanted)
+        return self._is_paused or (not self._warming and len(self._ready) < self.wanted)
 
-    def raise_one(self) -> dict[str, object] | None:
-        """Fork one more, or let the one that stands still go on. Returns None, and in the spare itself its order.
+    def fork_one(self) -> dict[str, object] | None:
+        """Continue the paused spare, or fork another one. Returns None; in the spare, waits for and returns its order.
 
-        Raises OSError when there can be no process or folder.
+        Raises OSError if no process or folder can be created.
         """
-        if self._stands_still:
-            self._stands_still = False
+        if self._is_paused:
+            self._is_paused = False
             self._signal(signal.SIGCONT)
             return None
         if self.warmup is not None and self._scratch is None:
@@ -66,7 +68,7 @@ class Spares:
         server, pid = os.getpid(), os.fork()
         if pid:
             theirs.close()
-            self._rising[pid] = ours
+            self._warming[pid] = ours
             return None
         ours.close()
         folder = None if self._scratch is None else self._scratch.path
@@ -76,59 +78,59 @@ class Spares:
         return _wait_for_order(theirs, self.warmup, folder)
 
     def take_in(self) -> dict[int, int]:
-        """Who is ready by now, with the memory in bytes that is its own alone."""
+        """Note which spares have become ready. Returns their private memory in bytes, by pid."""
         reported = {}
-        for pid, end in list(self._rising.items()):
+        for pid, end in list(self._warming.items()):
             if select.select([end], [], [], 0)[0]:
                 messages = end.receive()
                 if messages:
                     reported[pid] = int(str(messages[0]["bytes"]))
-                    self._ready[pid] = self._rising.pop(pid)
+                    self._ready[pid] = self._warming.pop(pid)
                 else:
-                    self._rising.pop(pid).close()  # it failed, and said why
+                    self._warming.pop(pid).close()  # its warm-up failed, which is logged
                     self.wanted = 0
         return reported
 
-    def stand_still(self) -> None:
-        """A spare that warms up leaves the processors to the group that starts."""
-        self._stands_still = bool(self._rising)
+    def pause(self) -> None:
+        """Pause the spare that warms up, so that it does not slow down a group that starts."""
+        self._is_paused = bool(self._warming)
         self._signal(signal.SIGSTOP)
 
     def give(self, order: Mapping[str, object]) -> int | None:
-        """Turn a spare into the worker of the order: its pid, None when none is ready."""
+        """Turn a spare into the worker of the order. Returns its pid, or None if no spare is ready."""
         while self._ready:
             pid, end = self._ready.popitem()
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)  # it may have been made to stand still when it was ready already
+                os.kill(pid, signal.SIGCONT)  # it may have been paused after it became ready
             with closing(end):
-                if end.send(order):  # else it is dead, and the server will hear of it
+                if end.send(order):  # otherwise it is dead, and the server will reap it
                     return pid
         return None
 
     def forget(self, pid: int) -> None:
-        """One is dead. What killed it, the lack of memory most likely, shall not meet another."""
-        end = self._ready.pop(pid, None) or self._rising.pop(pid, None)
+        """Forget a dead spare and stop forking spares: it was probably killed because memory ran out."""
+        end = self._ready.pop(pid, None) or self._warming.pop(pid, None)
         if end is not None:
             end.close()
-            self.wanted, self._stands_still = 0, False
+            self.wanted, self._is_paused = 0, False
 
     def close(self) -> None:
-        """In a worker: let go of what belongs to the server."""
-        for end in (*self._ready.values(), *self._rising.values()):
+        """In a forked worker, close what belongs to the server."""
+        for end in (*self._ready.values(), *self._warming.values()):
             end.close()
         self._ready.clear()
-        self._rising.clear()
+        self._warming.clear()
         if self._scratch is not None:
             self._scratch.release()
             self._scratch = None
 
     def sweep(self) -> None:
-        """In the server, when all are dead."""
+        """Remove the warm-up folder. Call it in the server, when all spares are dead."""
         if self._scratch is not None:
             self._scratch.sweep()
 
     def _signal(self, number: signal.Signals) -> None:
-        for pid in self._rising:
+        for pid in self._warming:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -140,23 +142,23 @@ def _wait_for_order(end: Channel, warmup: str | None, folder: Path | None) -> di
         if warmup is not None and folder is not None:
             importlib.import_module(warmup).warm_up(folder / str(os.getpid()))
     except Exception as error:  # noqa: BLE001  # what the program imports
-        say(f"restarts will be slower: no spare worker can be made ready: {type(error).__name__}: {error}")
+        say(f"restarts will be slower, because a spare worker cannot warm up: {type(error).__name__}: {error}")
         os._exit(1)
     with closing(end):
         end.send({"bytes": _private_bytes()})
         orders: list[dict[str, object]] | None = []
-        while orders == []:  # a long one comes in pieces
+        while orders == []:  # a long order arrives in pieces
             orders = end.receive()
     if orders is None:
         os._exit(0)  # the server is gone
     _OOM_SCORE.write_text(usual_score)
     while signal.sigtimedwait(HELD, 0):
-        pass  # what all processes of the job got before this one was a worker
+        pass  # discard signals that were sent to the whole job before this process became a worker
     return orders[0]
 
 
 def _private_bytes() -> int:
-    """Memory that is no other process's (proc(5), smaps_rollup)."""
+    """Memory that no other process shares (proc(5), smaps_rollup)."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""Where workers outside a job write: to the console, or to files as --log-dir, --redirects and --tee say.
+"""The output of workers outside a job: the console, or files by --log-dir, --redirects and --tee.
 
-In a job each worker opens its own log (child.py), and nothing here is used. Error files are kept for every worker, so
-that the agent can say at the end which one failed first and how.
+In a job each worker opens its own log (child.py), and this module is not used. Every worker has an error file, from
+which the agent finds out which worker failed first and how.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Of one worker: paths of its streams, None for the console, and the folder of its error file."""
+    """One worker's output: the paths of its streams, None for the console, and the folder of its error file."""
 
     stdout: str | None
     stderr: str | None
@@ -33,7 +33,7 @@ class Output:
 
 
 class Streams:
-    """Raises ValueError for values that torchrun would not take, and OSError where it cannot make its folder."""
+    """Raises ValueError for values that torchrun refuses, and OSError if the log folder cannot be created."""
 
     def __init__(self, flags: Flags) -> None:
         self._flags = flags
@@ -44,10 +44,10 @@ class Streams:
             self._scratch = Scratch()
         self._specs = self._specify()
         if keeps:
-            say(f"logs are below {self._specs.root_log_dir}")
+            say(f"logs are in {self._specs.root_log_dir}")
 
     def open(self, environs: Mapping[int, dict[str, str]]) -> dict[int, Output]:
-        """The outputs of a generation by local rank. Puts the path of an error file into each worker's environment."""
+        """The outputs of a generation, by local rank. Adds the path of the error file to each worker's environment."""
         places = self._specs.reify({rank: _name_folder(environ) for rank, environ in environs.items()})
         for local_rank, environ in environs.items():
             environ["TORCHELASTIC_ERROR_FILE"] = places.error_files[local_rank]
@@ -62,7 +62,7 @@ class Streams:
         }
 
     def drain(self) -> None:
-        """Show what the workers of the generation that has ended wrote last."""
+        """Print the last output of a generation that has ended."""
         for tail in self._tails:
             tail.stop()
         self._tails = []
@@ -96,7 +96,7 @@ class Streams:
 
 
 def _name_folder(environ: Mapping[str, str]) -> dict[str, str]:
-    """torch names the folder of a run after its id, which may hold a slash."""
+    """The environment with a run id without slashes, because torch uses the id as a folder's name."""
     return {**environ, "TORCHELASTIC_RUN_ID": environ["TORCHELASTIC_RUN_ID"].replace("/", "_")}
 
 

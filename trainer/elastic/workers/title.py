@@ -1,13 +1,12 @@
-"""What `ps` and /proc show of a forked process: the worker's own command and place, instead of the fork server's.
+"""Make `ps` and /proc show a forked worker's own command and ranks, instead of the fork server's.
 
-The kernel shows the memory in which a process got its arguments and environment (proc(5): cmdline, environ, stat fields
-48 to 51). It may be written to but not grow, so the fork server is started with room in both.
+The kernel shows the memory in which a process received its arguments and environment (proc(5): cmdline, environ, stat
+fields 48 to 51). That memory is writable but cannot grow, so the fork server starts with padding in both.
 """
 
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Mapping, Sequence
 
 from trainer.contract import env
@@ -18,15 +17,15 @@ _SHOWN = ("LOCAL_RANK", "RANK", "WORLD_SIZE", env.GENERATION)
 
 
 def show_command(command: Sequence[str]) -> None:
-    """Show this command line from now on, cut where the room ends."""
+    """Show this command line from now on, truncated to the available room."""
     start, end, _, _ = _bounds()
     text = " ".join(command).encode(errors="replace").replace(b"\0", b" ")[: end - start - 2]
-    # Without the NUL at the end of the arguments the kernel takes the whole for one text, up to its first NUL.
+    # If the last byte is not NUL, the kernel shows the memory as one text, up to the first NUL.
     _write(start, end, text, last=b".")
 
 
 def show_place(environ: Mapping[str, str]) -> None:
-    """Show the variables that tell a worker's place."""
+    """Show the variables with a worker's ranks and generation."""
     _, _, start, end = _bounds()
     begin = ctypes.string_at(start, end - start).find(f"{env.FORK_SERVER}={ROOM}".encode()) if end > start else -1
     if begin >= 0:
@@ -40,8 +39,6 @@ def _write(start: int, end: int, text: bytes, *, last: bytes) -> None:
 
 
 def _bounds() -> tuple[int, int, int, int]:
-    """Where arguments and environment lie; zeros where that cannot be told."""
-    if sys.platform != "linux":
-        return 0, 0, 0, 0
+    """The addresses at which arguments and environment start and end."""
     start, end, environ_start, environ_end = map(int, stat_fields("self")[48 - 3 : 52 - 3])
     return start, end, environ_start, environ_end

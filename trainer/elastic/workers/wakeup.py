@@ -1,8 +1,9 @@
-"""Waiting for a child without missing a signal. Standard library only.
+"""Wait for a child without missing a signal. Standard library only.
 
-Python runs a signal's handler between two steps of the main thread. A signal that arrives a moment before a blocking
-call, or in another thread, would have to wait for the call to end: a notice of preemption for the training's. So the
-interpreter writes every signal into a pipe as it arrives (`signal.set_wakeup_fd`), and what is waited for is the pipe.
+Python runs a signal handler between two steps of the main thread. A signal that arrives just before a blocking call, or
+in another thread, would be handled only after the call: a notice of preemption would wait for the end of training. So
+the interpreter writes every signal to a pipe as it arrives (`signal.set_wakeup_fd`), and this module waits for the
+pipe.
 """
 
 from __future__ import annotations
@@ -11,27 +12,33 @@ import os
 import signal
 import subprocess
 
+from trainer.elastic.health.processes import reap_others
+
 _BYTES = 4096
 
 
 class Wakeup:
-    """Wakes for every signal that has a handler of Python's, and when a child ends. One a process, in its main thread.
+    """Wakes up for every signal with a Python handler, and when a child ends. One per process, on its main thread.
 
-    Make it before the child, or the child's end may be missed.
+    Create it before the child, or the child's end may be missed.
     """
 
     def __init__(self) -> None:
         self._woken, waker = os.pipe()
         os.set_blocking(waker, False)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)  # full: it wakes all the same
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)  # a full pipe wakes too
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def wait(self) -> None:
-        """Return after the next signal, its handler having run, or at once if one has come since the last wait."""
+        """Return after the next signal and its handler, or at once if a signal has arrived since the last wait."""
         os.read(self._woken, _BYTES)
 
     def outlast(self, child: subprocess.Popen[bytes]) -> int:
-        """The child's exit code, negative for a signal, once it has ended. Handlers run, and may raise, meanwhile."""
+        """Wait for the child and return its exit code, negative for a signal. Reap other children, such as orphans.
+
+        Signal handlers run meanwhile, and may raise.
+        """
         while (code := child.poll()) is None:
             self.wait()
+            reap_others(child.pid)
         return code

@@ -1,8 +1,8 @@
-"""What the workers of a generation are told: where they meet, their ranks, and the rest of torchrun's environment.
+"""The environment of a generation's workers: their store, their ranks, and torchrun's other variables.
 
-Workers meet in a store of their own for each generation, so that no key of another one is in it. Where a node has
-several workers, the agent of group rank 0 serves it. Where every node has one, worker 0 serves it itself: such a worker
-may start workers of its own (torch.multiprocessing.spawn), and those must be able to do the same.
+Each generation's workers have their own store, so that it holds no key of another generation. If any node has several
+workers, the agent of group rank 0 serves the store. If every node has one worker, worker 0 serves it. Such a worker may
+start workers itself (torch.multiprocessing.spawn), and those must be able to serve it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainer.elastic.rendezvous.rounds import Round, WorkersStore
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """This agent's part of a group: its own rank, and the ranks of its workers in the order of their local ranks."""
+    """This agent's part of a group: its own rank, and the ranks of its workers by local rank."""
 
     group: Round
     group_rank: int
@@ -35,7 +35,7 @@ class Place:
 
 
 def find_place(group: Round, node: str) -> Place:
-    """Workers are numbered through, from the first member's to the last's."""
+    """The place of `node`. Ranks are consecutive, from the first member's workers to the last member's."""
     group_rank = next(rank for rank, member in enumerate(group.members) if member.node == node)
     first = sum(member.workers for member in group.members[:group_rank])
     return Place(
@@ -47,17 +47,17 @@ def find_place(group: Round, node: str) -> Place:
 
 
 class Meeting:
-    """Where workers meet. A store that the agent serves lives until the next `arrange`, or until `close`."""
+    """The store at which workers meet. A store that the agent serves lives until the next `arrange` or `close`."""
 
     def __init__(self, address: str | None = None, port: int = 0) -> None:
-        """The user's choice. `address` None: the first node's; `port` 0: one that the system chooses."""
+        """The user's choice. `address` None: the first node's. `port` 0: the system chooses one."""
         self._address, self._port = address, port
         self._kept: TCPStore | socket.socket | None = None
 
     def arrange(self, place: Place, rendezvous: Rendezvous) -> WorkersStore | None:
-        """Group rank 0 opens the store and says where it is; None when the group has changed before that.
+        """On group rank 0 open the store and publish it; elsewhere wait for it. None if the group changes before that.
 
-        Raises RendezvousFailed, and RuntimeError as TCPStore.
+        Raises RendezvousFailed, and RuntimeError as TCPStore does.
         """
         if place.group_rank != 0:
             return rendezvous.await_offer()
@@ -83,7 +83,7 @@ class Meeting:
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """An agent's part in a group: its name there, how it finds the others, and where their workers meet."""
+    """An agent's membership in a group: its name, its rendezvous, and the store of the workers."""
 
     node: str
     rendezvous: Rendezvous
@@ -91,7 +91,7 @@ class Membership:
 
 
 def _reserve() -> tuple[socket.socket, int]:
-    """A port that the system gives to nobody else while the socket is open. A store can listen on it (SO_REUSEADDR)."""
+    """A port that the system gives to no one else while the socket is open. A store can listen on it (SO_REUSEADDR)."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     kept = socket.socket(family)
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -127,7 +127,7 @@ def render_environment(
 
 
 def show_own_device(environ: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """torchrun's --virtual-local-rank: the worker sees its own device alone, as number 0. Raises ValueError."""
+    """torchrun's --virtual-local-rank: the worker sees only its own device, as number 0. Raises ValueError."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     devices = [name.strip() for name in visible.split(",")] if visible else None
     if devices is not None and local_rank >= len(devices):
@@ -136,5 +136,5 @@ def show_own_device(environ: Mapping[str, str], local_rank: int) -> dict[str, st
 
 
 def substitute(command: Sequence[str], local_rank: int) -> list[str]:
-    """The command of one worker: `${local_rank}` in it is its local rank, as under torchrun."""
+    """The command of one worker, with `${local_rank}` replaced as torchrun does."""
     return [Template(part).safe_substitute(local_rank=local_rank) for part in command]

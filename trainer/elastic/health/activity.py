@@ -1,4 +1,4 @@
-"""What the processes of a worker have done so far, as proc(5) counts it. Standard library only."""
+"""Activity counters of a worker's processes, from proc(5). Standard library only."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOVED = (b"rchar:", b"wchar:")  # proc_pid_io(5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pulse:
-    """Counters since the start, and states at one moment, of a worker and of the processes below it.
+class Activity:
+    """Counters since the start, and current states, of a worker and of the processes below it.
 
-    CPU time in seconds. A wake-up is a voluntary context switch of a process's main thread: the end of a wait.
+    CPU time is in seconds. A wake-up is a voluntary context switch of a process's main thread: the end of a wait.
     """
 
     main_cpu_s: float = 0.0  # of the worker's main thread
@@ -31,16 +31,16 @@ class Pulse:
     main_wakes: int = 0
     below_wakes: Mapping[int, int] = field(default_factory=dict)  # of each process below it, by pid
     moved_bytes: int = 0  # read and written by all of them
-    own_traffic_bytes: int = 0  # sent and received over the worker's TCP connections,
-    below_traffic_bytes: int = 0  # and over those of the processes below it
-    main_state: str = "S"  # proc(5): R runs or wants to, S sleeps, D waits for a disk or a driver, T is stopped
+    own_traffic_bytes: int = 0  # sent and received over the worker's TCP connections
+    below_traffic_bytes: int = 0  # sent and received over TCP by the processes below it
+    main_state: str = "S"  # proc(5): R runs or is runnable, S sleeps, D waits for a disk or a driver, T is stopped
     other_states: frozenset[str] = frozenset()  # of its other threads and of the processes below it
 
 
-def read_pulses(pids: Iterable[int], server: int | None = None) -> dict[int, Pulse]:
-    """The pulses of workers by pid, with one look at /proc. A worker that has just ended is left out.
+def read_activities(pids: Iterable[int], server: int | None = None) -> dict[int, Activity]:
+    """The activity of each worker by pid, with one scan of /proc. A worker that has just ended is omitted.
 
-    Whatever else runs below `server`, the fork server, may be a daemon of any worker: it counts for all of them.
+    Other processes below `server`, the fork server, may be daemons of any worker, so they count for every worker.
     """
     workers = list(pids)
     trees = descendants_of([*workers, *([] if server is None else [server])])
@@ -55,12 +55,12 @@ def read_pulses(pids: Iterable[int], server: int | None = None) -> dict[int, Pul
     return found
 
 
-def _read(pid: int, below: Sequence[int], connections: Mapping[int, int]) -> Pulse:
+def _read(pid: int, below: Sequence[int], connections: Mapping[int, int]) -> Activity:
     main = stat_fields(f"{pid}/task/{pid}")
     threads = [each for each in map(_try_stat, _threads(pid)) if each]
     others = {child: stat for child in below if (stat := _try_stat(str(child)))}
     whole = stat_fields(pid)
-    return Pulse(
+    return Activity(
         main_cpu_s=_cpu_s(main),
         threads_cpu_s=max(0.0, _cpu_s(whole) - _cpu_s(main)),
         below_cpu_s=_ended_cpu_s(whole) + sum(_cpu_s(each) + _ended_cpu_s(each) for each in others.values()),
@@ -75,7 +75,7 @@ def _read(pid: int, below: Sequence[int], connections: Mapping[int, int]) -> Pul
 
 
 def _threads(pid: int) -> list[str]:
-    """Of a worker, beside its main thread."""
+    """A worker's threads other than its main thread."""
     return [f"{pid}/task/{entry.name}" for entry in os.scandir(f"/proc/{pid}/task") if entry.name != str(pid)]
 
 
@@ -91,7 +91,7 @@ def _cpu_s(stat: list[str]) -> float:
 
 
 def _ended_cpu_s(stat: list[str]) -> float:
-    """Of the children that it has waited for."""
+    """CPU time of the children that the process has waited for."""
     return (int(stat[_CHILDREN_USER]) + int(stat[_CHILDREN_SYSTEM])) / _TICKS_PER_S
 
 
@@ -104,7 +104,7 @@ def _moved_bytes(pid: int) -> int:
 
 
 def _sum_of(path: str, names: tuple[bytes, ...]) -> int:
-    """0 where the process is gone, or another user's (io may be read by its own user alone)."""
+    """The sum of the named counters. 0 if the process is gone or belongs to another user, who alone may read io."""
     with suppress(OSError, ValueError, IndexError):
         lines = Path(path).read_bytes().splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith(names))

@@ -1,4 +1,4 @@
-"""Claim, incarnation, journal and identity."""
+"""An agent's records: claim, incarnation, journal, exit record, identity."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.elastic.harness import build_record
 from trainer.contract import env
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome, parse_exit_record
 from trainer.contract.launch import DesiredState
@@ -32,13 +33,6 @@ except ClaimRefused:
 """
 
 
-def build_record(tmp_path: Path, claim: str = "mine", replica: int = 0) -> Record:
-    environ = {env.JOB_DIR: str(tmp_path), env.JOB_ID: "j", env.CLAIM: claim, env.REPLICA: str(replica)}
-    record = open_record(environ)
-    assert record is not None
-    return record
-
-
 def race(folder: Path, tokens: list[str]) -> list[str]:
     def runner(token: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", RACE, str(folder), token]
@@ -49,7 +43,7 @@ def race(folder: Path, tokens: list[str]) -> list[str]:
         return [out.strip() for out, _ in pool.map(lambda process: process.communicate("go\n", timeout=20), processes)]
 
 
-def test_of_two_submissions_that_race_one_wins(tmp_path: Path) -> None:
+def test_one_of_four_racing_submissions_wins_the_claim(tmp_path: Path) -> None:
     results = race(tmp_path / "1", ["a", "b", "c", "d"])
     assert sorted(results) == ["refused", "refused", "refused", "won"]
     assert (tmp_path / "1" / "claim").read_text() == "abcd"[results.index("won")]
@@ -60,7 +54,7 @@ def test_replicas_of_one_submission_share_the_claim(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "1").iterdir()] == ["claim"]
 
 
-def test_a_torn_empty_claim_locks_nobody_out_and_still_admits_one(tmp_path: Path) -> None:
+def test_an_empty_claim_is_passed_over_and_one_submission_wins(tmp_path: Path) -> None:
     (tmp_path / "claim").touch()
     claim_attempt(tmp_path, "a")
     claim_attempt(tmp_path, "a")
@@ -68,9 +62,7 @@ def test_a_torn_empty_claim_locks_nobody_out_and_still_admits_one(tmp_path: Path
         claim_attempt(tmp_path, "b")
 
 
-def test_a_file_system_without_hard_links_is_claimed_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attempt_can_be_claimed_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "no links here")
 
@@ -80,17 +72,17 @@ def test_a_file_system_without_hard_links_is_claimed_all_the_same(
         claim_attempt(tmp_path, "b")
 
 
-def test_each_life_of_an_agent_is_an_incarnation_of_its_own(tmp_path: Path) -> None:
+def test_each_start_of_an_agent_is_the_next_incarnation(tmp_path: Path) -> None:
     assert [build_record(tmp_path).incarnation for _ in range(3)] == [1, 2, 3]
     assert build_record(tmp_path, replica=1).incarnation == 1
 
 
-def test_a_job_without_a_claim_token_is_refused_with_the_variables_name(tmp_path: Path) -> None:
+def test_a_missing_claim_token_is_an_error_that_names_the_variable(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ORCHESTRATOR_CLAIM"):
         open_record({env.JOB_DIR: str(tmp_path)})
 
 
-def test_a_recycled_pid_is_told_from_the_first_process(tmp_path: Path) -> None:
+def test_a_process_that_is_gone_cannot_be_identified(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "30"]) as sleeper:
         identity = identify_process(sleeper.pid)
         assert identity.start_ticks >= identify_process().start_ticks
@@ -99,14 +91,14 @@ def test_a_recycled_pid_is_told_from_the_first_process(tmp_path: Path) -> None:
         identify_process(identity.pid)
 
 
-def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
+def test_a_line_after_a_torn_one_is_complete(tmp_path: Path) -> None:
     journal = tmp_path / "events.jsonl"
     journal.write_text('{"kind":"a"}\n{"ki')
     append_line(journal, {"kind": "b"})
     assert journal.read_text().splitlines() == ['{"kind":"a"}', '{"ki', '{"kind":"b"}']
 
 
-def test_a_reader_takes_whole_lines_once(tmp_path: Path) -> None:
+def test_a_reader_gets_complete_lines_once(tmp_path: Path) -> None:
     journal = tmp_path / "progress.jsonl"
     journal.write_text("1\n2\n3")
     assert read_lines(journal, 0, 100) == (["1", "2"], 4)
@@ -115,7 +107,7 @@ def test_a_reader_takes_whole_lines_once(tmp_path: Path) -> None:
     assert read_lines(tmp_path / "absent", 7, 100) == ([], 7)
 
 
-def test_the_books_hold_the_end_and_the_events(tmp_path: Path) -> None:
+def test_the_exit_record_and_the_events_are_written(tmp_path: Path) -> None:
     record = build_record(tmp_path)
     record.journal(EventKind.GENERATION_STARTED, "one", 1, generation=1, kind="evidence may use any name")
     end = ExitRecord(outcome=Outcome.SUCCEEDED, at="2026-01-01T00:00:00.000000Z", generation=1, restarts=0)
@@ -125,7 +117,7 @@ def test_the_books_hold_the_end_and_the_events(tmp_path: Path) -> None:
     assert kinds == ["agent.started", "generation.started"]
 
 
-def test_an_unreadable_request_means_run(tmp_path: Path) -> None:
+def test_an_unreadable_desired_state_means_run(tmp_path: Path) -> None:
     record = build_record(tmp_path)
     assert record.desired().state is DesiredState.RUN
     (record.attempt_dir / "desired.json").write_text('{"state": "st')
@@ -134,7 +126,7 @@ def test_an_unreadable_request_means_run(tmp_path: Path) -> None:
     assert record.desired().state is DesiredState.STOP
 
 
-def test_a_full_disk_delays_the_exit_record_and_does_not_lose_it(
+def test_the_exit_record_is_retried_while_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = build_record(tmp_path)
@@ -150,6 +142,6 @@ def test_a_full_disk_delays_the_exit_record_and_does_not_lose_it(
     monkeypatch.setattr(Record, "finish", fail_at_first)
     monkeypatch.setattr(elasticrun, "_FINISH_INTERVAL_S", 0.0)
     done = ExitRecord(outcome=Outcome.SUCCEEDED, at="2026-11-20T12:00:00Z", generation=1, restarts=0)
-    elasticrun.finish_patiently(record, done, StopRequest())
+    elasticrun.write_exit_record(record, done, StopRequest())
     assert parse_exit_record(json.loads((record.incarnation_dir / "exit.json").read_text())) == done
-    assert capsys.readouterr().err.count("trying again") == 2
+    assert capsys.readouterr().err.count("retrying") == 2

@@ -1,16 +1,13 @@
-"""What the tests of an agent's errands share: a job with a steady script, requests for it, and what it tells."""
+"""A job with a steady script, and requests to its agent."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.elastic.harness import SCRIPTS, Agent, Job, wait_for
+from tests.elastic.harness import STEADY, TWO, Agent, Job, wait_for
 from trainer.contract.chaos import Chaos, Fault
 from trainer.contract.launch import DesiredDocument, render_desired
 from trainer.elastic.records.files import write_document
-
-TWO, FAST = "--nproc-per-node=2", "--monitor-interval=0.05"
-STEADY = str(SCRIPTS / "steady.py")
 
 
 def request(job: Job, desired: DesiredDocument) -> None:
@@ -23,16 +20,12 @@ def chaos(job: Job, fault: Fault, *, number: int = 1, **target: int) -> None:
 
 def start(job: Job, tmp_path: Path, *, max_restarts: int = 3, heartbeat_timeout_s: float | None = None) -> Agent:
     job.policy(max_restarts=max_restarts, heartbeat_timeout_s=heartbeat_timeout_s)
-    agent = job.start(TWO, FAST, STEADY, str(tmp_path / "finish"))
-    wait_for(lambda: {entry["rank"] for entry in agent.progress(1)} == {0, 1}, "step of both ranks")
+    agent = job.start(TWO, STEADY, str(tmp_path / "finish"))
+    agent.await_steps(1)
     return agent
 
 
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-
-
-def told(agent: Agent, kind: str, count: int = 1) -> list[dict[str, object]]:
+def await_events(agent: Agent, kind: str, count: int = 1) -> list[dict[str, object]]:
     wait_for(lambda: len(agent.events(kind)) >= count, f"{count} x {kind}")
     return agent.events(kind)
 

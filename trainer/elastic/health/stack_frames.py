@@ -1,6 +1,6 @@
-"""Where a worker stands, from the stacks that faulthandler or py-spy wrote: which line, and whether it waits for peers.
+"""Parse the stacks of faulthandler and py-spy: the current line of a worker, and whether it waits for other ranks.
 
-Pure, except that it reads a source line: a handle's `wait()` is written in C++ and has no frame of its own.
+Pure, except that it reads one source line: a handle's `wait()` is C++ and has no frame of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import PurePath
 _THREAD = re.compile(r"^(Current thread|Thread) (0x)?[0-9a-fA-F]+.*$", re.MULTILINE)
 _FAULTHANDLER = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _PY_SPY = re.compile(r"^    (?P<function>\S.*) \((?P<file>.+):(?P<line>\d+)\)$", re.MULTILINE)
-# A thread that uses no CPU in these modules waits for other ranks: in a collective, or in a backward pass with one.
+# An idle thread in these modules waits for other ranks, in a collective or in a backward pass that contains one.
 _MEETS_PEERS = ("torch/distributed/", "torch/autograd/", "torch/_tensor.py", "torch/nn/parallel/", "torch/cuda/")
 _LOADS_DATA = ("torch/utils/data/",)
 _WAIT_OF_A_HANDLE = re.compile(r"\.wait\(\s*\)|\bbarrier\(|\ball_reduce\(")
@@ -40,9 +40,9 @@ class Frame:
 
 
 def parse_main_thread(text: str) -> tuple[Frame, ...]:
-    """The main thread's frames, the innermost first; empty where the text holds none.
+    """The main thread's frames, innermost first. Empty if the text has none.
 
-    faulthandler writes the main thread last, py-spy first and by its name.
+    faulthandler writes the main thread last. py-spy writes it first, with its name.
     """
     starts = [match.start() for match in _THREAD.finditer(text)]
     if not starts:
@@ -54,7 +54,7 @@ def parse_main_thread(text: str) -> tuple[Frame, ...]:
 
 
 def meets_peers(stack: Sequence[Frame]) -> bool:
-    """Whether the thread waits for other ranks, if it waits at all."""
+    """Whether an idle thread with this stack waits for other ranks."""
     if not stack:
         return False
     top = stack[0]
@@ -64,15 +64,15 @@ def meets_peers(stack: Sequence[Frame]) -> bool:
 
 
 def _source_line(frame: Frame) -> str:
-    """Empty where the file is none, as /dev/stdin: to read it would wait for its writer."""
+    """The source line. Empty if the file is not a regular one: reading /dev/stdin would block."""
     return linecache.getline(frame.file, frame.line) if os.path.isfile(frame.file) else ""  # noqa: PTH113
 
 
 def loads_data(stack: Sequence[Frame]) -> bool:
-    """Whether it waits for a data loader, which wakes up every few seconds to check its processes."""
+    """Whether the thread waits for a data loader. Such a thread wakes up every few seconds to check its processes."""
     return any(frame.is_in(_LOADS_DATA) for frame in stack)
 
 
 def find_own_line(stack: Sequence[Frame]) -> Frame | None:
-    """The innermost frame of the user's own code; the innermost of all where there is none."""
+    """The innermost frame of the user's own code, or else the innermost frame."""
     return next((frame for frame in stack if not frame.is_of_a_package), stack[0] if stack else None)

@@ -1,6 +1,6 @@
-"""What the service asks of a running agent beside stopping: stacks of its ranks, and faults on purpose.
+"""Carry out the requests that a running agent gets besides stop: save stacks, inject faults.
 
-The agent looks at `desired.json`, where every request arrives (desired.py). Standard library only.
+The agent reads them from `desired.json` (desired.py). Standard library only.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from trainer.contract import env, layout
 from trainer.contract.chaos import Chaos, Fault, struck_ranks
 from trainer.contract.exit_record import EventKind
 from trainer.contract.launch import DesiredDocument, DesiredState, newest, parse_desired
-from trainer.elastic.chaos import Scene, Worker, strike
+from trainer.elastic.chaos import Target, Worker, inject
 from trainer.elastic.health.stacks import collect_stacks
 from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record
 from trainer.elastic.rendezvous.formation import name_ranks
 
 _LOOK_EVERY_S = 0.25
-_ALL_STACKS_BYTES, _STACKS_BYTES = 40 * 1024, 16 * 1024  # that an event carries: of all ranks together, and of one
+_ALL_STACKS_BYTES, _STACKS_BYTES = 40 * 1024, 16 * 1024  # limits per event: all ranks together, one rank
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The agent's part of the worker group that runs now: its workers by rank."""
+    """The agent's part of the running worker group. `workers` are by rank."""
 
     generation: int
     world_size: int
     workers: Mapping[int, Worker]
 
 
-class Errands:
-    """Runs each request once, from the main thread. It takes half a second at most, or a few with py-spy."""
+class AgentRequests:
+    """Runs each request once, on the main thread. A run takes at most half a second, or a few seconds with py-spy."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -47,7 +47,7 @@ class Errands:
         self._chaos_done = 0
 
     def run(self, group: Group) -> None:
-        """Whatever fails here must cost nothing but itself; a notice of preemption comes through as its signal does."""
+        """Run what was requested since the last call. A failed request never ends the agent; Stopped passes through."""
         now_s = time.monotonic()
         if now_s - self._looked_s < _LOOK_EVERY_S:
             return
@@ -58,12 +58,12 @@ class Errands:
             return
         if desired.stacks > self._stacks_done:
             self._stacks_done = desired.stacks
-            self._tell_stacks(group, desired.stacks, desired.stacks_rank)
+            self._save_stacks(group, desired.stacks, desired.stacks_rank)
         if desired.chaos is not None and desired.chaos.number > self._chaos_done:
-            self._disturb(group, desired.chaos)
+            self._run_chaos(group, desired.chaos)
 
     def _look(self) -> None:
-        """Read the file when it has changed."""
+        """Read the file if it has changed."""
         try:
             status = self._path.stat()
             identity = status.st_ino, status.st_mtime_ns, status.st_size
@@ -76,7 +76,7 @@ class Errands:
         if isinstance(document, dict):
             self._desired = newest(self._desired, parse_desired(document))
 
-    def _tell_stacks(self, group: Group, request: int, rank: int | None) -> None:
+    def _save_stacks(self, group: Group, request: int, rank: int | None) -> None:
         asked = {each: worker for each, worker in group.workers.items() if rank in (None, each)}
         if not asked:
             return
@@ -87,9 +87,9 @@ class Errands:
         silent = [each for each, worker in sorted(asked.items()) if worker.pid not in collected]
         parts = []
         if stacks:
-            parts.append(f"stacks of {name_ranks([int(each) for each in stacks])} saved as asked")
+            parts.append(f"stacks of {name_ranks([int(each) for each in stacks])} saved on request")
         if silent:
-            parts.append(f"{name_ranks(silent)} did not answer")
+            parts.append(f"no answer from {name_ranks(silent)}")
         self._record.journal(
             EventKind.STACKS_SAVED,
             "; ".join(parts),
@@ -100,19 +100,22 @@ class Errands:
             stacks=stacks,
         )
 
-    def _disturb(self, group: Group, request: Chaos) -> None:
+    def _run_chaos(self, group: Group, request: Chaos) -> None:
         ranks = struck_ranks(
             request, replica=self._record.replica, ranks=group.workers.keys(), world_size=group.world_size
         )
         every = request.fault is Fault.PREEMPT
         if ranks and not self._claim(request, self._record.replica if every else None):
             return
-        self._chaos_done = request.number  # also where it is for another agent: a rank may come here later
+        self._chaos_done = request.number  # also if another agent is the target: its rank may move to this agent later
         if ranks:
-            self._strike(group, request, ranks[-1])
+            self._inject(group, request, ranks[-1])
 
     def _claim(self, request: Chaos, replica: int | None) -> bool:
-        """Whether nobody has struck yet, this agent's earlier lives included. What cannot be claimed is tried again."""
+        """Claim the request. False if it was carried out before, by any incarnation, or if the disk refuses the claim.
+
+        After a refusal by the disk the next look tries again.
+        """
         path = layout.chaos_file(self._record.attempt_dir, request.number, replica)
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
@@ -120,21 +123,21 @@ class Errands:
             self._chaos_done = request.number
             return False
         except OSError as error:
-            say(f"a fault that was asked for cannot be claimed: {error}")
+            say(f"cannot claim a requested fault: {error}")
             return False
         return True
 
-    def _strike(self, group: Group, request: Chaos, rank: int) -> None:
+    def _inject(self, group: Group, request: Chaos, rank: int) -> None:
         evidence = {"fault": request.fault.value, "number": request.number, "rank": rank}
 
-        def tell(what: str) -> None:
+        def report(what: str) -> None:
             self._record.journal(EventKind.CHAOS_INJECTED, f"on purpose: {what}", group.generation, **evidence)
 
         folder = os.environ.get(env.SNAPSHOT_DIR) or str(layout.snapshots_dir(self._record.job_dir))
-        scene = Scene(
+        target = Target(
             rank=rank,
             worker=group.workers[rank],
             incarnation_dir=self._record.incarnation_dir,
             snapshots=folder,
         )
-        strike(request.fault, scene, tell)
+        inject(request.fault, target, report)

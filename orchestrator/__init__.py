@@ -1,1 +1,1 @@
-"""The service: stores jobs, launches them, watches every worker and brings training back."""
+"""The service: stores jobs, launches them, watches their workers and restarts training."""

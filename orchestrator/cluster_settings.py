@@ -1,4 +1,4 @@
-"""What `[clusters.<name>]` of the settings may say of each kind of cluster. It is read by settings.py."""
+"""The fields of `[clusters.<name>]` for each kind of cluster, which settings.py reads."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SlurmClusterSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     backend: Literal["slurm"]
-    root: Path | None = None  # the run directory as the nodes see it; default: the service's own
-    service_root: Path | None = None  # the same, where the service mounts it elsewhere
-    shared_paths: tuple[Path, ...] = ()  # that nodes see as the service does: a workdir below them is not packed
+    root: Path | None = None  # the run directory on the nodes; default: the service's own
+    service_root: Path | None = None  # the same directory on the service's host, if its path differs there
+    shared_paths: tuple[Path, ...] = ()  # folders that nodes share with the service; a workdir in them is not copied
     defaults: Placement = Placement()
-    options: tuple[str, ...] = ()  # of sbatch, whole words, for every job
+    options: tuple[str, ...] = ()  # of sbatch, for every job
     python: str = "python3"  # on the nodes, after modules and prolog
     modules: tuple[str, ...] = ()
     prolog: str = ""  # lines of bash that prepare a node
@@ -38,19 +38,19 @@ class SlurmClusterSettings(BaseModel):
     gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
     gpu_type: str | None = None
     notice_s: Annotated[int, Field(ge=1, le=65535)] = 60  # before the time limit; sbatch(1), --signal
-    max_jobs: Annotated[int, Field(ge=1)] | None = None  # at one time, waiting in Slurm's queue or running
+    max_jobs: Annotated[int, Field(ge=1)] | None = None  # waiting in Slurm's queue or running at one time
     poll_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     command_timeout_s: Annotated[float, Field(gt=0, le=600)] = 30.0
-    settle_s: Annotated[float, Field(ge=0, le=3600)] = 30.0  # how late the file system may show a node's record
+    settle_s: Annotated[float, Field(ge=0, le=3600)] = 30.0  # how late a shared file system may show a node's files
     stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] | None = None
-    bin_dir: str | None = None  # where Slurm's commands are, if not on the path
+    bin_dir: str | None = None  # the folder of Slurm's commands; default: PATH
     conf: str | None = None  # SLURM_CONF
 
     @field_validator("root", "service_root")
     @classmethod
     def _root_is_plain(cls, value: Path | None) -> Path | None:
         if value is not None and (not value.is_absolute() or "%" in str(value)):
-            raise ValueError("must be an absolute path without '%', which Slurm would replace in the names of logs")
+            raise ValueError("must be an absolute path without '%', which Slurm replaces in the names of logs")
         return value
 
 
@@ -64,15 +64,15 @@ class KubernetesClusterSettings(BaseModel):
     context: str | None = None  # of the kubeconfig; with neither, the service account of the service's own pod
     namespace: str | None = None  # default: the context's, or the service's own
     image: str | None = None  # of jobs that name none
-    agent_image: str | None = None  # of this project: it gives its agent to jobs whose image lacks it
+    agent_image: str | None = None  # of this project; adds the agent to jobs whose image lacks it
     python: str = "python3"  # in the jobs' image
-    root: Path = Path("/run/orchestrator")  # where pods have the run directory
-    claim: str | None = None  # a PersistentVolumeClaim for it
+    root: Path = Path("/run/orchestrator")  # the run directory in the pods
+    claim: str | None = None  # the PersistentVolumeClaim with the run directory
     host_path: str | None = None  # or a folder that all nodes share
-    service_root: Path | None = None  # where the service sees the same; without it pods and service share no files
+    service_root: Path | None = None  # the run directory on the service's host; default: no shared files
     defaults: Placement = Placement()
     overlay: dict[str, object] = {}  # a strategic merge patch of every Job
-    free_overlays: bool = False  # a job's own may name Secrets, accounts, the node's files and privileges, too
+    free_overlays: bool = False  # a job's overlay may use Secrets, accounts, files of the node and privileges
     service_account: str | None = None  # of the jobs' pods
     pull_secrets: tuple[str, ...] = ()
     priority_class: str | None = None
@@ -83,14 +83,14 @@ class KubernetesClusterSettings(BaseModel):
     run_as: Annotated[int, Field(ge=0)] | Literal["image"] = 1000  # user and group of the pods
     read_only_root: bool = True
     shm_gb: Annotated[float, Field(gt=0)] | None = None
-    unreachable_s: Annotated[int, Field(ge=0, le=86400)] = 60  # how long a silent node keeps its pods
+    unreachable_s: Annotated[int, Field(ge=0, le=86400)] = 60  # how long an unreachable node keeps its pods
     keep_finished_s: Annotated[int, Field(ge=60)] = 7 * 86400
     image_patience_s: Annotated[float, Field(ge=0)] = 300.0
     settle_s: Annotated[float, Field(ge=0, le=3600)] | None = None  # default: 30 with shared files, else 5
     stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     request_timeout_s: Annotated[float, Field(gt=0, le=600)] = 15.0
-    max_jobs: Annotated[int, Field(ge=1)] | None = None  # at one time, waiting or running
-    poll_s: Annotated[float, Field(gt=0, le=60)] = 1.0  # between two passes, which ask the cluster nothing
+    max_jobs: Annotated[int, Field(ge=1)] | None = None  # waiting or running at one time
+    poll_s: Annotated[float, Field(gt=0, le=60)] = 1.0  # between two passes, which send no request to the cluster
 
     @field_validator("root")
     @classmethod
@@ -104,7 +104,7 @@ class KubernetesClusterSettings(BaseModel):
         if self.claim is not None and self.host_path is not None:
             raise ValueError("needs at most one of claim and host_path")
         if self.service_root is not None and self.claim is None and self.host_path is None:
-            raise ValueError("service_root names shared files: say with claim or host_path where the pods have them")
+            raise ValueError("service_root needs claim or host_path: they say where the pods have the shared files")
         return self
 
 

@@ -1,4 +1,4 @@
-"""Settings of memory for a process that creates a million objects without cycles, at its start and in each pass."""
+"""Memory settings for a process that creates a million objects without cycles, at its start and in each pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGE_BYTES = 64 * 1024
 
 
 def calm_collector() -> None:
-    """Look for garbage seldom, and never among what is there now: each search looks at everything else."""
+    """Collect garbage rarely, and exclude all objects that exist now: each collection visits every other one."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
 
@@ -20,8 +20,8 @@ def calm_collector() -> None:
 def return_large_blocks() -> None:
     """Return each large block to the system when it is freed (mallopt(3); glibc only).
 
-    By default glibc keeps freed blocks of up to 32 MB once one of that size was freed. Small objects then fragment
-    them: after a minute of long requests, hundreds of megabytes would stay resident.
+    By default, once a block of up to 32 MB was freed, glibc keeps freed blocks of that size. Small objects then
+    fragment them: after a minute of long requests, hundreds of megabytes stay resident.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""A cluster as the write side sees it: a configured place to run, with its backend."""
+"""A configured cluster, with its backend."""
 
 from __future__ import annotations
 
@@ -28,30 +28,32 @@ class Cluster:
     plan: Callable[[Job, Attempt], LaunchPlan]
     ports: range  # of rendezvous
     gpus: int  # of one node
-    gpu_type: str | None = None  # as its driver names it, where that is known and all are alike
-    images: bool = False  # whether jobs may name one
-    shares_files: bool = True  # whether its nodes see the service's files, the run directory first of all
-    max_jobs: int | None = None  # at one time
-    check: Callable[[LaunchPlan], Sequence[str]] | None = None  # where the cluster can tell of a plan: its objections
+    gpu_type: str | None = None  # the driver's name for it, if it is known and all GPUs are of one type
+    images: bool = False  # whether jobs may name an image
+    shares_files: bool = True  # whether its nodes see the service's files, such as the run directory
+    max_jobs: int | None = None  # running at one time
+    check: Callable[[LaunchPlan], Sequence[str]] | None = (
+        None  # the cluster's objections to a plan, if it can check one
+    )
     node_root: Path | None = None  # the run directory on the nodes, if its path differs there
-    why_no_workdir: Callable[[Path], str | None] | None = None  # why the cluster refuses a workdir, in a phrase
-    notice: Notice | None = None  # of a time limit, where the cluster gives one
-    partitions: Callable[[], Sequence[Partition]] | None = None  # where the cluster can tell; see backends
+    why_no_workdir: Callable[[Path], str | None] | None = None  # why the cluster refuses a workdir, as a phrase
+    notice: Notice | None = None  # before a time limit, if the cluster gives one
+    partitions: Callable[[], Sequence[Partition]] | None = None  # if the cluster has any
 
     @property
     def traits(self) -> ClusterTraits:
-        """What decides which fields of a spec have an effect here."""
+        """The traits that decide which fields of a spec have an effect on this cluster."""
         return ClusterTraits(kind=self.kind, gpus_per_node=self.gpus)
 
     def job_dir(self, job_id: str) -> Path:
         return self.job_root / job_id
 
     def folder(self, job_id: str) -> JobFolder:
-        """The job's folder, for all that the service opens in it."""
+        """The job's folder. The service opens files in it only through this."""
         return JobFolder(self.job_root, job_id)
 
     def has_snapshot(self, job: Job, name: str) -> bool:
-        """Whether the job's own snapshot of this name is there and committed. Raises OSError."""
+        """Whether the job has a committed snapshot of this name. Raises OSError."""
         named = job.spec.snapshot.dir
         folder = self.folder(job.id) if named is None else JobFolder(Path(named), job.id)
         below = layout.snapshots_dir(Path()) if named is None else Path()

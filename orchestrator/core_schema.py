@@ -1,6 +1,6 @@
-"""YAML's core schema of version 1.2 (yaml.org/spec/1.2.2, section 10.3), for whoever reads specs: service and command.
+"""The core schema of YAML 1.2 (yaml.org/spec/1.2.2, section 10.3), with which service and CLI read specs.
 
-PyYAML's own is of version 1.1: there `2:8` is 128, `no` is false and `1e-3` is text.
+PyYAML implements YAML 1.1, in which `2:8` is 128, `no` is false and `1e-3` is text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCHEMA = (
 
 
 def use_core_schema(loader: type[yaml.SafeLoader | yaml.CSafeLoader]) -> None:
-    """Changes the class: its plain scalars mean from now on what version 1.2 says."""
+    """Change the class to resolve plain scalars as YAML 1.2 does."""
     loader.yaml_implicit_resolvers = {}  # none of version 1.1
     for kind, pattern, first in _SCHEMA:
         loader.add_implicit_resolver(f"{_TAG}{kind}", re.compile(rf"^(?:{pattern})$"), first)
@@ -32,7 +32,7 @@ def use_core_schema(loader: type[yaml.SafeLoader | yaml.CSafeLoader]) -> None:
 
 
 def _construct_int(_: yaml.SafeLoader | yaml.CSafeLoader, node: yaml.ScalarNode) -> int:
-    """Raises ValueError for one of thousands of digits, in any base: it could not be written down again."""
+    """Raises ValueError for an integer of thousands of digits, in any base: Python could not print it."""
     text = str(node.value).removeprefix("+")
     if len(text) > sys.int_info.default_max_str_digits:
         raise ValueError("an integer of thousands of digits")

@@ -1,4 +1,4 @@
-"""The process of the service: what it listens on, where it says so, and how it ends."""
+"""The process of the service: its socket, its announcement, and its shutdown."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from orchestrator.jobfolder.folder import Folder
 from orchestrator.settings import Settings
 from orchestrator.telemetry.lines import configure_logging
 
-# A request gives the interpreter away at each of its queries, and while a pass computes it gets it back only after this
-# time. The default of 5 ms made a submission 60 ms long.
+# A request releases the interpreter lock at each query. While a pass computes, the request gets the lock back only
+# after this time. With the default of 5 ms, a submission took 60 ms.
 _SWITCH_INTERVAL_S = 0.0005
 
 
 def serve(settings: Settings) -> None:
-    """Run the service until SIGTERM or SIGINT; running jobs go on without it. Raises ConfigurationError."""
+    """Run the service until SIGTERM or SIGINT. Jobs continue without it. Raises ConfigurationError."""
     configure_logging(level=logging.getLevelNamesMapping()[settings.log_level.upper()])
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     return_large_blocks()
-    calm_collector()  # again: what was imported is never garbage
+    calm_collector()  # also called before the imports; this excludes what they created
     settings = check_settings(settings)
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(open_database(settings))
@@ -56,7 +56,7 @@ def serve(settings: Settings) -> None:
             http=Connection,
             log_config=None,
             timeout_graceful_shutdown=5,
-            proxy_headers=False,  # whom a proxy speaks for is the gate's question, by the true peer
+            proxy_headers=False,  # the gate reads the proxy's headers, and needs the real peer
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
         )
@@ -64,17 +64,17 @@ def serve(settings: Settings) -> None:
 
 
 def _require_a_way_in(settings: Settings, service: Service) -> None:
-    """Beyond loopback nobody acts without a token, so somebody has to have one. Raises ConfigurationError."""
+    """Beyond loopback every caller needs a token, so there must be an admin's. Raises ConfigurationError."""
     if service.is_open or settings.proxy is not None or service.has_admin():
         return
     raise ConfigurationError(
-        f"ORCHESTRATOR_HOST is {settings.host} and nobody could sign in: set ORCHESTRATOR_TOKEN to a first admin's "
+        f"ORCHESTRATOR_HOST is {settings.host} but nobody could sign in: set ORCHESTRATOR_TOKEN to a first admin's "
         "token of 16 characters or more (`openssl rand -hex 32` makes one), or name a proxy in [proxy]"
     )
 
 
 def check_settings(settings: Settings) -> Settings:
-    """Settings with an absolute root that can be written. Raises ConfigurationError."""
+    """Check the settings, and make the root absolute. Raises ConfigurationError."""
     _check_tls(settings)
     low, high = settings.rendezvous_ports
     if not 1024 <= low <= high <= 65535:
@@ -85,14 +85,14 @@ def check_settings(settings: Settings) -> Settings:
         root = root.resolve()
         with Folder.of(root) as folder:
             rundir.write_document(folder, Path(".writable"), {})
-            folder.remove(Path(".writable"))  # another service that starts may have removed it
+            folder.remove(Path(".writable"))  # no error if another service that starts has removed it
     except OSError as error:
         raise ConfigurationError(f"the run directory {root} cannot be written: {error.strerror}") from error
     return settings.model_copy(update={"root": root})
 
 
 def _check_tls(settings: Settings) -> None:
-    """Raises ConfigurationError for files that do not make a server's certificate."""
+    """Raises ConfigurationError unless the files are a valid certificate and its key."""
     if settings.tls_cert is None and settings.tls_key is None:
         return
     if settings.tls_cert is None or settings.tls_key is None:
@@ -106,9 +106,9 @@ def _check_tls(settings: Settings) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Tells streams of a shutdown when it begins: uvicorn waits for them before the application hears of it.
+    """Ends streams as soon as a shutdown begins. Uvicorn waits for them before it notifies the application.
 
-    Uvicorn would end the process by the signal it caught; here the supervisor finishes its pass first.
+    Uvicorn would also end the process with the signal that it caught. Here the supervisor finishes its pass first.
     """
 
     def __init__(self, config: uvicorn.Config, closing: threading.Event) -> None:
@@ -131,16 +131,16 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def _listener(settings: Settings) -> Iterator[socket.socket]:
-    """A bound socket: port 0 becomes a free one. Raises ConfigurationError for a port that is taken."""
+    """A listening socket. Port 0 means any free port. Raises ConfigurationError if the port is in use."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # With its protocol by name: asyncio sets TCP_NODELAY on such connections alone, and without it an answer on a
-    # connection that is kept open waits 40 ms for the client's acknowledgement.
+    # The protocol must be named: only then does asyncio set TCP_NODELAY. Without it, an answer on a kept-alive
+    # connection waits 40 ms for the client's acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         limit_unread(listener)
         listener.bind((settings.host, settings.port))
-        listener.listen(2048)  # whoever reads the announcement may connect at once
+        listener.listen(2048)  # before the announcement, so that clients can connect at once
         yield listener
     except OSError as error:
         raise ConfigurationError(
@@ -153,7 +153,7 @@ def _listener(settings: Settings) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _announced(root: Path, url: str) -> Iterator[None]:
-    """`service.json` while the service runs, so that clients on this machine find it. Of several, the last counts."""
+    """Write `service.json` while the service runs, for clients on this machine. The last of several services counts."""
     version = importlib.metadata.version("elastic-orchestrator")
     path, announcement = Path("service.json"), {"url": url, "pid": os.getpid(), "version": version}
     with Folder.of(root) as folder:

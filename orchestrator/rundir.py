@@ -1,6 +1,6 @@
-"""The run directory: reading and writing of what trainer.contract describes. Nothing here decides.
+"""Read and write the run directory, whose formats are in trainer.contract. Nothing here decides.
 
-Documents appear whole (temporary file, fsync, rename). Journals grow; a torn last line is not there yet.
+Documents are replaced whole (temporary file, fsync, rename). Journals grow; an incomplete last line is not read.
 """
 
 from __future__ import annotations
@@ -26,33 +26,30 @@ from trainer.contract.progress import Progress, parse_progress
 
 Document = TypeVar("Document")
 
-MAX_READ_BYTES = 512 * 1024  # of one journal at a time: a fraction of a second, however short its lines are
+MAX_READ_BYTES = 512 * 1024  # of one journal at a time: takes a fraction of a second even for short lines
 MAX_READ_LINES = 3000  # of one journal at a time
-MAX_BACKLOG_BYTES = 256 * 1024 * 1024  # of one journal: two days of eight ranks that make a step in each second
+MAX_BACKLOG_BYTES = 256 * 1024 * 1024  # of one journal: two days of eight ranks with a step every second
 MAX_DOCUMENT_BYTES = 256 * 1024
-# Values in a document, counted with the signs in its texts: a hundred thousand cost a tenth of a second to build.
+# Values in a document, estimated by its punctuation: 100,000 take a tenth of a second to parse.
 _MAX_VALUES = 8192
 _VALUES = (b",", b"[", b"{")
-MAX_INCARNATIONS = 16  # of one replica: of more, only the newest are read
-_MAX_NAMES = 1000  # of one replica's folder
-# What a text that is no document of ours may raise while it is parsed.
+MAX_INCARNATIONS = 16  # of one replica: only the newest are read
+_MAX_NAMES = 1000  # in one replica's folder
+# Exceptions that parsing of foreign text may raise.
 UNREADABLE = (ValueError, TypeError, LookupError, OverflowError, RecursionError, AttributeError)
 _HERE = Path()  # makes the paths of `layout` relative to the open folder
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
 _OURS = frozenset(kind.value for kind in EventKind)
-_WITHDRAWN = b"withdrawn"  # in place of a submission's token
+_WITHDRAWN = b"withdrawn"  # the claim's content in place of an agent's token
 
 
 def write_document(folder: Folder, path: Path, document: Mapping[str, object], *, private: bool = False) -> None:
-    """Write a JSON document so that readers see the old one or the new one; a `private` one is its owner's alone.
-
-    Raises OSError.
-    """
+    """Write a JSON document atomically. A `private` file is readable by its owner only. Raises OSError."""
     folder.write(path, json.dumps(document).encode(), private=private)
 
 
 def read_document(folder: Folder, path: Path) -> dict[str, object] | None:
-    """The document, or None when there is none or it is no JSON object. Raises OSError for a failing disk."""
+    """The document; None if it does not exist or is not a JSON object. Raises OSError if the disk fails."""
     content = folder.read(path, limit=MAX_DOCUMENT_BYTES)
     if content is None or sum(map(content.count, _VALUES)) > _MAX_VALUES:
         return None
@@ -70,7 +67,7 @@ def write_launch(job: JobFolder, attempt: int, policy: LaunchPolicy, *, replicas
 
 
 def write_desired(job: JobFolder, attempt: int, desired: DesiredDocument) -> None:
-    """Idempotent, and cheap where it is written already."""
+    """Idempotent. Writes nothing if the document is the same."""
     path, document = layout.attempt_dir(_HERE, attempt) / layout.DESIRED, render_desired(desired)
     with job.made() as folder:
         if read_document(folder, path) != document:
@@ -78,15 +75,15 @@ def write_desired(job: JobFolder, attempt: int, desired: DesiredDocument) -> Non
 
 
 def fence(job: JobFolder, attempt: int) -> None:
-    """From now on no attempt before `attempt` may commit a snapshot. Idempotent."""
+    """Let no earlier attempt commit a snapshot any more. Idempotent."""
     with job.made() as folder:
         folder.touch(layout.fence_dir(_HERE) / Term(attempt, 0).file_name)
 
 
 def withdraw(job: JobFolder, attempt: int) -> bool:
-    """Claim the attempt for nobody, so that every agent of it is refused; False when one holds the claim. Idempotent.
+    """Claim the attempt, so that all its agents are refused. False if an agent has claimed it. Idempotent.
 
-    The claim appears whole: agents pass over an empty one.
+    The claim appears with its content: agents ignore an empty one.
     """
     path = layout.attempt_dir(_HERE, attempt) / layout.CLAIM
     with job.made() as folder:
@@ -111,7 +108,7 @@ class LocalRunDirectories:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of a replica's agent, on disk. `folder` is the attempt's open folder; `path` is relative to it."""
+    """The files of one incarnation. `folder` is the attempt's open folder; `path` is relative to it."""
 
     replica: int
     number: int
@@ -137,7 +134,7 @@ def open_attempt(job: JobFolder, attempt: int) -> Folder:
 def incarnations(attempt: Folder, replicas: Iterable[int]) -> Iterator[Incarnation]:
     """The newest incarnations of each replica, by number. `attempt` is the attempt's open folder.
 
-    The caller knows the replicas from the launch: names in the folder are the job's and prove nothing.
+    `replicas` comes from the launch: the job itself may create any name in the folder.
     """
     for replica in replicas:
         folder = Path(f"replica-{replica}")
@@ -154,7 +151,7 @@ def was_claimed(attempt: Folder) -> bool:
 def read_news(
     job: JobFolder, key: AttemptKey, replicas: int, known: Mapping[tuple[int, int], JournalOffsets]
 ) -> Iterator[JournalBatch]:
-    """What the attempt's replicas wrote since the offsets in `known`; replicas without news are left out."""
+    """Read what the replicas wrote since the offsets in `known`. Replicas without news are left out."""
     with open_attempt(job, key.number) as attempt:
         for life in incarnations(attempt, range(replicas)):
             news = _news_of(life, key, known.get((life.replica, life.number), JournalOffsets()))
@@ -163,13 +160,13 @@ def read_news(
 
 
 def _news_of(life: Incarnation, key: AttemptKey, stored: JournalOffsets) -> JournalBatch | None:
-    exit_record = None if stored.exited else life.exit()  # before the journals: then they are complete
+    exit_record = None if stored.exited else life.exit()  # read before the journals, so that they are complete
     progress = read_journal(life.folder, life.path / layout.PROGRESS, stored.progress)
     events = read_journal(life.folder, life.path / layout.EVENTS, stored.events)
     broken = exit_record is None and not stored.exited and life.has_exit_file()
     is_part = progress.more or events.more
     if is_part:
-        exit_record = None  # the last word comes last
+        exit_record = None  # it comes with the last part
     if exit_record is None and not broken and (progress.end, events.end) == (stored.progress, stored.events):
         return None
     return JournalBatch(
@@ -190,12 +187,12 @@ def _news_of(life: Incarnation, key: AttemptKey, stored: JournalOffsets) -> Jour
     )
 
 
-Line = tuple[int, bytes]  # (offset behind the line's end, its bytes without the end)
+Line = tuple[int, bytes]  # (offset after the newline, the line without it)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole lines of a journal from byte `start` to byte `end`; `more` when the file goes on behind them."""
+    """Complete lines of a journal from byte `start` to byte `end`. `more`: the file has more data after them."""
 
     lines: list[Line]
     start: int
@@ -204,11 +201,10 @@ class Chunk:
 
 
 def read_journal(folder: Folder, path: Path, offset: int) -> Chunk:
-    """Whole lines from `offset` on, within MAX_READ_BYTES and MAX_READ_LINES. A file that was cut is read from its
-    beginning.
+    """Read complete lines from `offset` on, up to MAX_READ_BYTES and MAX_READ_LINES. A file that has become shorter is
+    read from its start.
 
-    Two things are skipped: a line longer than MAX_READ_BYTES with all that follows it, and whatever is more than
-    MAX_BACKLOG_BYTES before the end.
+    Skips a line longer than MAX_READ_BYTES, and what is more than MAX_BACKLOG_BYTES before the end of the file.
     """
     status = folder.status(path)
     # A file of exactly this length has no new lines and need not be opened.
@@ -231,7 +227,7 @@ def read_journal(folder: Folder, path: Path, offset: int) -> Chunk:
 
 
 def split_lines(whole: bytes, offset: int, *, most: int | None = None) -> tuple[list[Line], int]:
-    """Split text without its last line end into lines with their offsets, the first so many."""
+    """Split text without its last newline into lines with their offsets; at most `most` lines."""
     lines: list[Line] = []
     for line in whole.split(b"\n", -1 if most is None else most)[:most]:
         offset += len(line) + 1
@@ -240,12 +236,12 @@ def split_lines(whole: bytes, offset: int, *, most: int | None = None) -> tuple[
 
 
 def parse_progress_lines(lines: list[Line]) -> list[tuple[int, Progress]]:
-    """Lines that are none are passed over: a foreign writer must not stop the journal."""
+    """Invalid lines are skipped: a foreign writer must not stop the journal."""
     return [(end, parsed) for end, line in lines if (parsed := _line(line, parse_progress)) is not None]
 
 
 def parse_event_lines(lines: list[Line]) -> list[tuple[int, JournalEvent]]:
-    """Lines that are none are passed over. What only the service may say is marked as somebody else's word."""
+    """Invalid lines are skipped. A kind that only the service may write gets the prefix `reported.`."""
     parsed = [(end, event) for end, line in lines if (event := _line(line, parse_journal_event)) is not None]
     return [
         (end, replace(event, kind=f"reported.{event.kind}") if event.kind in _OURS else event) for end, event in parsed

@@ -1,4 +1,4 @@
-"""Settings: one frozen object from `orchestrator.toml` and the environment (which wins), read once at the edge."""
+"""Settings: one frozen object, read once from the environment and `orchestrator.toml`. The environment wins."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ _OURS = "ORCHESTRATOR_"
 
 
 class PriceSettings(BaseModel):
-    """`[prices]`: what an hour of one device costs, for accounts."""
+    """`[prices]`: the price of an hour of one device, for accounts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"  # ISO 4217
     device_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    clusters: dict[str, Annotated[float, Field(ge=0, le=1e6)]] = {}  # where it differs
+    clusters: dict[str, Annotated[float, Field(ge=0, le=1e6)]] = {}  # the price on single clusters
 
 
 Days = Annotated[float, Field(ge=0, le=36500)] | Literal["never"]
 
 
 class RetentionSettings(BaseModel):
-    """`[retention]`: after how many days what ended jobs left is removed; docs/retention.md explains each."""
+    """`[retention]`: days after which what ended jobs left is removed. docs/retention.md explains each field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -96,7 +96,7 @@ class RetentionSettings(BaseModel):
 
 
 class WebhookSettings(BaseModel):
-    """`[webhooks.<name>]`: who is told of events. The secret stays outside: in a file or a variable."""
+    """`[webhooks.<name>]`: a receiver of events. The secret is in a file or a variable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -134,91 +134,94 @@ class WebhookSettings(BaseModel):
         return urlsplit(self.url).netloc
 
     def read_key(self) -> bytes:
-        """Raises ConfigurationError, which never tells the secret."""
+        """Raises ConfigurationError, whose text never contains the secret."""
         if self.secret_env is not None:
             source, secret = f"variable {self.secret_env}", os.environ.get(self.secret_env)
             if secret is None:
-                raise ConfigurationError(f"{source}, which is to hold a webhook's secret, is not set")
+                raise ConfigurationError(f"{source}, which should contain a webhook's secret, is not set")
         else:
             assert self.secret_file is not None
             source = f"file {self.secret_file}"
             try:
                 secret = self.secret_file.expanduser().read_text().strip()
             except (OSError, UnicodeDecodeError) as error:
-                raise ConfigurationError(f"{source}, which is to hold a webhook's secret: {error}") from None
+                raise ConfigurationError(
+                    f"{source}, which should contain a webhook's secret, cannot be read: {error}"
+                ) from None
         try:
             return parse_key(secret)
         except ValueError as error:
-            raise ConfigurationError(f"{source} holds no good secret of a webhook: {error}") from None
+            raise ConfigurationError(f"{source} does not contain a valid webhook secret: {error}") from None
 
 
 Grants = dict[Annotated[str, Field(pattern=r"^(?:\*|[a-z0-9-]{1,63})$")], Role]
 
 
 class ProxySettings(BaseModel):
-    """`[proxy]`: a proxy that signs people in and says in a header who they are. docs/security.md explains each."""
+    """`[proxy]`: a proxy that signs users in and names them in a header. docs/security.md explains each field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     header: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,62}$")]
-    peers: Annotated[tuple[IPvAnyNetwork, ...], Field(min_length=1)]  # from where alone the header is believed
-    grants: Grants = {}  # of everybody who was signed in
-    users: dict[str, Grants] = {}  # besides, by name
+    peers: Annotated[
+        tuple[IPvAnyNetwork, ...], Field(min_length=1)
+    ]  # addresses of the proxy; the header of any other peer is ignored
+    grants: Grants = {}  # of every user
+    users: dict[str, Grants] = {}  # more grants, by user
 
 
 CollectorUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Rate = Annotated[float, Field(gt=0)]
+Token = Annotated[SecretStr, Field(min_length=16, max_length=500)]
 WebhookName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")]
 
 
 class Settings(BaseSettings):
-    """Prefix of the environment variables: ORCHESTRATOR_. Times in seconds."""
+    """Environment variables have the prefix ORCHESTRATOR_. Times are in seconds."""
 
     model_config = SettingsConfigDict(env_prefix=_OURS, frozen=True, extra="forbid")
 
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8700  # 0: any free one, written to <root>/service.json
+    port: Annotated[int, Field(ge=0, le=65535)] = 8700  # 0: any free port; see <root>/service.json
     root: Path = Field(default_factory=_default_root)  # the run directory
     database_url: str | None = None  # default: SQLite in the root
-    url: str | None = None  # for clients: where the service is
-    profile: str | None = None  # for clients: one that `orchestrator login` made; it wins over the address
-    advertise_url: str | None = None  # how agents reach the service; without it they report through the run directory
+    url: str | None = None  # for clients: the address of the service
+    profile: str | None = None  # for clients: a profile of `orchestrator login`; it wins over `url`
+    advertise_url: str | None = None  # where agents reach the service; default: they report by the run directory
     local_slots: Annotated[int, Field(ge=1, le=100_000)] = Field(default_factory=lambda: max(2, os.cpu_count() or 2))
-    rendezvous_ports: tuple[int, int] = (20000, 29999)  # both included; keep it outside the ephemeral range
+    rendezvous_ports: tuple[int, int] = (20000, 29999)  # inclusive; keep it outside the ephemeral range
     poll_s: Annotated[float, Field(gt=0, le=60)] = 0.5  # between two passes of the supervisor
-    stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10  # from asking an attempt to end to forcing it
-    log_level: Literal["debug", "info", "warning", "error"] = (
-        "info"  # of the service's own log; debug has every request
-    )
-    otlp_url: CollectorUrl | None = None  # where traces of jobs go, by OTLP over HTTP; without /v1/traces
+    stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10  # from the request to end an attempt until it is killed
+    log_level: LogLevel = "info"  # of the service's own log; debug includes every request
+    otlp_url: CollectorUrl | None = None  # for traces of jobs, by OTLP over HTTP; without /v1/traces
     log_limit_mb: Annotated[float, Field(gt=0)] = 64  # of one worker's log
-    lease_s: Annotated[float, Field(ge=1, le=3600)] = 10  # a service silent for so long loses its clusters to another
+    lease_s: Annotated[float, Field(ge=1, le=3600)] = 10  # without renewal for so long, another service takes over
     node_cooldown_s: Annotated[float, Field(ge=0)] = 3600  # how long new attempts avoid a node after its first failure
-    max_jobs: Annotated[int, Field(ge=1)] | None = None  # running at one time on the cluster
+    max_jobs: Annotated[int, Field(ge=1)] | None = None  # running on a cluster at one time
     projects: dict[str, ProjectSettings] = {}  # quotas, by project
     prices: PriceSettings | None = None
     retention: RetentionSettings = RetentionSettings()
     webhooks: dict[WebhookName, WebhookSettings] = {}
-    clusters: dict[ClusterName, ClusterSettings] = {}  # none: this machine, as `local`
-    failure_patterns: tuple[PatternSettings, ...] = ()  # consulted before the built-in table
-    token: Annotated[SecretStr, Field(min_length=16, max_length=500)] | None = None  # the first admin's; and a client's
-    tls_cert: Path | None = None  # PEM: the certificate and those up to its root; with `tls_key` the service speaks TLS
+    clusters: dict[ClusterName, ClusterSettings] = {}  # default: this machine, as `local`
+    failure_patterns: tuple[PatternSettings, ...] = ()  # tried before the built-in table
+    token: Token | None = None  # of the first admin; for clients: the token that they send
+    tls_cert: Path | None = None  # PEM: the certificate chain; with `tls_key`, the service uses TLS
     tls_key: Path | None = None
     require_token: bool = False  # on loopback too
-    requests_per_s: Annotated[float, Field(gt=0)] | None = (
-        None  # of one caller, ten seconds' worth at once; default: 100, and 2000 where nobody needs a token
-    )
-    streams_per_caller: Annotated[int, Field(ge=1)] = 256  # logs that are followed and streams of events, at one time
-    allowed_hosts: tuple[str, ...] = ()  # names that the service may be called by, without a port
+    requests_per_s: Rate | None = None  # of one caller; default: 100, or 2000 without tokens; bursts: ten times that
+    streams_per_caller: Annotated[int, Field(ge=1)] = 256  # followed logs and event streams at one time
+    allowed_hosts: tuple[str, ...] = ()  # host names of the service, without a port
     proxy: ProxySettings | None = None
-    secret_keys: SecretStr | None = None  # what seals secrets, between commas: the first seals, all of them open
-    secret_key_file: Path | None = None  # the same, one in a line; default: made in the root
-    workdirs: tuple[Path, ...] | None = None  # folders that `run.workdir` may be copied from; default: see security.md
-    private_storage_hosts: tuple[str, ...] = ()  # on private addresses, that a job's URLs may name
+    secret_keys: SecretStr | None = None  # encrypt secrets, separated by commas; the first encrypts, all decrypt
+    secret_key_file: Path | None = None  # a file with one key in each line; default: created in the root
+    workdirs: tuple[Path, ...] | None = None  # folders from which `run.workdir` may be copied; default: see security.md
+    private_storage_hosts: tuple[str, ...] = ()  # private hosts that a job's URLs may name
 
     @field_validator("token", mode="before")
     @classmethod
     def _token_without_line_break(cls, value: object) -> object:
-        """A file whose lines end in CR LF leaves a CR behind, which no header can carry."""
+        """A file with CR LF line ends leaves a CR, which a header cannot contain."""
         return value.strip() if isinstance(value, str) else value
 
     @property
@@ -238,7 +241,7 @@ class Settings(BaseSettings):
 
 
 def use_profile(name: str) -> None:
-    """What the command line says wins over the environment."""
+    """Set the profile, which wins over the environment."""
     os.environ[f"{_OURS}PROFILE"] = name
 
 
@@ -251,7 +254,7 @@ def load_settings(config: Path | None = None) -> Settings:
     try:
         return Settings()
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{config_file()} is no TOML: {error}") from error
+        raise ConfigurationError(f"{config_file()} is not valid TOML: {error}") from error
     except SettingsError as error:
         named = _FIELD.search(str(error))
         name = "" if named is None else f" ORCHESTRATOR_{named[1].upper()}"
@@ -261,7 +264,7 @@ def load_settings(config: Path | None = None) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = "_".join(str(part) for part in first["loc"]).upper()
-        if first["loc"][:1] in _CONFIDENTIAL:  # what was found may be a secret
+        if first["loc"][:1] in _CONFIDENTIAL:  # the value may be a secret
             raise ConfigurationError(f"setting ORCHESTRATOR_{name}: {first['msg']}") from None
         raise ConfigurationError(f"setting ORCHESTRATOR_{name}: {first['msg']}, found {first['input']!r}") from error
 

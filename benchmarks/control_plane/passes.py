@@ -30,7 +30,7 @@ from orchestrator.store.lease_store import SqlLeaseStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Observer
-from orchestrator.supervisor.reconcile import Reconciler, Terms
+from orchestrator.supervisor.reconcile import PassSettings, Reconciler
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, ProcessIdentity, render_agent_record
 from trainer.contract.clock import render_time
@@ -100,7 +100,7 @@ def build_reconciler(database: Database, root: Path, backend: Backend) -> Reconc
     )  # fmt: skip
     observer = Observer(CLUSTER, store, backend, intake, clock)
     actor = Actor(store, backend, LocalRunDirectories(root), site, ports=ports, require_lease=lambda: None)
-    return Reconciler(store, observer, actor, clock, Terms(limits=Limits(), stop_timeout_s=15))
+    return Reconciler(store, observer, actor, clock, PassSettings(limits=Limits(), stop_timeout_s=15))
 
 
 def time_calls(act: Callable[[], object], count: int, *, before: Callable[[], object] = lambda: None) -> Figures:

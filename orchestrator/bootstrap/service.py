@@ -48,7 +48,7 @@ from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.loop import SupervisorLoop
 from orchestrator.supervisor.metered import MeteredBackend
 from orchestrator.supervisor.observe import Observer
-from orchestrator.supervisor.reconcile import Reconciler, Terms
+from orchestrator.supervisor.reconcile import PassSettings, Reconciler
 from orchestrator.supervisor.repeats import Repeats
 from orchestrator.supervisor.sweep import Sweeper
 from orchestrator.telemetry.metrics import Metrics
@@ -164,7 +164,7 @@ def _supervision(
     cluster, backend = place.cluster, MeteredBackend(place.cluster.backend, metrics, place.cluster.name)
     journals, reader = SqlJournalStore(database), JobReader(database)
     folders, removable = rundir.LocalRunDirectories(cluster.job_root), JobFolders(cluster.job_root)
-    terms = Terms(
+    pass_settings = PassSettings(
         limits=replace(limits, gpus_per_node=cluster.gpus, max_jobs=cluster.max_jobs),
         stop_timeout_s=place.stop_timeout_s + _AGENT_GRACE_S,
         submit_timeout_s=place.submit_timeout_s,
@@ -191,7 +191,7 @@ def _supervision(
             store, backend, folders, place.site, ports=cluster.ports, require_lease=require_lease, secrets=vault
         )
         sweeper = Sweeper(cluster.name, DeletionStore(database), removable, require_lease=require_lease)
-        return Reconciler(store, observer, actor, clock, terms, sweep=sweeper.sweep, repeats=repeats)
+        return Reconciler(store, observer, actor, clock, pass_settings, sweep=sweeper.sweep, repeats=repeats)
 
     return supervise
 

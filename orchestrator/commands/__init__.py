@@ -1,1 +1,1 @@
-"""What is asked of the service, and every check before it is accepted. Writes what is desired, never a status."""
+"""Requests to the service, and the checks before they are accepted. Writes what is desired, never a status."""

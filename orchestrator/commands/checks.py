@@ -1,4 +1,4 @@
-"""Whether a spec is accepted: what it names has to be there, for the one who asks. Changes nothing."""
+"""Check that a spec can be accepted, and that everything it names exists for the caller. Changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _no_secrets(_: str) -> Collection[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """`secrets`: their names by project. `caller`: in whose name; what he may not see is not there."""
+    """`secrets` returns the names of a project's secrets. What `caller` may not see counts as missing."""
 
     jobs: JobStore
     clusters: Mapping[str, Cluster]
@@ -36,15 +36,16 @@ class Checks:
     caller: Principal = LOCAL
 
     def acting(self, caller: Principal) -> Checks:
-        """The same in a caller's name."""
+        """The same checks for another caller."""
         return replace(self, caller=caller)
 
     def accept(
         self, spec: JobSpec, job_id: str | None = None, *, prefix: str = "", known: JobSpec | None = None
     ) -> JobSpec:
-        """The spec as it is stored. Raises InvalidSpec, whose pointers begin with `prefix`.
+        """Return the spec as it is stored. Raises InvalidSpec, whose pointers start with `prefix`.
 
-        What the accepted spec, `known`, names already is kept: a webhook may be gone since, a job not be this caller's.
+        What the already accepted spec `known` names is not checked again: a webhook may be gone by now, or a job be
+        hidden from this caller.
         """
         try:
             stored = make_absolute(spec)
@@ -75,7 +76,7 @@ class Checks:
             return None if deletion is None else deletion.project
 
     def _check_dependencies(self, spec: JobSpec, job_id: str | None, known: Collection[str]) -> None:
-        """What is waited for has to exist for the caller, and not to wait for the job itself, however indirectly."""
+        """Each job in `after` must exist for the caller and must not wait for this job, directly or indirectly."""
         problems = []
         for index, name in enumerate(spec.after):
             try:
@@ -90,7 +91,7 @@ class Checks:
             raise InvalidSpec(problems)
 
     def _waits_for(self, job: Job, other: str | None) -> bool:
-        """Whether one job is the other or waits for it; for a new one (None) nobody waits yet."""
+        """Whether `job` is `other` or waits for it. No job waits for a new one (None)."""
         ahead, seen = [job], {job.id}
         while ahead and other is not None:
             each = ahead.pop()

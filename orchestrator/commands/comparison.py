@@ -1,4 +1,4 @@
-"""What a changed spec would change of a job: of its spec, of what is submitted; and what would be done again."""
+"""Compare a changed spec with a job: its spec, what is submitted, and the steps that would be repeated."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _CONTEXT_LINES = 2
 
 
 def compare(spec: JobSpec, standing: JobStanding, cluster: Cluster) -> AgainstView:
-    """Against the job's newest attempt, or what its first would be. Nothing is stored, reserved or started."""
+    """Compare with the job's newest attempt, or with its first if it has none. Nothing is stored or started."""
     job, attempt = standing.job, standing.attempt
     changed = replace(job, spec=spec)
-    # The same number and port on both sides: what differs by them alone is no change of the spec's.
+    # Both sides get the same number and port, so that only the spec makes a difference.
     before = render_launch(job, attempt or draft_attempt(job, cluster), cluster)
     after = render_launch(changed, draft_attempt(changed, cluster, like=attempt), cluster)
     redo = _steps_behind(standing)
@@ -40,7 +40,7 @@ def compare(spec: JobSpec, standing: JobStanding, cluster: Cluster) -> AgainstVi
 
 
 def _steps_behind(standing: JobStanding) -> int | None:
-    """Steps that training is ahead of its newest snapshot; all of them where it has none."""
+    """The steps since the newest snapshot; all steps if there is none."""
     step = standing.training.step
     if step is None:
         return None
@@ -63,6 +63,6 @@ def _environment(env: dict[str, str]) -> Iterator[str]:
 
 
 def _differ(before: list[str], after: list[str]) -> list[str]:
-    """As `diff -u` has it, without its header."""
+    """The lines of `diff -u` without its header."""
     found = difflib.unified_diff(before, after, lineterm="", n=_CONTEXT_LINES)
     return [line for line in found if not line.startswith(("---", "+++"))]

@@ -1,4 +1,4 @@
-"""Deleting the records of jobs that have ended. Their files go later, by the supervisor of their cluster."""
+"""Delete the records of ended jobs. The supervisor of their cluster removes their files later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 class Deletions:
-    """`wake` tells the supervisors that there is something to do; it must not block."""
+    """`wake` starts a pass of the supervisors soon. It must not block."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Deletions:
         self._wake = wake
 
     def delete(self, job_id: str, *, files: bool, by: Principal) -> Deletion:
-        """Delete a job's record, and with `files` let its folder and its snapshots go. Raises NotFound, Conflict.
+        """Delete a job's record, and with `files` also its folder and snapshots. Raises NotFound, Conflict.
 
-        Said again, it is answered with what was done: also where the files were to be kept then and not now.
+        Idempotent: for a deleted job it returns what the first call did, even if `files` differs.
         """
         while True:
             try:
@@ -66,7 +66,7 @@ class Deletions:
                 return deletion
 
     def folders(self, deletion: Deletion) -> list[str]:
-        """Where its files are: its folder, where its cluster is still configured, and that of its snapshots."""
+        """The folders with its files: its own, if its cluster is still configured, and that of its snapshots."""
         cluster, elsewhere = self._clusters.get(deletion.cluster), deletion.snapshot_dir
         own = [] if cluster is None else [str(cluster.job_dir(deletion.job_id))]
         return own if elsewhere is None else [*own, join(elsewhere, deletion.job_id)]

@@ -1,4 +1,4 @@
-"""Attempts that nobody starts: what a dry run renders, and what a submission is tried on. They have no time."""
+"""Jobs and attempts that are never started, to render a dry run or to check a submission."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def draft_job(spec: JobSpec) -> Job:
 
 
 def draft_attempt(job: Job, cluster: Cluster, *, like: Attempt | None = None) -> Attempt:
-    """The job's first, or another one like this."""
+    """The job's first attempt, or one with the number, port and nodes of `like`."""
     topology = job.spec.topology
     return Attempt(
         key=AttemptKey(job.id, 1 if like is None else like.key.number),

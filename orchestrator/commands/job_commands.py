@@ -1,6 +1,6 @@
-"""Write side: submissions and requests. Records what is desired and an event; never touches a status.
+"""Submissions and requests. Writes what is desired and an event, never a status.
 
-Every command is idempotent: the same request again changes nothing and gets the same answer.
+Every command is idempotent: a repeated request changes nothing and gets the same answer.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, StacksReq
 from trainer.contract.location import is_url
 from trainer.contract.manifest import parse_snapshot_name
 
-_FIXED = ("name", "project", "cluster")  # what a retry cannot change: the job is filed and placed by it
+_FIXED = ("name", "project", "cluster")  # fields that a retry cannot change
 
 
 class Commands:
-    """`wake` tells the supervisor that there is something new; it must not block. Without `history` nothing is known of
-    the nodes of a running job, nor of snapshots out of the service's sight."""
+    """`wake` starts a pass of the supervisor soon. It must not block.
+
+    Without `history`, the nodes of a running job are not known, nor snapshots that the service cannot read.
+    """
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Commands:
         self._wake = wake
 
     def acting(self, caller: Principal) -> Commands:
-        """The same in a caller's name: events tell of him, and what he may not see is not there."""
+        """The same commands for a caller: events name the caller, and what the caller may not see counts as missing."""
         theirs = copy.copy(self)
         theirs._checks = self._checks.acting(caller)
         return theirs
@@ -75,7 +77,7 @@ class Commands:
         """Store a job; False when the caller stored it before with this key. Raises InvalidSpec, Conflict."""
         caller = self._checks.caller.name
         if idempotency_key is not None:
-            # Before the checks: what was there at the first call may be gone by now, and the answer is the same.
+            # Before the checks: what the spec names may be gone since the first call, but the answer must be the same.
             repeated = self._jobs.repeated(spec.project, caller, idempotency_key, digest(spec))
             if repeated is not None:
                 return repeated, False
@@ -98,8 +100,8 @@ class Commands:
         return answer, answer.id == job.id
 
     def list_warnings(self, spec: JobSpec) -> list[str]:
-        """A sentence for each field of an accepted spec that has no effect, or leaves the job too little time."""
-        cluster = self._checks.clusters.get(spec.cluster)  # may be gone when a submission is repeated
+        """One sentence for each field of an accepted spec that has no effect or leaves too little time."""
+        cluster = self._checks.clusters.get(spec.cluster)  # None if it was removed before a repeated submission
         if cluster is None:
             return []
         return [
@@ -108,11 +110,11 @@ class Commands:
         ]
 
     def cancel(self, job_id: str) -> Job:
-        """Request the job's end. Raises NotFound, and Conflict for a job that ended otherwise."""
+        """Request the job's end. Raises NotFound, and Conflict if the job has ended in another way."""
         return self._request(job_id, request_cancel)
 
     def suspend(self, job_id: str) -> Job:
-        """Request that the job lets go of its place, at a snapshot, until it is resumed. Raises NotFound, Conflict."""
+        """Request that the job takes a snapshot and frees its slots until it is resumed. Raises NotFound, Conflict."""
         return self._request(job_id, request_suspend)
 
     def resume(self, job_id: str) -> Job:
@@ -122,13 +124,13 @@ class Commands:
     def snapshot(self, job_id: str) -> Job:
         """Request one more snapshot of the running attempt. Raises NotFound, Conflict.
 
-        Two calls before the agents have heard of the first are one request.
+        A second call before the agents have received the first changes nothing.
         """
         passed_on = self._passed_on(job_id)
         return self._request(job_id, lambda job: request_snapshot(job, passed_on))
 
     def stacks(self, job_id: str, request: StacksRequest) -> Job:
-        """Ask to see where the ranks of the running attempt stand. Raises NotFound, Conflict, InvalidSpec."""
+        """Request the stacks of the running attempt. Raises NotFound, Conflict, InvalidSpec."""
         target = find_target(self._reader, self._history, job_id)
         return self._request(job_id, lambda job: request_stacks(job, target, request.rank))
 
@@ -153,7 +155,7 @@ class Commands:
         return self._request(job_id, scaled)
 
     def retry(self, job_id: str, request: RetryRequest) -> Job:
-        """Request one more attempt, of a running or ended job. Raises NotFound, Conflict, InvalidSpec."""
+        """Request another attempt of a running or ended job. Raises NotFound, Conflict, InvalidSpec."""
 
         def retried(job: Job) -> JobRequest | None:
             if job.desired.cancelled and not job.state.terminal:
@@ -182,7 +184,7 @@ class Commands:
         return self._request(job_id, retried)
 
     def _request(self, job_id: str, decide: Callable[[Job], JobRequest | None]) -> Job:
-        """Read, decide, and write where no other request came in between; else again. None: it is requested already."""
+        """Read the job, decide, and write, again if another request came in between. No request: nothing to write."""
         while True:
             job = self._jobs.get(job_id)
             request = decide(job)
@@ -203,12 +205,12 @@ class Commands:
                 return replace(job, desired=desired, spec=changed or job.spec)
 
     def _passed_on(self, job_id: str) -> int | None:
-        """How many snapshots the agents of the live attempt were asked for; None when nothing runs."""
+        """The snapshot_number that the agents of the running attempt have been sent; None if no attempt is running."""
         attempt = self._reader.standing(job_id).attempt
         return None if attempt is None or attempt.state is not AttemptState.RUNNING else attempt.snapshots_told
 
     def _scaled(self, spec: JobSpec, nodes: str) -> JobSpec:
-        """The spec with another number of nodes. Raises InvalidSpec that points at the request's one field."""
+        """The spec with another number of nodes. Raises InvalidSpec that points at the field of the request."""
         document = spec.model_dump(mode="json", by_alias=True)
         try:
             scaled = parse_spec(merge_patch(document, {"topology": {"nodes": nodes}}))
@@ -227,13 +229,13 @@ class Commands:
         if name is None:
             return
         if parse_snapshot_name(name) is None:
-            message = f"is {name!r}, must be a snapshot's name as 'step-00000120-a1-g1'"
+            message = f"is {name!r}, must be a snapshot's name such as 'step-00000120-a1-g1'"
             raise InvalidSpec([FieldProblem("/restore_from", message)])
         if not self._has_snapshot(job, name):
             raise InvalidSpec([FieldProblem("/restore_from", f"job {job.id} has no committed snapshot {name}")])
 
     def _has_snapshot(self, job: Job, name: str) -> bool:
-        """By the files, where the service sees them; else by what the job's journals told."""
+        """Look at the files if the service can read them, else at the stored journals."""
         cluster = find_cluster(job.spec, self._checks.clusters)
         if cluster.shares_files and not is_url(job.spec.snapshot.dir or ""):
             return cluster.has_snapshot(job, name)
@@ -241,7 +243,7 @@ class Commands:
 
 
 def digest(spec: JobSpec) -> str:
-    """What makes two submissions the same one: SHA-256 of the canonical spec."""
+    """The SHA-256 of the canonical spec. Submissions with the same digest are the same."""
     document = spec.model_dump(mode="json", by_alias=True)
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -261,7 +263,7 @@ def parse_spec_patch(document: Mapping[str, object], patch: Mapping[str, object]
 def _require_same_retry(job: Job, request: RetryRequest, spec: JobSpec) -> None:
     if request.restore_from == job.desired.restore_from and spec == job.spec:
         return
-    raise Conflict(f"job {job.id} has a retry with other terms that has not begun yet; wait for it or cancel it")
+    raise Conflict(f"job {job.id} has a different retry that has not started yet; wait for it or cancel it")
 
 
 def _retry_sentence(request: RetryRequest) -> str:

@@ -1,4 +1,4 @@
-"""Clearing the record of a node that is healthy again."""
+"""Clear the record of a node that is healthy again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 
 class NodeRecords:
-    """`wake` tells the supervisors that jobs may use another node; it must not block."""
+    """`wake` starts a pass of the supervisors soon. It must not block."""
 
     def __init__(
         self, store: NodeStore, reader: ClusterReader, clock: Clock, wake: Callable[[], None], *, cooldown_s: float
@@ -29,7 +29,7 @@ class NodeRecords:
         self._cooldown_s = cooldown_s
 
     def clear(self, cluster: str, node: str, *, by: Principal) -> None:
-        """From now on jobs may use the node again. Idempotent. Raises NotFound for a node without a record."""
+        """Let jobs use the node again. Idempotent. Raises NotFound for a node without a record."""
         now = self._clock.now()
         reports = self._reader.node_failures(since=record_begins(now, cooldown_s=self._cooldown_s))
         if not any((report.cluster, report.node) == (cluster, node) for report in reports):

@@ -1,4 +1,4 @@
-"""What would be launched, or was: plans of specs and of jobs. Stores, reserves and starts nothing."""
+"""Plans: what would be launched for a spec, or was for a job. Stores, reserves and starts nothing."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from trainer.contract.advice import Rung
 
 
 class Plans:
-    """A plan is refused where the submission would be."""
+    """A plan is refused if the submission would be."""
 
     def __init__(self, reader: JobLookup, checks: Checks) -> None:
         self._reader = reader
         self._checks = checks
 
     def acting(self, caller: Principal) -> Plans:
-        """The same in a caller's name: what he may not see is not there."""
+        """The same plans for a caller: what the caller may not see counts as missing."""
         return Plans(self._reader, self._checks.acting(caller))
 
     def plan(self, spec: JobSpec, *, against: str | None = None) -> PlanView:
-        """What a submission would start, and would change of the job `against`. Raises InvalidSpec, NotFound."""
+        """What a submission would start, compared with the job `against`. Raises InvalidSpec, NotFound."""
         stored = self._checks.accept(spec)
         cluster = find_cluster(stored, self._checks.clusters)
         plan = render_plan(stored, cluster)
@@ -36,18 +36,18 @@ class Plans:
         standing = self._reader.standing(against)
         if standing.job.spec.cluster != stored.cluster:
             where = (
-                f"is {stored.cluster!r}, and {against} is on {standing.job.spec.cluster!r}: a job stays on its cluster"
+                f"is {stored.cluster!r}, but {against} is on {standing.job.spec.cluster!r}: a job stays on its cluster"
             )
             raise InvalidSpec([FieldProblem("/cluster", where)])
         return plan.model_copy(update={"against": compare(stored, standing, cluster)})
 
     def compare_memory(self, spec: JobSpec) -> list[tuple[Rung, MemoryView]]:
-        """What the job would take of each device on each rung of the ladder of strategies. Raises InvalidSpec."""
+        """The memory that the job would need of each device with each strategy. Raises InvalidSpec."""
         cluster = find_cluster(spec, self._checks.clusters)
         return compare_rungs(spec, gpus_per_node=cluster.gpus, gpu_type=cluster.gpu_type)
 
     def launch(self, job_id: str) -> PlanView:
-        """What was submitted for the job's newest attempt, or would be for its first. Raises NotFound, InvalidSpec."""
+        """What was submitted for the newest attempt, or would be for the first. Raises NotFound, InvalidSpec."""
         standing = self._reader.standing(job_id)
         cluster = find_cluster(standing.job.spec, self._checks.clusters)
         if standing.attempt is None:

@@ -1,4 +1,4 @@
-"""The dry run: the first attempt of a job that was not submitted, as commands, native request and torchx AppDef."""
+"""Render an attempt without starting it: commands, native request and torchx AppDef."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.domain.specs.time_limit import list_limit_warnings
 from orchestrator.wire.plans import MemoryView, PlanView, ReplicaPlanView, RungView
 from trainer.contract import env
 
-MOST_REPLICAS = 32  # that are shown one by one
+MOST_REPLICAS = 32  # that are shown
 _MASKED = frozenset({env.REPORT_TOKEN, env.CLAIM})
 
 
@@ -32,7 +32,7 @@ def render_plan(spec: JobSpec, cluster: Cluster) -> PlanView:
 
 
 def render_launch(job: Job, attempt: Attempt, cluster: Cluster) -> PlanView:
-    """What is or would be submitted for this attempt of this job."""
+    """What is or would be submitted for this attempt."""
     spec = job.spec
     plan = _masked(cluster.plan(job, attempt), spec.run.secrets)
     objections = () if cluster.check is None else cluster.check(plan)
@@ -74,7 +74,7 @@ def render_appdef(plan: LaunchPlan, spec: JobSpec, *, gpus_per_node: int) -> dic
         args=list(plan.commands[0][1:]),
         env=dict(plan.environments[0]),
         num_replicas=plan.max_nodes,
-        # torchx writes -1 where nothing was asked for (torchx.specs.NULL_RESOURCE).
+        # torchx writes -1 for an unset resource (torchx.specs.NULL_RESOURCE).
         resource=specs.Resource(
             cpu=-1 if spec.resources.cpus is None else max(1, round(spec.resources.cpus)),
             gpu=gpus,
@@ -87,7 +87,7 @@ def render_appdef(plan: LaunchPlan, spec: JobSpec, *, gpus_per_node: int) -> dic
 
 
 def _masked(plan: LaunchPlan, secrets: Sequence[str]) -> LaunchPlan:
-    """With secrets by name: their values are not even looked up."""
+    """The plan with a mask in place of each secret, whose value is not read."""
     hidden = dict.fromkeys(secrets, MASK)
     shown = {name: MASK if name in _MASKED else value for name, value in plan.environments[0].items()}
     return dataclasses.replace(plan, environments=Environments({**hidden, **shown}, len(plan.environments)))
@@ -109,19 +109,19 @@ def _warnings(spec: JobSpec, plan: LaunchPlan, cluster: Cluster, memory: MemoryV
     rows = (
         (
             memory is not None and memory.fits is False,
-            f"the memory will not suffice: {memory.advice if memory else ''}",
+            f"not enough memory: {memory.advice if memory else ''}",
         ),
         (
             config is not None and config.global_batch < workers,
-            f"global_batch is below the {workers} workers: some of them will have nothing to do",
+            f"global_batch is less than the {workers} workers: some workers will have nothing to do",
         ),
         (
             len(plan.commands) > MOST_REPLICAS,
-            f"only the first {MOST_REPLICAS} of {len(plan.commands)} replicas are shown; the others are started alike",
+            f"only the first {MOST_REPLICAS} of {len(plan.commands)} replicas are shown; the others start the same way",
         ),
         (
             config is None,
-            "a program of your own starts from its beginning after a failure, unless it saves and loads snapshots",
+            "your program starts from the beginning after a failure unless it saves and loads snapshots",
         ),
         (
             spec.launcher == "torchrun",

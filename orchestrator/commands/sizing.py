@@ -1,4 +1,4 @@
-"""How much memory the bundled trainer will take of each device, and what to do where that is more than there is."""
+"""How much memory the bundled trainer needs of each device, and what to do if that is too much."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trainer.contract.workload import BYTES_VOCABULARY, TOKENS_VOCABULARY, Workl
 
 
 def size_up(spec: JobSpec, *, gpus_per_node: int, gpu_type: str | None) -> MemoryView | None:
-    """The need of one worker, in the smallest group that the topology allows; None for a model of the user's own.
+    """The memory that one worker needs in the smallest group of the topology; None unless the trainer's model is used.
 
-    `gpu_type` is the cluster's own, for a spec that names none.
+    `gpu_type` is the cluster's, for a spec that names none.
     """
     config = spec.trainer_config()
     if config is None or config.task is not None:
@@ -29,7 +29,7 @@ def size_up(spec: JobSpec, *, gpus_per_node: int, gpu_type: str | None) -> Memor
 
 
 def compare_rungs(spec: JobSpec, *, gpus_per_node: int, gpu_type: str | None) -> list[tuple[Rung, MemoryView]]:
-    """The need of the same job on each rung that its devices admit; none for a model of the user's own."""
+    """The memory of the same job on each rung that its number of devices allows; empty as in `size_up`."""
     config = spec.trainer_config()
     if config is None or config.task is not None:
         return []
@@ -41,7 +41,7 @@ def compare_rungs(spec: JobSpec, *, gpus_per_node: int, gpu_type: str | None) ->
 def _ground(
     spec: JobSpec, config: TrainerConfig, gpus_per_node: int, gpu_type: str | None
 ) -> tuple[Workload, int | None, bool]:
-    """The workload as it is configured, the bytes of its device, and whether that is a CPU."""
+    """The configured workload, the bytes of its device, and whether that is a CPU."""
     workers = workers_per_node(spec, gpus_per_node)
     load = build_workload(
         config,
@@ -70,7 +70,7 @@ def _view(load: Workload, device_bytes: int | None, *, on_cpu: bool) -> MemoryVi
 
 
 def _device_bytes(spec: JobSpec, gpu_type: str | None, workers: int, *, on_cpu: bool) -> int | None:
-    """What one worker has: its device, or without one its part of the node's memory."""
+    """The memory of a worker's device, or on CPUs its share of the node's memory."""
     if on_cpu:
         memory_gb = spec.resources.memory_gb
         return None if memory_gb is None else int(memory_gb * 1e9 / workers)

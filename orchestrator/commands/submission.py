@@ -1,6 +1,6 @@
-"""Checks of a spec against its cluster before it is accepted: what would fail at start is refused now, by field.
+"""Check a spec against its cluster before it is accepted, so that what would fail at the start is refused now.
 
-Reads the file system, and writes to it only to learn whether a snapshot directory can be written.
+Reads the file system. Writes to it only to find out whether a snapshot directory can be written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.domain.specs.unsupported import find_unsupported
 from trainer.contract import layout
 from trainer.contract.location import is_url, why_no_place
 
-_MAX_LOOKED_AT = 10_000  # entries of a data folder, in search of one that is not empty
+_MAX_LOOKED_AT = 10_000  # entries of a data folder, to find one that is not empty
 
 
 def find_cluster(spec: JobSpec, clusters: Mapping[str, Cluster]) -> Cluster:
@@ -34,13 +34,13 @@ def find_cluster(spec: JobSpec, clusters: Mapping[str, Cluster]) -> Cluster:
 
 
 def make_absolute(spec: JobSpec) -> JobSpec:
-    """The spec as it is stored: a relative workdir counts from the service's own working directory."""
+    """The spec as it is stored: a relative workdir is relative to the service's working directory."""
     workdir = str(Path(spec.run.workdir).absolute())
     return spec.model_copy(update={"run": spec.run.model_copy(update={"workdir": workdir})})
 
 
 def check_submission(spec: JobSpec, cluster: Cluster) -> None:
-    """Check all that can be known before the start; `spec` has an absolute workdir. Raises InvalidSpec."""
+    """Check all that can be known before the start. `spec` must have an absolute workdir. Raises InvalidSpec."""
     problems = find_unsupported(spec, cluster.kind)
     for check in (*_CHECKS, *_list_disk_checks(spec, cluster)):
         problems.extend(check(spec, cluster))
@@ -51,7 +51,7 @@ def check_submission(spec: JobSpec, cluster: Cluster) -> None:
 
 
 def _check_request(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
-    """An overlay is judged where it is laid over a Job."""
+    """An overlay is checked by rendering it."""
     if not spec.placement.overlay:
         return
     job = draft_job(spec)
@@ -120,7 +120,7 @@ def _check_time_limit(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]
 
 def _check_image(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
     if spec.run.image is not None and not cluster.images:
-        yield FieldProblem("/run/image", f"cluster {cluster.name} starts no images; remove it")
+        yield FieldProblem("/run/image", f"cluster {cluster.name} does not support images; remove it")
 
 
 def _check_snapshot_dir(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
@@ -128,7 +128,7 @@ def _check_snapshot_dir(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
         return
     target = Path(spec.snapshot.dir)
     if is_url(spec.snapshot.dir) or not target.is_absolute():
-        return  # the answer of a store depends on who asks: the job's first probe finds out
+        return  # access to a store depends on the job's credentials: its first probe finds out
     reason = _why_not_writable(target)
     if reason is not None:
         yield FieldProblem("/snapshot/dir", f"{target} cannot be written: {reason}")
@@ -141,7 +141,7 @@ def _check_snapshot_source(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
     if is_url(spec.snapshot.source) or not source.is_absolute():
         return
     if _look(source / layout.MANIFEST) != "a file":
-        message = f"{source} holds no {layout.MANIFEST}: it is not a committed snapshot"
+        message = f"{source} has no {layout.MANIFEST}: it is not a committed snapshot"
         yield FieldProblem("/snapshot/from", message)
 
 
@@ -168,7 +168,7 @@ _ON_DISK: tuple[_Check, ...] = (_check_workdir, _check_script, _check_data, *_EL
 
 
 def _list_disk_checks(spec: JobSpec, cluster: Cluster) -> tuple[_Check, ...]:
-    """For a refused workdir only the refusal: further checks would tell what is in it."""
+    """If the workdir is refused, check nothing in it: that would reveal its content."""
     if not cluster.shares_files:
         return ()
     return _ON_DISK if _why_no_workdir(spec, cluster) is None else (_check_workdir, *_ELSEWHERE)
@@ -210,7 +210,7 @@ def _size(path: Path) -> int:
 
 
 def _why_not_writable(target: Path) -> str | None:
-    """Try in the nearest folder above that exists; nothing stays behind."""
+    """Try to write in the nearest existing folder above; leaves nothing behind."""
     for folder in (target, *target.parents):
         found = _look(folder)
         if found == "missing":

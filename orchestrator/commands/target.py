@@ -1,4 +1,4 @@
-"""What has to be known of a running job before its ranks are asked for stacks, or struck by a fault."""
+"""Look up what a request for stacks or chaos needs to know of a running job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def find_target(jobs: JobLookup, history: HistoryReader | None, job_id: str) -> 
 
 
 def _lives(history: HistoryReader, job_id: str) -> list[StoredReplica]:
-    """In the order of their incarnations: of each replica the last one counts."""
+    """Every incarnation of every replica, in order: the last one of a replica counts."""
     found: list[StoredReplica] = []
     cursor: str | None = None
     while True:

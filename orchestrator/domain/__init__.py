@@ -1,1 +1,1 @@
-"""Words and policy. Pure: no clock, no I/O, no database, no torch."""
+"""The types and rules of the service. Pure: no clock, no I/O, no database, no torch."""

@@ -1,24 +1,24 @@
 """Every error that this service raises on purpose, as one tree.
 
 OrchestratorError
-├── NotFound            what was named does not exist
-├── Refused             the request cannot be done as it stands; the text says why and what to do
-│   ├── InvalidSpec         fields are wrong: `problems` lists pointer and message
+├── NotFound            the named thing does not exist
+├── Refused             the request cannot be carried out as it is; the text says why and what to do
+│   ├── InvalidSpec         fields are wrong: `problems` lists them
 │   ├── LaunchRefused       the cluster will never start this: a missing folder or program
-│   └── Conflict            it contradicts what is there (another body under one key, a terminal job)
-├── Unauthenticated     who asks is not known: no token, or one that does not hold any more
-├── Forbidden           who asks is known and may not do this; the text says what it takes
+│   └── Conflict            the request contradicts what is stored (another body under one key, an ended job)
+├── Unauthenticated     the caller is not known: no token, or one that is no longer valid
+├── Forbidden           the caller is known and may not do this; the text says what is needed
 │   └── AttemptOver         the token of an attempt that has ended
-├── InvalidTransition   a state was asked to change along no edge of its table: a bug
+├── InvalidTransition   a state change that is no edge of its table: a bug
 ├── Unavailable         something outside does not answer: evidence of nothing
 │   ├── BackendUnavailable
-│   │   ├── BackendBusy     it answers that it takes no more for now: a full queue, a limit; waiting, not failure
-│   │   └── NotPermitted    it answers that the service has no right to this: what was asked for was not done
+│   │   ├── BackendBusy     the cluster takes no more for now (a full queue, a limit): the job waits
+│   │   └── NotPermitted    the cluster denies the service permission: nothing was done
 │   ├── LeaseLost           another process supervises the cluster now
 │   └── StoreUnavailable
 └── ConfigurationError  the service cannot start as configured; the text says what to change
     ├── SchemaMismatch      the database is of another version
-    └── AlreadyRunning      another service holds the SQLite file
+    └── AlreadyRunning      another service uses the SQLite file
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 
 class OrchestratorError(Exception):
-    """Base of the tree. The text is for the person who asked."""
+    """Base of the tree. The text is for the caller."""
 
 
 class NotFound(OrchestratorError):

@@ -1,4 +1,4 @@
-"""Text of jobs and of the service, made safe for a terminal: it cannot move the cursor or reorder itself. Pure.
+"""Make text of jobs safe for a terminal, so that it cannot move the cursor or change its order. Pure.
 
 Hidden characters are control characters (C0 but line ends and tabs, DEL, C1), format characters (bidirectional ones,
 zero-width ones, tags), separators of lines and paragraphs, and lone surrogates, which cannot be encoded.
@@ -25,12 +25,12 @@ def clean(text: str) -> str:
 
 
 def clean_line(text: str) -> str:
-    """The same in one line without tabs, so that a value cannot imitate the next value or column."""
+    """Clean text and put it on one line without tabs, so that a value cannot imitate the next value or column."""
     return clean(text).replace("\n", " ").replace("\t", " ")
 
 
 def dump_json(document: object, *, indent: int | None = None) -> str:
-    """Render JSON with hidden characters escaped and all others as they are. Nothing is lost."""
+    """Render JSON with only hidden characters escaped."""
     return HIDDEN.sub(_escape, json.dumps(document, indent=indent, ensure_ascii=False))
 
 

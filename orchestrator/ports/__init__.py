@@ -1,1 +1,1 @@
-"""The doors between the core and the world. Small Protocols; adapters implement them, bootstrap alone names those."""
+"""Protocols between the core and its adapters. Only bootstrap names the adapters."""

@@ -1,4 +1,4 @@
-"""A cluster as the supervisor sees it, and what its jobs leave on the disk."""
+"""What the supervisor needs of a cluster and of the run directories of its jobs."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from trainer.contract.launch import DesiredDocument
 
 
 class Backend(Protocol):
-    """A cluster. Every method may block for seconds and raises BackendUnavailable when the cluster does not answer."""
+    """A cluster. Each method may block for seconds. Each raises BackendUnavailable if the cluster does not answer."""
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
-        """What would be submitted. Pure."""
+        """Render the request that `submit` would send. Pure."""
 
     def submit(self, plan: LaunchPlan) -> str:
-        """Start the attempt; return the cluster's handle. Of two starts of one attempt the second exits by itself."""
+        """Submit the attempt and return the cluster's handle. A second start of an attempt exits by itself."""
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
-        """Look at all the attempts, each with its number of replicas, in one go. One that the backend cannot judge is
-        UNKNOWN, never left out."""
+        """Observe all the attempts at once; `launched` has their numbers of replicas. An attempt that the backend
+        cannot judge is UNKNOWN, never left out."""
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
-        """Ask the attempt to end, or with `force` end it and all that it left. Idempotent; an ended one is no error."""
+        """Ask the attempt to end; with `force`, kill it and its leftovers. Idempotent: an ended attempt is no error."""
 
     def slots(self) -> int | None:
-        """How many workers fit on the cluster altogether; None where the cluster itself queues."""
+        """How many workers fit on the whole cluster; None if the cluster has a queue of its own."""
 
 
 @runtime_checkable
 class StrictBackend(Protocol):
-    """A cluster that never starts a waiting attempt on an avoided node. On other clusters that is a preference."""
+    """A cluster that never starts a waiting attempt on an avoided node. Other clusters only prefer other nodes."""
 
     def avoid_only(self, plan: LaunchPlan) -> None:
-        """Let the attempt, while it waits in the cluster's queue, avoid the plan's excluded nodes and no others.
-        Idempotent; an attempt that no longer waits is no error."""
+        """Change the nodes that an attempt in the cluster's queue avoids to the plan's excluded nodes. Idempotent: an
+        attempt that no longer waits is no error."""
 
 
 class RunDirectories(Protocol):
-    """The run directories of a cluster's jobs, as the supervisor writes them. Each raises OSError; each is idempotent,
-    so that the next pass repeats what failed."""
+    """The run directories of a cluster's jobs, as the supervisor writes them. Each method raises OSError and is
+    idempotent, so the next pass can repeat it."""
 
     def fence(self, job_id: str, attempt: int) -> None:
-        """From now on nothing that an attempt before this one commits counts."""
+        """Let no earlier attempt commit a snapshot any more."""
 
     def write_desired(self, job_id: str, attempt: int, desired: DesiredDocument) -> None:
-        """Tell the attempt's agents what is requested of it."""
+        """Write the desired state, which the attempt's agents read."""
 
     def withdraw(self, job_id: str, attempt: int) -> bool:
-        """Let no agent begin the attempt any more, also one of a submission that is still to come. False where one has
-        begun it."""
+        """Let no agent claim the attempt any more, not even one of a submission that is still under way. False if an
+        agent has claimed it."""
 
 
 class Journals(Protocol):
-    """What agents leave behind, read for the supervisor."""
+    """The journals and exit records of agents, read for the supervisor."""
 
     def collect(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, str]:
-        """Store what the attempts, each with its number of replicas, told since the last call; of those that cannot be
-        read, says why. Raises StoreUnavailable."""
+        """Store what the attempts wrote since the last call; `launched` has their numbers of replicas. Returns why, for
+        each attempt that cannot be read. Raises StoreUnavailable."""

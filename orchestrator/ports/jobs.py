@@ -1,4 +1,4 @@
-"""Jobs, for those who submit them and for those who look at them."""
+"""The store as commands and intake see it: jobs and requests."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from orchestrator.domain.specs.spec import JobSpec
 
 
 class JobStore(Protocol):
-    """The store as the API's write side sees it: jobs and requests."""
+    """The write side: adds jobs and records requests."""
 
     def add(self, job: Job, *, idempotency_key: str | None, digest: str, event: Event) -> Job:
-        """Insert a job. A key belongs to the job's project and owner: two owners, or two projects, may use one key for
-        two jobs, and a job without an owner repeats none. The same key with the same digest returns the job of the
-        first call, unchanged; with another digest raises Conflict. Safe against concurrent calls with one key."""
+        """Insert a job and its event. The same key with the same digest returns the job of the first call, unchanged;
+        with another digest, raises Conflict. A key counts within one project and owner, and not for a job without an
+        owner. Safe for concurrent calls with one key."""
 
     def repeated(self, project: str, owner: str, idempotency_key: str, digest: str) -> Job | None:
-        """The job that this owner's key stored before, if it did. Raises Conflict where the digest was another."""
+        """The job that was stored with this key, if any. Raises Conflict if its digest differs."""
 
     def get(self, job_id: str) -> Job:
         """Raises NotFound."""
 
     def record_request(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> bool:
-        """Write what is desired (and a patched spec) without touching status, where no other request came in between:
-        `desired.number` is one above the stored one. False where it is not: nothing is written. Raises NotFound."""
+        """Write what is desired, and a changed spec, but no status. Returns False and writes nothing if another request
+        came in between: `desired.number` must be one above the stored number. Raises NotFound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStanding:
-    """A job as readers see it, with what its newest attempt's journals told."""
+    """A job as readers see it, with the training summary of its newest attempt."""
 
     job: Job
     attempt: Attempt | None
@@ -48,24 +48,24 @@ class JobStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
-    """What is requested of a job, and of which attempt."""
+    """The requests of a job, and its newest attempt."""
 
     desired: Desired
     newest: int | None  # the number of the newest attempt
-    stopping: bool  # whether that one was asked to end
+    stopping: bool  # whether that attempt was asked to end
 
 
 class JobLookup(Protocol):
-    """What commands and intake ask about single jobs. Raises StoreUnavailable."""
+    """The read side of commands and intake. Raises StoreUnavailable."""
 
     def standing(self, job_id: str) -> JobStanding:
         """Raises NotFound."""
 
     def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
-        """What is requested of these jobs; one that does not exist is left out."""
+        """The requests of these jobs. A job that does not exist is left out."""
 
     def sources(self) -> Mapping[str, str]:
-        """Of each job that is not at rest and goes on from another one's snapshot, where that is (`snapshot.from`)."""
+        """`snapshot.from` of each job that is not at rest and has it, by job id."""
 
     def awaiting(self, job_id: str) -> str | None:
         """The first job, by name, that is not at rest and names this one in `after`."""

@@ -1,4 +1,4 @@
-"""What agents tell, on its way into the store."""
+"""New lines of journals on their way into the store."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from trainer.contract.progress import Progress
 class JournalBatch:
     """New lines of one replica's journals. Offsets are bytes.
 
-    A part that begins before what the store has is cut; one that begins beyond it is left out, since the lines between
-    are still to come by another road. A journal that was seen `cut` is counted from its beginning again. What an agent
-    `reported` itself, with lines or without, shows that it reaches us.
+    If the batch overlaps with what is stored, the store takes only the rest. If it starts beyond that, the store skips
+    it, because the lines between will arrive another way. A journal that was `cut` is counted from its start again.
+    A batch that an agent `reported`, even without lines, shows that the agent reaches the service.
     """
 
     key: AttemptKey
     replica: int
     incarnation: int
-    progress: Sequence[tuple[int, Progress]]  # (offset behind the line, line)
+    progress: Sequence[tuple[int, Progress]]  # (offset of the line's end, line)
     progress_to: int
     events: Sequence[tuple[int, JournalEvent]]
     events_to: int
@@ -35,7 +35,7 @@ class JournalBatch:
     events_cut: bool = False
     reported: bool = False
     is_part: bool = False  # more lines follow in the journals
-    has_broken_exit: bool = False  # there is an exit record that cannot be parsed
+    has_broken_exit: bool = False  # the exit record cannot be parsed
 
     @property
     def has_news(self) -> bool:
@@ -61,9 +61,9 @@ class JournalStore(Protocol):
     """The store as intake sees it."""
 
     def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
-        """What is stored already of these attempts, by (replica, incarnation); nothing stored: left out."""
+        """How much of these attempts is stored, by (replica, incarnation). Attempts without any are left out."""
 
     def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
-        """Store batches in one transaction, each line once however often and by whatever road it comes: progress into
-        workers and metrics (the last writer of a step wins), events, snapshots, exit records, as far as domain.bounds
-        allows. Returns, by the index of a batch, why it is refused: it is not of a launched replica."""
+        """Store batches in one transaction: progress (the last writer of a step wins), events, snapshots, exit records.
+        A line is stored once, however often and by whichever way it arrives. Limits apply to what is stored of a job.
+        Returns why, by the index of each batch that is not of a launched replica and is refused."""

@@ -1,4 +1,4 @@
-"""Who supervises which cluster."""
+"""The store of leases."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from orchestrator.domain.queueing.lease import Lease, LeaseStanding
 
 
 class LeaseStore(Protocol):
-    """Who supervises which cluster. Times are the store's own, so that the clocks of the services do not matter."""
+    """The leases of the clusters. Times are the store's own, so the clocks of the services do not matter."""
 
     def acquire(self, cluster: str, holder: str, *, ttl_s: float) -> Lease | None:
-        """Take the cluster for `ttl_s` where nobody holds it or its holder's time is over; else None.
+        """Take the lease for `ttl_s`; None if another holder has it.
 
-        The token is higher than every one before. The holder itself gets its lease again with a new token.
+        Each token is higher than all earlier ones. The current holder gets its lease again with a new token.
         """
 
     def renew(self, lease: Lease, *, ttl_s: float) -> bool:
-        """Hold on for `ttl_s` from now. False when another one has it or the time was over: it is lost for good."""
+        """Extend the lease to `ttl_s` from now. False if it is lost for good: expired, or held by another holder."""
 
     def release(self, lease: Lease) -> None:
-        """Give it up at once. A lease that is lost already is no error."""
+        """Release the lease at once. A lost lease is no error."""
 
     def leases(self) -> Sequence[LeaseStanding]:
-        """Every cluster that was ever leased."""
+        """The standing of every cluster that ever had a lease."""

@@ -17,7 +17,7 @@ from trainer.contract.exit_record import ExitRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervised:
-    """A job that is not at rest, with its newest attempt and what that attempt's journals told."""
+    """A job that is not at rest, with its newest attempt and that attempt's training summary."""
 
     job: Job
     attempt: Attempt | None
@@ -27,7 +27,7 @@ class Supervised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One decision's effect on the store: written in one transaction, or not at all."""
+    """The effect of one decision on the store, written in one transaction."""
 
     job: Job
     attempt: Attempt | None
@@ -37,45 +37,45 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journalled:
-    """What the journals of one attempt say of its ranks and peers."""
+    """What the journals of one attempt say about its ranks."""
 
-    ranks: Sequence[RankWord] = ()  # the newest word of every rank
-    missed: frozenset[int] = frozenset()  # replicas that their peers have lost since the newest generation started
+    ranks: Sequence[RankWord] = ()  # the newest report of each rank
+    missed: frozenset[int] = frozenset()  # replicas that other agents have lost since the newest generation started
 
 
 class SupervisorReader(Protocol):
-    """The store as an observer of a cluster asks it, with a lease or without. Raises StoreUnavailable."""
+    """The store as an observer reads it. Needs no lease. Raises StoreUnavailable."""
 
     def live(self, cluster: str) -> Mapping[AttemptKey, int]:
-        """The live attempts of the cluster, each with the maximum number of its replicas."""
+        """The live attempts of the cluster, each with its maximum number of replicas."""
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
         """Every job of the cluster that is not at rest: not terminal, or terminal with a retry requested."""
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
-        """How these jobs stand; one that does not exist is left out."""
+        """The states of these jobs. A job that does not exist is left out."""
 
     def journalled(self, key: AttemptKey) -> Journalled:
-        """Nothing is known of an attempt that does not exist."""
+        """Empty for an attempt that does not exist."""
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
-        """What stands in the records of the cluster's nodes."""
+        """The node records of the cluster."""
 
 
 class SupervisorWriter(Protocol):
     """The store as the holder of a lease writes it: status only, never `desired`.
 
-    Every write is refused with LeaseLost, and changes nothing, once another one holds the lease. Raises
-    StoreUnavailable.
+    Once the lease is lost, a write changes nothing and raises LeaseLost. Each method raises StoreUnavailable.
     """
 
     def apply(self, change: Change) -> None:
-        """Write status of job and attempt (inserted where new), the marks of nodes (each attempt marks a node once) and
-        the events. An ended attempt frees its port; it is never written again: InvalidTransition."""
+        """Write the status of job and attempt (a new attempt is inserted), the failures of nodes (one for each attempt
+        and node) and the events. An ended attempt frees its port. Raises InvalidTransition for an attempt that has
+        ended before."""
 
     def note(self, reasons: Mapping[str, str], now: datetime) -> None:
-        """Write only why these jobs stand still. An unknown one is no error. Many are more than one transaction."""
+        """Write only the reasons of these jobs. An unknown job is no error. Many jobs take several transactions."""
 
     def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
-        """Reserve for the attempt a port that no other live attempt of the cluster holds; the next above `after`,
-        around the end. Idempotent per attempt. Raises Refused when all are taken."""
+        """Reserve a port that no other live attempt of the cluster holds: the next above `after`, wrapping around.
+        Idempotent for one attempt. Raises Refused if no port is free."""

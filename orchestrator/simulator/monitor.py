@@ -35,7 +35,7 @@ class Monitor:
             self._account_for(change.job, before.state)
 
     def count_undecided(self, reasons: Collection[str]) -> None:
-        undecided = sum(reason.startswith("cannot go on now: the policy") for reason in reasons)
+        undecided = sum(reason.startswith("cannot continue now: the policy") for reason in reasons)
         if undecided:
             self.decisions[_UNDECIDED] += undecided
 

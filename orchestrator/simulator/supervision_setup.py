@@ -28,7 +28,7 @@ from orchestrator.simulator.simulated_cluster import SimulatedCluster
 from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Observer
-from orchestrator.supervisor.reconcile import Reconciler, Terms
+from orchestrator.supervisor.reconcile import PassSettings, Reconciler
 
 CLUSTER = "local"
 _STOP_TIMEOUT_S, _SUBMIT_TIMEOUT_S = 30.0, 30.0
@@ -113,13 +113,13 @@ def build_supervisor(
     journals = SimulatedJournals(cluster, store, clock)
     # No pause between two passes is too long: no report is lost in it.
     observer = Observer(CLUSTER, watched, cluster, journals, clock, longest_pause_s=math.inf)
-    terms = Terms(
+    pass_settings = PassSettings(
         limits=Limits(gpus_per_node=scenario.gpus_per_node),
         stop_timeout_s=_STOP_TIMEOUT_S,
         submit_timeout_s=_SUBMIT_TIMEOUT_S,
         policy=tuple(rule for rule in POLICY if rule.__name__ not in scenario.without),
     )
-    return Reconciler(watched, observer, WatchedActor(watched, cluster, monitor), clock, terms)
+    return Reconciler(watched, observer, WatchedActor(watched, cluster, monitor), clock, pass_settings)
 
 
 def build_commands(store: MemoryStore, cluster: SimulatedCluster, clock: VirtualClock) -> Commands:

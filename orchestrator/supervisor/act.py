@@ -1,8 +1,8 @@
-"""Act: carry a decision out. The only place that submits to a cluster, cancels there, and writes status.
+"""Act: carry out a decision. Only this module submits to a cluster, cancels there, and writes status.
 
-Each action writes its effect and its events in one transaction. What reaches into the cluster is written down before
-(an intended attempt) or repeated until it is seen (a stop), so that a crash in between is healed by the next pass.
-Nothing outside the store is touched without the lease (`require_lease`); the store asks for itself.
+Each action writes its effect and its events in one transaction. A submission is written down before it is made (an
+INTENDED attempt), and a stop is repeated until the attempt has ended. So the next pass recovers from a crash.
+Each action requires the lease before it changes anything outside the store. The store checks the lease itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from orchestrator.domain.policy.situation import Situation
 from orchestrator.identity.vault import Vault
 from orchestrator.ports.cluster import Backend, RunDirectories, StrictBackend
 from orchestrator.ports.supervision import Change, SupervisorWriter
-from orchestrator.supervisor import account
+from orchestrator.supervisor import act_events
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.launch import DesiredDocument, DesiredState
 
@@ -53,8 +53,8 @@ log = structlog.get_logger()
 
 
 class Actor:
-    """Acts on one cluster. `require_lease` raises LeaseLost once another service supervises it. Without `secrets` a job
-    that names one cannot start."""
+    """Acts on one cluster. `require_lease` raises LeaseLost once the lease is lost. Without `secrets` a job that names
+    secrets cannot start."""
 
     def __init__(
         self,
@@ -76,14 +76,14 @@ class Actor:
         self._secrets = secrets
 
     def act(self, s: Situation, decision: Decision, exclusions: Sequence[Exclusion]) -> None:  # noqa: C901  # one arm for each action
-        """Carry out. Raises LeaseLost, StoreUnavailable, BackendUnavailable, Refused, OSError; the next pass then
-        looks again."""
+        """Carry out the decision. Raises LeaseLost, StoreUnavailable, BackendUnavailable, Refused, OSError; the next
+        pass then decides again."""
         action = decision.action
         if not isinstance(action, (Wait, Stop)):
             log.info("decided", job=s.job.id, rule=decision.rule, sentence=decision.sentence)
         match action:
             case Wait():
-                pass  # why is noted of all who wait together, at the end of the pass
+                pass  # the reconciler writes the reasons of all waiting jobs at once
             case Start():
                 self._start(s, decision, action, exclusions)
             case Submit():
@@ -105,14 +105,14 @@ class Actor:
                 self._end(s, decision, action)
             case Finish():
                 job = s.job.to(action.state, reason=decision.sentence, now=s.now)
-                self._apply(job, None, [account.finished(s, job, decision)])
+                self._apply(job, None, [act_events.finished(s, job, decision)])
             case BeginRetry():
                 self._begin_retry(s, decision)
             case _:
                 assert_never(action)
 
     def _start(self, s: Situation, decision: Decision, action: Start, exclusions: Sequence[Exclusion]) -> None:
-        """Write the attempt down, fence off the ones before it, then submit it."""
+        """Fence off earlier attempts, write the new one down, then submit it."""
         job, topology = s.job, s.job.spec.topology
         key = AttemptKey(job.id, 1 if s.attempt is None else s.attempt.key.number + 1)
         fixed = topology.min_nodes == action.nodes
@@ -135,21 +135,21 @@ class Actor:
         job = job.to(JobState.STARTING, reason=decision.sentence, now=s.now)
         self._require_lease()
         self._folders.fence(job.id, key.number)
-        intended = account.intended(job, attempt, decision, s.now)
-        self._apply(job, attempt, [account.job_event(job, decision, s.now), intended])
+        intended = act_events.intended(job, attempt, decision, s.now)
+        self._apply(job, attempt, [act_events.job_event(job, decision, s.now), intended])
         self._submit(replace(s, job=job, attempt=attempt), decision, refused_so_far="")
 
     def _submit_again(self, s: Situation, decision: Decision) -> None:
-        """Until this submission is answered its outcome is unknown, whatever was answered before."""
+        """Forget the last answer first: until the cluster answers, the outcome of this submission is unknown."""
         refused_so_far = _live(s).not_permitted
         attempt = replace(_live(s), tried_at=s.now, not_permitted=None)
         self._apply(s.job, attempt, [])
         self._submit(replace(s, attempt=attempt), decision, refused_so_far=refused_so_far)
 
     def _submit(self, s: Situation, decision: Decision, *, refused_so_far: str | None) -> None:
-        """Submit the intended attempt. When the cluster does not answer it stays intended: a later look tells.
+        """Submit the attempt. If the cluster does not answer, it stays INTENDED and a later pass finds out.
 
-        `refused_so_far`: what was answered to the last submission; None if an earlier one may have been accepted.
+        `refused_so_far` is the answer to the last submission; None if an earlier submission may have been accepted.
         """
         attempt = _live(s)
         self._require_lease()
@@ -166,13 +166,13 @@ class Actor:
             self._note_not_permitted(s, decision, str(error), news=str(error) != refused_so_far)
             return
         submitted = replace(attempt.to(AttemptState.SUBMITTED, reason=decision.sentence, now=s.now), handle=handle)
-        event = account.attempt_event(submitted, decision, s.now, f"was submitted as {handle}", {"handle": handle})
+        event = act_events.attempt_event(submitted, decision, s.now, f"was submitted as {handle}", {"handle": handle})
         self._apply(s.job, submitted, [event])
 
     def _note_not_permitted(self, s: Situation, decision: Decision, words: str, *, news: bool) -> None:
-        """No submission of it was ever accepted: it waits for the permission, and its owner may cancel it at once."""
+        """The cluster accepted no submission of the attempt. It waits for permission; a cancel takes effect at once."""
         attempt = replace(_live(s), not_permitted=words)
-        event = account.attempt_event(attempt, decision, s.now, f"was not permitted: {words}", {})
+        event = act_events.attempt_event(attempt, decision, s.now, f"was not permitted: {words}", {})
         if news:
             log.warning("submission not permitted", job=s.job.id, attempt=attempt.key.number, reason=words)
         self._apply(s.job.to(s.job.state, reason=f"waits: {words}", now=s.now), attempt, [event] if news else [])
@@ -182,22 +182,24 @@ class Actor:
         if not names:
             return {}
         if self._secrets is None:
-            raise LaunchRefused(f"this service keeps no secrets; the job names {', '.join(names)}")
+            raise LaunchRefused(f"this service stores no secrets, but the job names {', '.join(names)}")
         return self._secrets.reveal(job.spec.project, names)
 
     def _note_pending(self, s: Situation, decision: Decision) -> None:
         attempt = _live(s).to(AttemptState.PENDING, reason=decision.sentence, now=s.now)
-        event = account.attempt_event(attempt, decision, s.now, f"is in the cluster's queue: {decision.sentence}", {})
+        event = act_events.attempt_event(
+            attempt, decision, s.now, f"is in the cluster's queue: {decision.sentence}", {}
+        )
         self._apply(s.job.to(s.job.state, reason=decision.sentence, now=s.now), attempt, [event])
 
     def _avoid_only(self, s: Situation, decision: Decision, action: AvoidOnly) -> None:
-        """Tell the cluster first, then write it down: to tell it twice changes nothing."""
+        """Tell the cluster first, then write it down. A repeated call to the cluster changes nothing."""
         attempt = replace(_live(s), excluded_nodes=action.nodes)
         if isinstance(self._backend, StrictBackend):
             self._require_lease()
             self._backend.avoid_only(build_plan(s.job, attempt, self._site))
         evidence: dict[str, object] = {"excluded_nodes": list(action.nodes)}
-        event = account.attempt_event(attempt, decision, s.now, decision.sentence, evidence)
+        event = act_events.attempt_event(attempt, decision, s.now, decision.sentence, evidence)
         self._apply(s.job.to(s.job.state, reason=decision.sentence, now=s.now), attempt, [event])
 
     def _note_running(self, s: Situation, decision: Decision, action: NoteRunning) -> None:
@@ -205,10 +207,10 @@ class Actor:
         running = attempt.to(AttemptState.RUNNING, reason=decision.sentence, now=s.now)
         events = []
         if attempt.state is not AttemptState.RUNNING:
-            events.append(account.living(running, decision, s.now))
+            events.append(act_events.living(running, decision, s.now))
         if action.formed:
             job = job.to(JobState.RUNNING, reason=decision.sentence, now=s.now)
-            events += [account.job_event(job, decision, s.now), *account.recovered(job, running, decision, s.now)]
+            events += [act_events.job_event(job, decision, s.now), *act_events.recovered(job, running, decision, s.now)]
             job = replace(job, recovering_since=None)
         self._apply(job.to(job.state, reason=decision.sentence, now=s.now), running, events)
 
@@ -224,14 +226,14 @@ class Actor:
         self._apply(s.job, replace(attempt, snapshots_told=requested.snapshot_number, errand_told=errand), [])
 
     def _stop(self, s: Situation, decision: Decision, action: Stop) -> None:
-        """Write down, fence (by force only: an attempt that is asked politely may still commit), then cancel."""
+        """Write the stop down, fence if forced, then cancel. Until it is forced, the attempt may still commit."""
         job, attempt = s.job, _live(s)
         first = attempt.stopping_since is None
-        changes = first or decision.sentence != attempt.reason  # the job's reason may name a failed try
+        changes = first or decision.sentence != attempt.reason  # the job's reason may be that of a failed cancel
         if changes:
             log.info("decided", job=job.id, rule=decision.rule, sentence=decision.sentence, force=action.force)
             stopping = attempt.to(attempt.state, reason=decision.sentence, now=s.now)
-            events = account.stopping(attempt, decision, s.now) if first else []
+            events = act_events.stopping(attempt, decision, s.now) if first else []
             marks = self._marks(s, decision, action.failure) if first else []
             if first:
                 stopping = replace(_marked(stopping, decision), stopping_since=s.now, failure=action.failure)
@@ -243,7 +245,8 @@ class Actor:
             document = DesiredDocument(state=DesiredState.STOP, number=job.desired.number)
             self._folders.write_desired(job.id, attempt.key.number, document)
         finally:
-            # Whatever the disk says. A polite word is said once: a second signal would cut the agent's clean-up short.
+            # Cancel even if the disk failed. Without force, cancel once: a second signal would cut the agent's
+            # cleanup short.
             if action.force or first:
                 self._backend.cancel(attempt.key, force=action.force)
         if not changes and decision.sentence != job.reason:
@@ -251,12 +254,12 @@ class Actor:
 
     def _end(self, s: Situation, decision: Decision, action: EndAttempt) -> None:
         if s.live is not None and s.live.presence is Presence.ABSENT:
-            # A service that slept in the middle of the submission may still come to it, long after the end of the job.
+            # A service that was paused during the submission may still make it, long after the job has ended.
             self._require_lease()
             never_begun = self._folders.withdraw(s.job.id, s.live.attempt.key.number)
             known = s.live.attempt.state is not AttemptState.INTENDED or bool(s.live.exits())
             if not (never_begun or known):
-                return  # an agent has begun it: the next look sees it, unless the cluster knew it and has forgotten it
+                return  # an agent has claimed the attempt, so the next pass will see it run
         attempt, training = _live(s), Training() if s.live is None else s.live.seen.training
         failure = action.failure
         if failure is not None:
@@ -270,7 +273,7 @@ class Actor:
             job = replace(job, recovering_since=job.recovering_since or s.now)
         cost = find_cost(s.job, attempt, training, failure, s.now)
         kept_step = training.kept_step if job.kept_step != s.job.kept_step else None
-        events = [account.ended(s, attempt, decision, cost, kept_step), account.job_event(job, decision, s.now)]
+        events = [act_events.ended(s, attempt, decision, cost, kept_step), act_events.job_event(job, decision, s.now)]
         self._apply(job, attempt, events, self._marks(s, decision, failure))
 
     def _begin_retry(self, s: Situation, decision: Decision) -> None:
@@ -287,12 +290,12 @@ class Actor:
             kept_s=0.0,
         )
         fresh = fresh.to(JobState.QUEUED, reason=decision.sentence, now=s.now)
-        self._apply(fresh, None, [account.job_event(fresh, decision, s.now)])
+        self._apply(fresh, None, [act_events.job_event(fresh, decision, s.now)])
 
     def _reserve_port(self, job: Job, key: AttemptKey, last: Attempt | None) -> int:
-        """The next free port above the last attempt's: a port that was taken there is not tried again at once.
+        """The next free port above the last attempt's, so that a port that was in use is not tried again at once.
 
-        A job's first one is spread over the range, so that two services on one machine rarely meet.
+        The first ports of jobs are spread over the range, so that two services on one machine rarely collide.
         """
         spread = self._ports[zlib.crc32(job.id.encode()) % len(self._ports)]
         after = spread if last is None else last.port
@@ -308,25 +311,24 @@ class Actor:
         ]
 
     def _apply(self, job: Job, attempt: Attempt | None, events: list[Event], marks: Sequence[NodeFailure] = ()) -> None:
-        all_events = [*events, *(account.node_marked(mark) for mark in marks)]
+        all_events = [*events, *(act_events.node_marked(mark) for mark in marks)]
         mask = NOTHING if self._secrets is None else self._secrets.mask_of_project(job.spec.project)
         change = Change(job=job, attempt=attempt, events=all_events, node_failures=marks)
-        self._store.apply(change if not mask else account.hidden(change, mask))
+        self._store.apply(change if not mask else act_events.hidden(change, mask))
 
 
 def _require_evidence(s: Situation, decision: Decision) -> None:
-    """An attempt that is called ended is followed by another one: a rule that is wrong must not make two of one."""
+    """Guard against a wrong rule: a new attempt follows an ended one, and two must never run at once."""
     said = weigh(s)
     if not permits_end(said):
         raise AssertionError(f"{s.job.id}: rule {decision.rule} ends an attempt on no evidence: {said}")
 
 
 def _marked(attempt: Attempt, decision: Decision) -> Attempt:
-    """The attempt with the nodes that get a mark for it."""
     return replace(attempt, marked_nodes=tuple(dict.fromkeys((*attempt.marked_nodes, *decision.blames))))
 
 
 def _live(s: Situation) -> Attempt:
     if s.attempt is None:
-        raise AssertionError(f"{s.job.id}: the policy acts on an attempt that is not there")
+        raise AssertionError(f"{s.job.id}: the policy acts on an attempt that does not exist")
     return s.attempt

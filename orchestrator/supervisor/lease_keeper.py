@@ -1,8 +1,8 @@
-"""Who supervises a cluster: the holder of its lease, for as long as it renews it in time.
+"""Take, renew and release the lease of a cluster. Only its holder supervises the cluster.
 
-The lease is renewed from a thread of its own, so that a slow scheduler call does not cost it, and only while the
-passes go on. A process that slept past its time finds out here before it touches the cluster, and in the store,
-which refuses its writes, whatever it believes itself.
+A separate thread renews the lease, so that a slow call to the scheduler does not lose it. It renews only while passes
+make progress. A process that was paused beyond its lease notices here before it changes the cluster. The store also
+refuses its writes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from orchestrator.ports.leases import LeaseStore
 
 log = structlog.get_logger()
 
-_RENEWALS = 4  # in one life-time of a lease: three may fail
-_LAST_RENEWAL_S = 5.0  # how long a renewal in flight may hold up the end
+_RENEWALS = 4  # in the lifetime of a lease: three may fail
+_LAST_RENEWAL_S = 5.0  # how long close() waits for a renewal in flight
 
 
 def _steady() -> float:
-    """Seconds that also pass while the machine sleeps, which Linux's monotonic clock leaves out."""
+    """Seconds that include the time in which the machine sleeps. Linux's CLOCK_MONOTONIC leaves it out."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class LeaseKeeper:
-    """The right to supervise one cluster. `lively` tells whether it is being used."""
+    """The lease of one cluster. It is renewed only while `lively` returns True."""
 
     def __init__(
         self,
@@ -48,28 +48,28 @@ class LeaseKeeper:
         self._holder = holder
         self._ttl_s = ttl_s
         self._lively = lively
-        self._on_loss = on_loss  # for every lease that went before it was given up
+        self._on_loss = on_loss  # called for each lease that ended before it was released
         self._monotonic = monotonic
-        self._changing = threading.Lock()  # the keeper and the passes both change the next two
+        self._changing = threading.Lock()  # guards the next two, which both threads change
         self._lease: Lease | None = None
-        self._until = 0.0  # by our own steady clock; measured from before the store was asked
+        self._until = 0.0  # on `monotonic`, counted from before the call to the store
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name=f"lease-{cluster}", daemon=True)
 
     def open(self) -> None:
-        """Begin to renew whatever lease is held."""
+        """Start the thread that renews the lease."""
         self._keeper.start()
 
     def take(self) -> Lease | None:
-        """The lease, if it is to be had now. Raises StoreUnavailable."""
-        self.lose()  # its time is over, though nobody told us so
+        """Acquire the lease; None if another service holds it. Raises StoreUnavailable."""
+        self.lose()  # a lease that expired unnoticed
         asked = self._monotonic()
         lease = self._store.acquire(self.cluster, self._holder, ttl_s=self._ttl_s)
         with self._changing:
             self._lease, self._until = lease, asked + self._ttl_s
         if lease is None:
             return None
-        if self._closing.is_set():  # too late: nobody would renew it, or give it up
+        if self._closing.is_set():  # close() would not release this one
             self.give_up()
             return None
         log.info("supervises cluster", cluster=self.cluster, token=lease.token)
@@ -81,26 +81,26 @@ class LeaseKeeper:
             return self._lease is not None and self._monotonic() < self._until
 
     def require(self) -> None:
-        """Raises LeaseLost when the time is over: nothing in the world may be touched any more."""
+        """Raises LeaseLost if the lease has expired: the caller must change nothing outside the store."""
         if not self.held:
-            raise LeaseLost(f"the lease of cluster {self.cluster} is over")
+            raise LeaseLost(f"the lease of cluster {self.cluster} has expired")
 
     def renew(self) -> None:
-        """Hold on, where the passes go on. Raises StoreUnavailable."""
+        """Extend the lease, if passes make progress. Raises StoreUnavailable."""
         lease, asked = self._lease, self._monotonic()
         if lease is None or not self._lively():
             return
         renewed = self._store.renew(lease, ttl_s=self._ttl_s)
         with self._changing:
             if self._lease is not lease:
-                return  # the answer is about an earlier one
+                return  # the answer is about an earlier lease
             if renewed:
                 self._until = asked + self._ttl_s
                 return
         self.lose(lease)
 
     def lose(self, lease: Lease | None = None) -> None:
-        """It is another one's now; `lease`, if it is still that one."""
+        """Drop the lease: another service may have it. With `lease`, drop only that one."""
         with self._changing:
             if self._lease is None or lease not in (None, self._lease):
                 return
@@ -109,21 +109,20 @@ class LeaseKeeper:
         log.warning("another service may supervise the cluster now", cluster=self.cluster)
 
     def close(self) -> None:
-        """Give the lease up, so that another one need not wait for its end."""
+        """Release the lease, so that another service need not wait until it expires."""
         self._closing.set()
         if self._keeper.is_alive():
             self._keeper.join(timeout=_LAST_RENEWAL_S)
         self.give_up()
 
     def give_up(self) -> None:
-        """Leave the cluster to whoever asks for it next."""
         with self._changing:
             lease, self._lease = self._lease, None
         if lease is not None:
             try:
                 self._store.release(lease)
             except Unavailable as error:
-                log.warning("lease not given back", cluster=self.cluster, reason=str(error))
+                log.warning("lease not released", cluster=self.cluster, reason=str(error))
 
     def _keep(self) -> None:
         while not self._closing.wait(self.pause_s):
@@ -132,5 +131,5 @@ class LeaseKeeper:
             except Unavailable as error:
                 log.warning("lease not renewed", cluster=self.cluster, reason=str(error))
             except Exception:
-                # The thread's edge: one defect must not end every later renewal.
+                # The edge of the thread: one defect must not stop later renewals.
                 log.exception("lease not renewed", cluster=self.cluster)

@@ -1,4 +1,4 @@
-"""The thread that runs passes: soon after a request, at the latest after `poll_s`, and on through every outage."""
+"""The thread that runs passes: soon after each request, at least every `poll_s`, and through every outage."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = structlog.get_logger()
 
 _REST = 3.0  # for each second of work
 _LONGEST_REST_S = 3.0
-_LIVELY_S = 60.0  # the longest silence within a pass, or between two, before others should have the cluster
-_BLIND_S = 60.0  # for how long we hold a cluster that does not answer us; it may answer another service
+_LIVELY_S = 60.0  # without progress, the lease is no longer renewed
+_BLIND_S = 60.0  # after that, release a cluster that does not answer here: it may answer another service
 
-# Builds what makes passes under a lease. The callable raises LeaseLost once the lease is over.
+# Builds the reconciler of a lease. The callable argument raises LeaseLost once the lease has expired.
 Supervision = Callable[[Lease, Callable[[], None]], Reconciler]
 
 
@@ -45,7 +45,7 @@ class SupervisorLoop:
         lease_s: float,
         tidy: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tidy` is called after each pass that was made under the lease; it takes a moment."""
+        """`tidy` is called after each pass under the lease. It must be quick."""
         self._cluster = cluster
         self._clock = clock
         self._metrics = metrics
@@ -66,32 +66,32 @@ class SupervisorLoop:
         self._news = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"supervisor-{cluster}", daemon=True)
-        self._last_sign = time.monotonic()  # of life: the end of a pass, or a step of a long one
-        self._last_sight = 0.0  # of the cluster, or the moment from which on we look for it
+        self._last_sign = time.monotonic()  # of progress: the end of a pass, or an act within a long one
+        self._last_sight = 0.0  # when the cluster last answered, or when the lease was taken
 
     def start(self) -> None:
         self._keeper.open()
         self._thread.start()
 
     def wake(self) -> None:
-        """A request was recorded: look now."""
+        """Start a pass soon: a request was stored."""
         self._news.set()
 
     def stop(self) -> None:
-        """Finish the pass and end. The jobs go on without us."""
+        """Finish the pass and release the lease. Jobs continue without the service."""
         self._ending.set()
         self._news.set()
         self._thread.join(timeout=30)
         self._keeper.close()
 
     def alive(self) -> tuple[bool, str]:
-        """Whether passes are still being made, here or by the lease's holder, for the readiness probe."""
+        """Whether passes run, here or in the service that holds the lease. For the readiness probe."""
         silent_s = self._silent_s()
         if not self._thread.is_alive() or silent_s >= _LIVELY_S:
-            return False, f"the supervisor of cluster {self._cluster} gave no sign for {silent_s:.0f} s"
+            return False, f"the supervisor of cluster {self._cluster} made no progress for {silent_s:.0f} s"
         if not self._keeper.held:
             return True, f"another service supervises cluster {self._cluster}"
-        return True, f"last sign {silent_s:.1f} s ago"
+        return True, f"last progress {silent_s:.1f} s ago"
 
     def _silent_s(self) -> float:
         return time.monotonic() - self._last_sign
@@ -101,7 +101,7 @@ class SupervisorLoop:
             self._news.clear()
             began = time.thread_time()
             look_again_at = self._pass()
-            # However often it is woken, the API gets most of this process's time.
+            # The rest leaves most of the CPU time to the API, however often requests wake the loop.
             self._ending.wait(min(_LONGEST_REST_S, _REST * (time.thread_time() - began)))
             self._news.wait(self._pause_s(look_again_at))
 
@@ -130,7 +130,7 @@ class SupervisorLoop:
             self._metrics.pass_failures.labels(self._cluster).inc()
             self._repeats.warn("pass abandoned", str(error), self._clock.now(), cluster=self._cluster)
         except Exception:
-            # The loop's edge: a defect in one pass must not leave every job of the cluster unsupervised.
+            # The edge of the loop: a defect in one pass must not end the supervision of the cluster.
             self._metrics.pass_failures.labels(self._cluster).inc()
             log.exception("pass failed", cluster=self._cluster)
         self._last_sign = time.monotonic()
@@ -138,15 +138,15 @@ class SupervisorLoop:
         return look_again_at
 
     def _make_way(self) -> None:
-        """Whoever asks first has the cluster next; that may be us again."""
+        """Release a cluster that has not answered for too long. Any service may take it, this one included."""
         if self._reconciler is not None and self._last_sign - self._last_sight >= _BLIND_S:
-            words = "leaves the cluster to others: here it does not answer"
+            words = "released the lease: the cluster does not answer here"
             self._repeats.warn(words, "", self._clock.now(), cluster=self._cluster)
             self._keeper.give_up()
             self._reconciler = None
 
     def _require_lease(self) -> Reconciler | None:
-        """What makes passes under our lease; a new one for each lease, so that nothing is carried over."""
+        """The reconciler of the current lease; None without a lease. Each lease gets a new one with no memory."""
         if not self._keeper.held:
             lease = self._keeper.take()
             self._reconciler = None if lease is None else self._supervision(lease, self._require)
@@ -154,6 +154,6 @@ class SupervisorLoop:
         return self._reconciler
 
     def _require(self) -> None:
-        """Asked before each act on the cluster: a long pass over many jobs goes on as long as it acts."""
+        """Called before each act on the cluster. It counts as progress, so that a long pass keeps the lease."""
         self._keeper.require()
         self._last_sign = time.monotonic()

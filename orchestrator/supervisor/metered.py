@@ -1,4 +1,4 @@
-"""A cluster with a clock beside it: every call is timed, and its errors are counted."""
+"""A backend that times every call to another one and counts its errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.telemetry.metrics import Metrics
 
 
 class MeteredBackend:
-    """Implements ports.Backend and StrictBackend by another one. What it is asked and what it answers stay the same."""
+    """Implements ports.Backend and StrictBackend by passing each call on unchanged."""
 
     def __init__(
         self, backend: Backend, metrics: Metrics, cluster: str, *, monotonic: Callable[[], float] = time.monotonic

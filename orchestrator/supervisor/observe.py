@@ -1,4 +1,4 @@
-"""Observe: gather the facts of one pass, in the order in which they are safe to read."""
+"""Observe: gather the facts of one pass, in an order in which none is missed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from orchestrator.supervisor.repeats import Repeats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What one pass saw: the jobs that are not at rest, and of each live attempt what the cluster says."""
+    """What one pass saw: the jobs that are not at rest, and an observation of each live attempt."""
 
     supervised: Sequence[Supervised]
     observations: Mapping[AttemptKey, Observation]
-    dependencies: Mapping[str, JobState]  # of the jobs that queued ones wait for
+    dependencies: Mapping[str, JobState]  # states of the jobs that queued jobs wait for
     exclusions: Sequence[Exclusion]  # nodes that new attempts avoid
-    silence: str | None  # why the cluster does not answer; while that is so, nobody is admitted
-    slots: int | None  # None: the cluster queues by itself
+    silence: str | None  # why the cluster does not answer; until it does, no job is admitted
+    slots: int | None  # None: the cluster has a queue of its own
 
     def observation(self, supervised: Supervised) -> Observation | None:
-        """What was seen of the job's attempt; None when that is not live."""
+        """The observation of the job's newest attempt; None if the attempt has ended."""
         attempt = supervised.attempt
         if attempt is None or attempt.state.terminal:
             return None
@@ -39,12 +39,15 @@ class Facts:
 
 
 class Observer:
-    """Looks at one cluster. What it remembers is since when it has been listening; to forget that delays a verdict.
+    """Observes one cluster.
 
-    A pass that comes later than `longest_pause_s` after the last one, or before it: the process slept, or its clock was
-    set back, and it began to listen anew.
-    `by_reports_alone`: nothing that its nodes write is read here. An attempt that does not report is then not listened
-    to: that nobody hears it may be the road's fault. One agent that is heard shows that the road is open.
+    It remembers only since when it has listened to each attempt without a gap. To forget that only delays a verdict.
+    It starts to listen anew if more than `longest_pause_s` lie between two passes (the process was paused) or less than
+    zero (the clock was set back).
+
+    `by_reports_alone`: the service cannot read what the nodes write, only what agents report over the network. Then an
+    attempt without recent reports counts as not listened to, because the network may be at fault. A report of a single
+    agent shows that the network works.
     """
 
     def __init__(
@@ -73,10 +76,10 @@ class Observer:
         self._last_look: datetime | None = None
 
     def observe(self) -> Facts:
-        """Look at everything once. Raises StoreUnavailable; a silent cluster makes its attempts UNKNOWN.
+        """Observe every job once. Raises StoreUnavailable. If the cluster does not answer, its attempts are UNKNOWN.
 
-        The cluster first, the run directories second: an agent writes its exit record before it goes, so whoever is
-        seen gone has left a record by the time we read, if it ever will.
+        The order matters: first the cluster, then the run directories. An agent writes its exit record before it
+        exits, so the record of an agent that the cluster reports as gone is there to be read.
         """
         live = self._store.live(self._cluster)
         try:
@@ -85,7 +88,7 @@ class Observer:
             self._repeats.warn("cluster does not answer", str(error), self._clock.now(), cluster=self._cluster)
             sightings = {key: _unknown(key, f"cluster {self._cluster} does not answer: {error}") for key in live}
             slots, silence = None, str(error)
-        # Attempts whose directory cannot be read are UNKNOWN: their last word may stand there.
+        # An attempt whose directory cannot be read is UNKNOWN: its exit record may be there.
         for key, reason in self._journals.collect(live).items():
             sightings[key] = _unknown(key, f"its run directory cannot be read: {reason}")
         supervised = self._store.supervised(self._cluster)
@@ -114,7 +117,7 @@ class Observer:
     def _observation(self, each: Supervised, sighting: Sighting, now: datetime) -> Observation:
         key, since = sighting.key, self._heard_since[sighting.key]
         if sighting.presence is Presence.UNKNOWN and each.attempt is not None and each.attempt.not_permitted:
-            # Whoever does not let us look has not let us submit it either: no submission of it was taken.
+            # A cluster that denies the service permission to look has accepted no submission from it either.
             sighting = replace(sighting, presence=Presence.ABSENT, evidence=each.attempt.not_permitted)
         hang = suspect(each.training, each.job.spec.supervise, heard_since=since, now=now)
         may_be_cut_off = hang is not None or any(one.node_unreachable for one in sighting.replicas)
@@ -133,7 +136,7 @@ class Observer:
         return self._by_reports_alone and not each.training.heard_lately(now)
 
     def _listen(self, sightings: Mapping[AttemptKey, Sighting], unheard: Collection[AttemptKey], now: datetime) -> None:
-        """Remember of each attempt since when nothing of it can have escaped us."""
+        """Remember for each attempt since when the service has listened without a gap."""
         pause_s = None if self._last_look is None else (now - self._last_look).total_seconds()
         slept = pause_s is None or not 0 <= pause_s <= self._longest_pause_s
         before = {} if slept else self._heard_since

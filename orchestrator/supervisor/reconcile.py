@@ -1,10 +1,14 @@
 """The product in one loop: observe, decide, act. Read this first.
 
-A pass looks at every job of a cluster that is not at rest: what the store says was asked and decided, what the
-cluster says is there, what the run directories say training did (`observe`). From that it builds one Situation per
-job, asks the policy (`domain.decide`), and carries the decision out (`act`). What may lead to another decision is
-followed by the next pass at once. No decision rests on what an earlier pass remembered: a crash at any point is
-followed by a pass that sees the same facts. Only who holds the cluster's lease makes passes (`lease_keeper`).
+A pass handles every job of one cluster that is not at rest:
+
+1. Observe: read what was requested and decided from the store, what is placed from the cluster, and what training did
+   from the run directories (`observe`).
+2. Decide: build one Situation for each job and ask the policy (`domain.policy.decide`).
+3. Act: carry out each decision (`act`).
+
+No decision depends on the memory of earlier passes. After a crash at any point, the next pass sees the same facts and
+continues. Only the holder of the cluster's lease runs passes (`lease_keeper`); `loop` says when.
 """
 
 from __future__ import annotations
@@ -27,25 +31,26 @@ from orchestrator.supervisor.observe import Facts, Observer
 from orchestrator.supervisor.repeats import Repeats
 
 _AT_ONCE = timedelta(milliseconds=10)
+_EXPECTED = (Unavailable, Refused, OSError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What the supervision of a cluster goes by. Times in seconds."""
+class PassSettings:
+    """Settings of the passes over a cluster. Times are in seconds."""
 
     limits: Limits
-    stop_timeout_s: float  # from asking an attempt to end to forcing it
-    submit_timeout_s: float = 0.0  # so long after a submission nobody can tell that it did not happen
-    repeat_s: float | None = None  # so long after it, it may be made again; None: not before that can be told
+    stop_timeout_s: float  # from the request to end an attempt until it is forced
+    submit_timeout_s: float = 0.0  # how long a submission may be under way
+    repeat_s: float | None = None  # after which a submission may be repeated even if it is under way; None: never
     policy: tuple[Rule, ...] = POLICY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """What came of one job's decision."""
+    """What the pass did for one job."""
 
     look_again_at: datetime | None = None
-    stands_still: str | None = None  # why, where that is news
+    new_reason: str | None = None  # why the job waits, if that has changed
 
 
 class Reconciler:
@@ -57,76 +62,78 @@ class Reconciler:
         observer: Observer,
         actor: Actor,
         clock: Clock,
-        terms: Terms,
+        settings: PassSettings,
         *,
         sweep: Callable[[], None] = lambda: None,
         repeats: Repeats | None = None,
     ) -> None:
+        """`sweep` is called at the end of each pass and removes files of deleted jobs."""
         self._store = store
         self._observer = observer
         self._actor = actor
         self._clock = clock
-        self._terms = terms
-        self._sweep = sweep  # the files of deleted jobs
+        self._settings = settings
+        self._sweep = sweep
         self._repeats = repeats or Repeats()
-        self.answered = False  # the cluster, in the last pass
+        self.answered = False  # whether the cluster answered in the last pass
 
     def reconcile(self) -> datetime | None:
-        """One pass over the cluster, one decision for each job; returns when to look again at the latest.
+        """Run one pass: one decision for each job. Returns the latest time for the next pass; None: at any time.
 
-        Raises StoreUnavailable, after which nothing has been lost, and LeaseLost, after which nothing may be done.
+        Raises StoreUnavailable, after which the next pass continues, and LeaseLost, after which none may follow.
         """
         facts = self._observer.observe()
         self.answered = facts.silence is None
         admissions = self._admit(facts) if self.answered else {}
         outcomes = {each.job.id: self._decide_and_act(each, facts, admissions) for each in facts.supervised}
-        news = {job_id: each.stands_still for job_id, each in outcomes.items() if each.stands_still is not None}
-        if news:
-            self._store.note(news, self._clock.now())
+        reasons = {job_id: each.new_reason for job_id, each in outcomes.items() if each.new_reason is not None}
+        if reasons:
+            self._store.note(reasons, self._clock.now())
         self._sweep()
         return min((each.look_again_at for each in outcomes.values() if each.look_again_at is not None), default=None)
 
     def _admit(self, facts: Facts) -> Mapping[str, Admission]:
         claimants = [Claimant(each.job, each.attempt) for each in facts.supervised]
-        limits = replace(self._terms.limits, slots=facts.slots)
+        limits = replace(self._settings.limits, slots=facts.slots)
         return admit(claimants, limits, dependencies=facts.dependencies)
 
     def _decide_and_act(self, supervised: Supervised, facts: Facts, admissions: Mapping[str, Admission]) -> _Outcome:
-        """One job's trouble is evidence of nothing: the next pass looks again, its neighbours go on now."""
+        """An error with one job does not stop the pass: the other jobs continue, and the next pass tries again."""
+        s = self._situation(supervised, facts, admissions)
+        if s is None or s.at_rest():
+            return _Outcome()
+        try:
+            decision = decide(s, self._settings.policy)
+            self._actor.act(s, decision, facts.exclusions)
+        except (StoreUnavailable, LeaseLost):
+            raise
+        except BackendBusy as error:
+            return _Outcome(new_reason=f"waits: {error}")
+        except Exception as error:  # noqa: BLE001
+            # The edge of the loop for one job: a cluster that does not answer, a full disk, no free port, or a defect.
+            is_defect = not isinstance(error, _EXPECTED)
+            self._repeats.warn("job left for the next pass", str(error), s.now, exc_info=is_defect, job=s.job.id)
+            return _Outcome(new_reason=f"cannot continue now: {error}")
+        waits = isinstance(decision.action, Wait) and decision.sentence != s.job.reason
+        return _Outcome(
+            look_again_at=s.now + _AT_ONCE if decision.settles else decision.look_again_at,
+            new_reason=decision.sentence if waits else None,
+        )
+
+    def _situation(self, supervised: Supervised, facts: Facts, admissions: Mapping[str, Admission]) -> Situation | None:
+        """What the policy needs to know of one job; None if its attempt began after the cluster was observed."""
         job, attempt, seen = supervised.job, supervised.attempt, facts.observation(supervised)
         if attempt is not None and seen is None and not attempt.state.terminal:
-            return _Outcome()  # it began after we looked
-        situation = Situation(
+            return None
+        return Situation(
             now=self._clock.now(),
             job=job,
             attempt=attempt,
             live=None if attempt is None or seen is None else Watched(attempt, seen),
             admission=admissions.get(job.id),
-            stop_timeout_s=self._terms.stop_timeout_s,
-            submit_timeout_s=self._terms.submit_timeout_s,
-            repeat_s=self._terms.repeat_s,
+            stop_timeout_s=self._settings.stop_timeout_s,
+            submit_timeout_s=self._settings.submit_timeout_s,
+            repeat_s=self._settings.repeat_s,
             silence=facts.silence,
             exclusions=tuple(facts.exclusions) if job.spec.supervise.exclude_bad_nodes else (),
         )
-        if situation.at_rest():
-            return _Outcome()
-        try:
-            decision = decide(situation, self._terms.policy)
-            self._actor.act(situation, decision, facts.exclusions)
-        except (StoreUnavailable, LeaseLost):
-            raise
-        except BackendBusy as error:
-            return _Outcome(stands_still=f"waits: {error}")
-        except Exception as error:  # noqa: BLE001
-            # The loop's edge for one job: a silent cluster, a full disk, no port left, or a defect of ours.
-            unforeseen = not isinstance(error, _EXPECTED)
-            self._repeats.warn("job left for the next pass", str(error), situation.now, exc_info=unforeseen, job=job.id)
-            return _Outcome(stands_still=f"cannot go on now: {error}")
-        waits = isinstance(decision.action, Wait) and decision.sentence != job.reason
-        return _Outcome(
-            look_again_at=situation.now + _AT_ONCE if decision.settles else decision.look_again_at,
-            stands_still=decision.sentence if waits else None,
-        )
-
-
-_EXPECTED = (Unavailable, Refused, OSError)

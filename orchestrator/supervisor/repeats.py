@@ -1,6 +1,6 @@
-"""Logs a failure that repeats with every pass at once, then again after a minute, after two, four, ...
+"""Limit the log lines of a failure that repeats in every pass: at once, then after 1, 2, 4, ... minutes.
 
-Only log lines are left out. What a job's owner reads is written in every pass.
+Only log lines are limited. The reason that a job's owner reads is written in every pass.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import structlog
 log = structlog.get_logger()
 
 _FIRST, _LONGEST = timedelta(minutes=1), timedelta(hours=1)
-_LULL = timedelta(minutes=5)  # without the failure; then it is a new one, unless its pause is longer
-_MOST = 10_000  # failures remembered at a time
+_LULL = timedelta(minutes=5)  # without the failure, or its pause if that is longer; then it counts as new
+_MOST = 10_000  # failures remembered
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -29,14 +29,13 @@ class _Series:
 
 
 class Repeats:
-    """The failures of one cluster. They are kept across leases, because an outage is. Used by one thread."""
+    """The failures of one cluster. They outlive a lease, because an outage does. Not thread-safe."""
 
     def __init__(self) -> None:
         self._series: dict[str, _Series] = {}
 
     def warn(self, event: str, reason: str, now: datetime, *, exc_info: bool = False, **about: str) -> None:
-        """Log the failure, unless the same one was logged about the same thing recently. Numbers in `reason` may
-        differ."""
+        """Log the failure, unless it was logged recently with the same `about`. Numbers in `reason` may differ."""
         key, words = " ".join((event, *about.values())), _VARIABLE.sub("#", reason)
         series = self._series.get(key)
         if series is None or series.words != words or _is_new(series, now):
@@ -54,5 +53,5 @@ class Repeats:
 
 
 def _is_new(series: _Series, now: datetime) -> bool:
-    """A clock that was set back begins anew."""
+    """Whether the failure counts as new. It also does after the clock was set back."""
     return now < series.last_at or now - series.last_at > max(_LULL, series.pause)

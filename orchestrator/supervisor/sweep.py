@@ -1,4 +1,4 @@
-"""Removes the files of deleted jobs, a little in each pass. What is cut off is gone on with in a later one."""
+"""Remove the files of deleted jobs, a slice in each pass. The next pass continues where this one stopped."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from orchestrator.store.deletion_store import DeletionStore
 
 log = structlog.get_logger()
 
-SLICE_S = 1.0  # of each pass: the jobs that run come first
+SLICE_S = 1.0  # of each pass, so that running jobs do not wait
 _AGAIN_S = 60.0  # after a failure
 
 
 class Sweeper:
-    """Of one cluster, under its lease: nobody else removes there. `require_lease` raises LeaseLost once it is over."""
+    """Removes files of one cluster, under its lease. `require_lease` raises LeaseLost once the lease has expired."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Sweeper:
         self._not_before: dict[str, float] = {}
 
     def sweep(self) -> None:
-        """Raises StoreUnavailable, LeaseLost. A folder that cannot be removed is tried again in a minute."""
+        """Raises StoreUnavailable, LeaseLost. Retries a folder that cannot be removed after a minute."""
         deadline = self._monotonic() + SLICE_S
         for deletion in self._store.due(self._cluster):
             if self._monotonic() >= deadline:

@@ -1,1 +1,1 @@
-"""What is removed when it is no longer needed: old records, run directories, files of deleted jobs."""
+"""Remove what ended jobs left behind, after the times in `[retention]`."""

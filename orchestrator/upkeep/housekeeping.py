@@ -1,8 +1,8 @@
-"""Removes what ended jobs left behind once its time is over, a small piece after a pass of the supervisor.
+"""Remove what ended jobs left behind, after the times in `[retention]`: a small piece after each pass.
 
-The supervisor alone begins attempts, so that between its look and the removal nothing can begin to need a thing. In the
-run directory it only renames into `.trash` there, which takes no time; the TrashSweeper empties that in its own.
-Whatever is cut short, by a crash or an error, is done again by a later piece.
+Only the supervisor starts attempts, and it runs in the same thread. So no attempt can start to need a file between the
+check and the removal. Files are only moved to `.trash` in the run directory, which is quick; the TrashSweeper deletes
+them. After a crash or an error, a later piece continues.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ log = structlog.get_logger()
 
 TRASH = ".trash"  # below the run directory
 SHIPPED = (".agents", ".workdirs", WORKSPACES)
-_ROUND = timedelta(days=1)  # after which all are looked at again
-_EVERY = timedelta(seconds=60)  # where there is nothing to do
-_JOBS = 20  # of one piece
-_ROWS = 2000  # of one transaction
+_ROUND = timedelta(days=1)  # after that, all ended jobs are checked again
+_EVERY = timedelta(seconds=60)  # the pause when there is nothing to do
+_JOBS = 20  # jobs in one piece
+_ROWS = 2000  # rows in one transaction
 
 
 class Housekeeper:
-    """Of one cluster. `root` holds its jobs' folders as the service sees them. In one thread."""
+    """Cleans up one cluster. `root` is the run directory as the service sees it. Not thread-safe."""
 
     def __init__(self, cluster: str, root: Path, store: RetentionStore, clock: Clock, keep: Keep) -> None:
         self._cluster = cluster
@@ -43,24 +43,24 @@ class Housekeeper:
         self._store = store
         self._clock = clock
         self._keep = keep
-        self._looked: dict[Left, tuple[datetime, str]] = {}  # up to whom there is nothing left, or was needed still
-        self._began_at: datetime | None = None  # to look at all of them
+        self._looked: dict[Left, tuple[datetime, str]] = {}  # the last job that is done, as (finished_at, id)
+        self._began_at: datetime | None = None  # when this round began
         self._due_at: datetime | None = None
 
     def tidy(self) -> None:
-        """A small piece of the work, if it is time for one. What store or disk refuse waits for the next one."""
+        """Do a small piece of the work, if it is time. Errors of the store or the disk are logged and retried."""
         now = self._clock.now()
         if self._due_at is not None and now < self._due_at <= now + _EVERY:
             return
         self._due_at = now + _EVERY
         try:
             if self._tidy(now):
-                self._due_at = None  # there may be more
+                self._due_at = None  # there may be more to do
         except (OrchestratorError, OSError) as error:
-            log.warning("nothing is tidied", cluster=self._cluster, reason=str(error))
+            log.warning("housekeeping failed", cluster=self._cluster, reason=str(error))
 
     def _tidy(self, now: datetime) -> bool:
-        """Whether anything was found."""
+        """Returns whether there may be more to do."""
         if self._began_at is None or now - self._began_at >= _ROUND:
             self._began_at = now
             self._looked.clear()
@@ -79,13 +79,13 @@ class Housekeeper:
                 if self._remove(left, job, event):
                     return True  # there may be more of it
             except OSError as error:
-                # It is looked at again in the next round, and those behind it now.
-                log.warning("what a job has left is still there", job=job.job_id, reason=str(error))
+                # Retried in the next round; the jobs behind it are done now.
+                log.warning("files of an ended job not removed", job=job.job_id, reason=str(error))
             self._looked[left] = job.finished_at, job.job_id
         return bool(ended)
 
     def _remove(self, left: Left, job: EndedJob, event: Event) -> bool:
-        """Whether the job is to be looked at again."""
+        """Returns whether the job has more to remove."""
         match left:
             case Left.METRICS:
                 return bool(self._store.forget_metrics(job.job_id, event, limit=_ROWS))
@@ -121,7 +121,7 @@ class Housekeeper:
                     try:
                         discard(root, path)
                     except OSError as error:
-                        log.warning("what was shipped is still there", path=repr(path), reason=str(error))
+                        log.warning("shipped files not removed", path=repr(path), reason=str(error))
         return False
 
     def _tidy_deliveries(self, now: datetime) -> bool:
@@ -130,12 +130,12 @@ class Housekeeper:
 
 
 def discard(root: Folder, path: Path) -> None:
-    """Move it out of the way, whole or not at all; somebody else may have done so. Raises OSError."""
+    """Move a path to the trash, whole or not at all. No error if it is gone. Raises OSError."""
     with root.making(Path(TRASH)) as trash:
         root.hand_over(path, trash, uuid.uuid4().hex)
 
 
 def _unused(root: Folder, path: Path, limit: datetime) -> Iterator[Path]:
-    """What was last used before, the oldest first."""
+    """The entries that were last used before `limit`, oldest first."""
     found = [(status.st_mtime, name) for name in root.names(path) if (status := root.status(path / name)) is not None]
     yield from (path / name for mtime, name in sorted(found) if mtime < limit.timestamp())

@@ -1,4 +1,4 @@
-"""The thread that empties the trash of run directories: slowly, and again after whatever stopped it."""
+"""The thread that empties the trash of run directories."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from orchestrator.upkeep.housekeeping import TRASH
 log = structlog.get_logger()
 
 _EVERY_S = 60.0
-_LONGEST_S = 300.0  # for one folder, to which a process may still be writing
+_LONGEST_S = 300.0  # for one folder, because a process may still write to it
 
 
 class TrashSweeper:
-    """Any number of them, in one process or several, may sweep the same root."""
+    """Several may sweep one root at the same time, in one process or in several."""
 
     def __init__(
         self, roots: Collection[Path], *, every_s: float = _EVERY_S, monotonic: Callable[[], float] = time.monotonic
@@ -35,12 +35,12 @@ class TrashSweeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """What is being removed is left half-way: the next one goes on with it."""
+        """Stop, even in the middle of a folder. The next sweeper continues there."""
         self._ending.set()
         self._thread.join(timeout=5)
 
     def sweep(self) -> None:
-        """Remove what lies there now."""
+        """Remove everything that is in the trash now."""
         for root in self._roots:
             try:
                 with Folder.of(root) as folder, folder.within(Path(TRASH)) as trash:
@@ -50,7 +50,7 @@ class TrashSweeper:
                 log.warning("trash cannot be read", root=str(root), reason=str(error))
 
     def _remove(self, trash: Folder, name: str) -> None:
-        """Remove one entry. One that takes too long, or fails, is left for the next round."""
+        """Remove one entry. If it takes too long or fails, the next round tries again."""
         deadline = self._monotonic() + _LONGEST_S
         try:
             remove(trash, name, lambda: not self._ending.is_set() and self._monotonic() < deadline)
@@ -62,5 +62,5 @@ class TrashSweeper:
             try:
                 self.sweep()
             except Exception:
-                # The thread's edge: one bad folder must not fill the disk for ever.
+                # The edge of the thread: one bad folder must not stop later rounds.
                 log.exception("trash not swept")

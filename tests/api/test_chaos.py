@@ -48,10 +48,10 @@ def test_a_fault_is_recorded_once_with_who_requested_it(world: World) -> None:
     request = RequestedChaos(number=1, attempt=1, fault=Fault.KILL, rank=1, replica=1)
     assert world.job(job_id).desired.chaos == request
     (event,) = events(world, job_id, "chaos.requested")
-    assert (event["actor"], event["sentence"]) == ("local", "a fault was asked for on purpose: kill of rank 1")
+    assert (event["actor"], event["sentence"]) == ("local", "chaos was requested: kill of rank 1")
     assert len(world.woken) == 2, "one for the submission and one for the request"
     other = post(world, job_id, "chaos", fault="hang")
-    assert (other.status_code, "another fault (kill)" in other.json()["detail"]) == (409, True)
+    assert (other.status_code, "a pending fault (kill)" in other.json()["detail"]) == (409, True)
     world.start(job_id, state=AttemptState.RUNNING, nodes="2", errand_told=1)
     assert world.client.get(f"/api/v1/jobs/{job_id}").json()["pending"] == []
     assert post(world, job_id, "chaos", fault="hang").status_code == 202
@@ -116,7 +116,7 @@ def test_a_snapshot_that_another_job_needs_is_not_corrupted(world: World) -> Non
     other = world.submit(snapshot=source)
     refused = post(world, job_id, "chaos", fault="corrupt-snapshot")
     assert refused.status_code == 409
-    assert f"job {other} goes on from a snapshot of job {job_id}" in refused.json()["detail"]
+    assert f"job {other} continues from a snapshot of job {job_id}" in refused.json()["detail"]
     world.advance(other, *RUNNING, JobState.SUCCEEDED)
     assert post(world, job_id, "chaos", fault="corrupt-snapshot").status_code == 202
 

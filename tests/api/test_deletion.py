@@ -73,7 +73,7 @@ def test_snapshots_that_another_job_needs_are_not_deleted(world: World) -> None:
     other = world.submit(snapshot={"from": str(folder)})
     refused = world.client.delete(f"/api/v1/jobs/{job_id}?snapshots=delete")
     assert refused.status_code == 409
-    assert f"job {other} goes on from a snapshot of job {job_id}" in refused.json()["detail"]
+    assert f"job {other} continues from a snapshot of job {job_id}" in refused.json()["detail"]
     world.advance(other, *RUNNING, JobState.FAILED)
     answer = world.client.delete(f"/api/v1/jobs/{job_id}?snapshots=delete")
     assert (answer.status_code, answer.json()["files_due"]) == (200, True)

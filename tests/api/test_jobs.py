@@ -152,7 +152,7 @@ def test_a_plan_warns_if_the_memory_of_a_node_does_not_suffice(world: World) -> 
     resources, topology = {"memory_gb": 100}, {"workers_per_node": 2}
     plan = world.post_spec("/api/v1/plan", run=LARGE, resources=resources, topology=topology).json()
     assert (plan["memory"]["device_bytes"], plan["memory"]["fits"]) == (50 * 10**9, False)
-    [warning] = [warning for warning in plan["warnings"] if warning.startswith("the memory will not suffice: ")]
+    [warning] = [warning for warning in plan["warnings"] if warning.startswith("not enough memory: ")]
     assert warning.endswith(plan["memory"]["advice"])
 
 

@@ -76,7 +76,7 @@ def test_a_secret_cannot_take_the_place_of_what_the_launcher_sets(world: World, 
 def test_a_name_in_both_env_and_secrets_is_refused(world: World) -> None:
     put(world)
     spec = with_secret(world, "WANDB_API_KEY", env={"WANDB_API_KEY": "x"})
-    assert "stands in env and in secrets" in world.client.post("/api/v1/jobs", json=spec).json()["detail"]
+    assert "is in both env and secrets" in world.client.post("/api/v1/jobs", json=spec).json()["detail"]
 
 
 def test_a_plan_names_secrets_and_hides_them(world: World) -> None:

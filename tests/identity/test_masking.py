@@ -63,7 +63,7 @@ def test_events_and_failures_are_cleaned_in_every_part() -> None:
     clean = {MASK: [{"b": MASK}, 7, None, True], "plain": 1.5}
     told = mask.hide_in_event(JournalEvent(at="t", kind="k", sentence=f"x {SECRET}", generation=3, evidence=dirty))
     assert (told.sentence, told.evidence, told.generation) == (f"x {MASK}", clean, 3)
-    account = mask.hide_in_account(Event(at=NOW, kind="k", sentence=SECRET, evidence=dirty, actor="alice"))
+    account = mask.hide_in_event(Event(at=NOW, kind="k", sentence=SECRET, evidence=dirty, actor="alice"))
     assert (account.sentence, account.evidence, account.actor) == (MASK, clean, "alice")
     failure = Failure(kind=FailureKind.APPLICATION, message=SECRET, traceback=f"raise X({SECRET})", rank=1)
     record = mask.hide_in_exit(ExitRecord(outcome=Outcome.FAILED, at="t", generation=1, restarts=0, failure=failure))

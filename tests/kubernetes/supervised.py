@@ -17,7 +17,7 @@ from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Observer
-from orchestrator.supervisor.reconcile import Reconciler, Terms
+from orchestrator.supervisor.reconcile import PassSettings, Reconciler
 from orchestrator.supervisor.repeats import Repeats
 from tests.builders import make_event, make_job, make_spec
 from tests.contract.backends import site
@@ -54,8 +54,8 @@ class Supervised:
         actor = Actor(store, self.backend, rundir.LocalRunDirectories(root), given, ports=range(20_000, 21_000))
         repeats = Repeats()
         observer = Observer(CLUSTER, store, self.backend, self, self.clock, repeats=repeats)
-        terms = Terms(limits=Limits(), stop_timeout_s=30, submit_timeout_s=70, repeat_s=10)
-        self._reconciler = Reconciler(store, observer, actor, self.clock, terms, repeats=repeats)
+        pass_settings = PassSettings(limits=Limits(), stop_timeout_s=30, submit_timeout_s=70, repeat_s=10)
+        self._reconciler = Reconciler(store, observer, actor, self.clock, pass_settings, repeats=repeats)
 
     def collect(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, str]:
         """Implements ports.Journals: no agent of these tests tells anything."""

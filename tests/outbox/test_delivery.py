@@ -148,7 +148,7 @@ def test_a_name_with_a_private_address_is_not_connected_to(
     world.submit()
     assert courier.carry() == 1
     (row,) = world.rows()
-    assert f"hook.example has the address {address}" in str(row.last_error)
+    assert f"hook.example has the private address {address}" in str(row.last_error)
     assert receiver.received == []
 
 

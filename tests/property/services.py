@@ -26,7 +26,7 @@ from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.lease_keeper import LeaseKeeper
 from orchestrator.supervisor.observe import Observer
-from orchestrator.supervisor.reconcile import Reconciler, Terms
+from orchestrator.supervisor.reconcile import PassSettings, Reconciler
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.memory_leases import MemoryLeaseStore
 from tests.fakes.skewed_clock import SkewedClock
@@ -48,7 +48,7 @@ class Surroundings(Protocol):
     cluster: FakeCluster
     ledger: Ledger
     site: Site
-    terms: Terms
+    pass_settings: PassSettings
     lease_s: float
     decided: deque[str]
 
@@ -129,7 +129,7 @@ class Service:
         folders = _FaultyFolders(world.root, self.faults)
         observer = Observer("local", store, backend, self.intake, self.clock, node_cooldown_s=NODE_COOLDOWN_S)
         actor = Actor(store, backend, folders, world.site, ports=PORTS, require_lease=self.keeper.require)
-        return Reconciler(store, observer, actor, self.clock, world.terms)
+        return Reconciler(store, observer, actor, self.clock, world.pass_settings)
 
 
 class _FaultyLeases:

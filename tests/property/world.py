@@ -30,7 +30,7 @@ from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor import reconcile, repeats
-from orchestrator.supervisor.reconcile import Terms
+from orchestrator.supervisor.reconcile import PassSettings
 from tests.builders import make_event, make_job, make_site, make_spec
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.group import FakeAttempt
@@ -61,7 +61,9 @@ class World:
         self.unreadable: set[str] = set()  # jobs whose run directories cannot be read
         self.site = make_site(self.root, gpus_per_node=1)
         self.limits = limits or Limits()
-        self.terms = Terms(limits=self.limits, stop_timeout_s=STOP_TIMEOUT_S, submit_timeout_s=SUBMIT_TIMEOUT_S)
+        self.pass_settings = PassSettings(
+            limits=self.limits, stop_timeout_s=STOP_TIMEOUT_S, submit_timeout_s=SUBMIT_TIMEOUT_S
+        )
         self.decided: deque[str] = deque(maxlen=12)  # the latest decisions, for whoever looks into a failure
         self.pause_s = 0.0  # how long the next pause of a service lasts,
         self.meanwhile: Callable[[], object] = lambda: None  # and what else happens in it

@@ -56,7 +56,7 @@ def test_a_fault_is_requested_of_the_running_attempt_by_the_number_of_its_reques
     assert chaos_of(request) == RequestedChaos(number=7, attempt=1, fault=Fault.HANG, rank=2, replica=1)
     assert request is not None
     assert request.kind is EventKind.CHAOS_REQUESTED
-    assert request.sentence == "a fault was asked for on purpose: hang of rank 2"
+    assert request.sentence == "chaos was requested: hang of rank 2"
     assert request.evidence == {"fault": "hang", "number": 7, "attempt": 1, "rank": 2, "replica": 1}
 
 
@@ -75,7 +75,7 @@ def test_a_fault_is_aimed_by_rank_or_by_node(order: Order, rank: int | None, rep
     request = request_chaos(a_job(), a_target(), order)
     assert (chaos_of(request).rank, chaos_of(request).replica) == (rank, replica)
     assert request is not None
-    assert request.sentence.endswith(f"on purpose: {whom}")
+    assert request.sentence.endswith(f"requested: {whom}")
 
 
 def test_a_rank_that_has_told_nothing_is_found_by_its_agent() -> None:
@@ -87,9 +87,9 @@ def test_a_rank_that_has_told_nothing_is_found_by_its_agent() -> None:
     ("order", "pointer", "words"),
     [
         (Order(fault=Fault.KILL, rank=4), "/rank", "is 4; the group has 4 ranks, from 0"),
-        (Order(fault=Fault.PREEMPT, rank=0), "/rank", "preempt does not strike a single rank"),
-        (Order(fault=Fault.CORRUPT_SNAPSHOT, rank=0), "/rank", "does not strike a single rank"),
-        (Order(fault=Fault.CORRUPT_SNAPSHOT, node=0), "/node", "does not strike a node"),
+        (Order(fault=Fault.PREEMPT, rank=0), "/rank", "preempt cannot target a single rank"),
+        (Order(fault=Fault.CORRUPT_SNAPSHOT, rank=0), "/rank", "cannot target a single rank"),
+        (Order(fault=Fault.CORRUPT_SNAPSHOT, node=0), "/node", "cannot target a node"),
         (Order(fault=Fault.KILL, rank=0, node=0), "/node", "name a rank or a node, not both"),
         (Order(fault=Fault.KILL, node="2"), "/node", "has no node 2; it has 0 (n1), 1 (n2)"),
         (Order(fault=Fault.KILL, node="١"), "/node", "has no node ١"),
@@ -125,12 +125,12 @@ def test_of_two_agents_on_one_machine_one_is_named_by_its_number() -> None:
     [
         (a_job(JobState.SUCCEEDED), a_target(), KILL, "has ended SUCCEEDED; there is nothing to disturb"),
         (a_job(desired=Desired(cancelled=True)), a_target(), KILL, "is being cancelled; it is too late to disturb it"),
-        (a_job(JobState.QUEUED), a_target(attempt=None), KILL, "is QUEUED: nothing of it runs"),
-        (a_job(), a_target(attempt=an_attempt(AttemptState.SUBMITTED)), KILL, "nothing of it runs"),
+        (a_job(JobState.QUEUED), a_target(attempt=None), KILL, "is QUEUED: no attempt is running"),
+        (a_job(), a_target(attempt=an_attempt(AttemptState.SUBMITTED)), KILL, "no attempt is running"),
         (a_job(), a_target(attempt=an_attempt(stopping_since=ago(1))), KILL, "attempt 1 of job train-abc is ending"),
         (a_job(spec=a_spec(launcher="torchrun")), a_target(), KILL, "runs under torchrun"),
-        (a_job(), a_target(newest_snapshot=None), Order(fault=Fault.DISK_FULL), "has written no snapshot so far"),
-        (a_job(), a_target(newest_snapshot=None), Order(fault=Fault.CORRUPT_SNAPSHOT), "has no snapshot that could"),
+        (a_job(), a_target(newest_snapshot=None), Order(fault=Fault.DISK_FULL), "has saved no snapshot"),
+        (a_job(), a_target(newest_snapshot=None), Order(fault=Fault.CORRUPT_SNAPSHOT), "has no snapshot to damage"),
         (
             a_job(spec=a_spec(snapshot={"dir": "s3://bucket/x"})),
             a_target(),
@@ -141,7 +141,7 @@ def test_of_two_agents_on_one_machine_one_is_named_by_its_number() -> None:
             a_job(),
             a_target(relied_on_by="other-1"),
             Order(fault=Fault.CORRUPT_SNAPSHOT),
-            "job other-1 goes on from a snapshot of job train-abc",
+            "job other-1 continues from a snapshot of job train-abc",
         ),
     ],
 )
@@ -167,7 +167,7 @@ def test_the_same_fault_again_before_the_agents_know_is_one_and_another_has_to_w
     assert request is not None
     job = a_job(desired=replace(request.desired, number=1))
     assert request_chaos(job, a_target(), KILL) is None
-    with pytest.raises(Conflict, match=r"is about to suffer another fault \(kill\); wait until it has"):
+    with pytest.raises(Conflict, match=r"already has a pending fault \(kill\)"):
         request_chaos(job, a_target(), Order(fault=Fault.KILL, rank=0))
     told = a_target(attempt=an_attempt(nodes="2", errand_told=1))
     assert chaos_of(request_chaos(job, told, KILL)).number == 2
@@ -182,12 +182,12 @@ def test_stacks_are_asked_of_all_ranks_or_of_one() -> None:
     request = request_stacks(a_job(desired=Desired(number=3)), a_target(), None)
     assert stacks_of(request) == RequestedStacks(number=4, attempt=1)
     assert request is not None
-    assert (request.kind, request.sentence) == (EventKind.STACKS_REQUESTED, "the stacks of all ranks were asked for")
+    assert (request.kind, request.sentence) == (EventKind.STACKS_REQUESTED, "the stacks of all ranks were requested")
     assert request.evidence == {"attempt": 1, "number": 4, "rank": None}
     one = request_stacks(a_job(), a_target(), 3)
     assert stacks_of(one) == RequestedStacks(number=1, attempt=1, rank=3)
     assert one is not None
-    assert one.sentence == "the stacks of rank 3 were asked for"
+    assert one.sentence == "the stacks of rank 3 were requested"
 
 
 def test_stacks_that_are_asked_for_already_are_one_request_and_two_ranks_become_all() -> None:

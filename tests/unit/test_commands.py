@@ -145,11 +145,11 @@ def test_a_wrong_size_is_refused_by_the_requests_own_field(desk: Desk) -> None:
 
 def test_a_snapshot_is_taken_of_a_running_attempt_only(desk: Desk) -> None:
     desk.add(state=JobState.STARTING)
-    with pytest.raises(Conflict, match="nothing of it runs"):
+    with pytest.raises(Conflict, match="no attempt is running"):
         desk.commands.snapshot("job-1")
     for state in (AttemptState.SUBMITTED, AttemptState.LOST):
         desk.start(state)
-        with pytest.raises(Conflict, match="nothing of it runs"):
+        with pytest.raises(Conflict, match="no attempt is running"):
             desk.commands.snapshot("job-1")
     desk.start(snapshots_told=0)
     assert desk.commands.snapshot("job-1").desired == Desired(number=1, snapshot_number=1)
@@ -204,7 +204,7 @@ def test_the_same_retry_is_requested_once_and_another_one_has_to_wait(desk: Desk
         replace_terms(terms, restore_from=None),
         replace_terms(terms, patch={"priority": 4}),
     ):
-        with pytest.raises(Conflict, match="a retry with other terms that has not begun yet"):
+        with pytest.raises(Conflict, match="a different retry that has not started yet"):
             desk.commands.retry("job-1", other)
     assert desk.requests() == 1
 

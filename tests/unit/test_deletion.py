@@ -30,7 +30,7 @@ def test_only_what_has_ended_is_deleted(state: JobState) -> None:
 
 
 def test_what_is_to_be_tried_again_or_is_awaited_stays() -> None:
-    with pytest.raises(Conflict, match="about to begin another attempt"):
+    with pytest.raises(Conflict, match="about to start another attempt"):
         require(a_job(JobState.FAILED, desired=Desired(retry_number=3), retries_done=2))
     with pytest.raises(Conflict, match="job b waits for job train-abc"):
         require(a_job(JobState.FAILED), awaited_by="b", files=False)
@@ -39,7 +39,7 @@ def test_what_is_to_be_tried_again_or_is_awaited_stays() -> None:
 def test_snapshots_stay_that_are_needed_or_out_of_reach() -> None:
     relied: dict[str, Any] = {"relied_on_by": "b"}
     require(a_job(JobState.FAILED), **relied, files=False)
-    with pytest.raises(Conflict, match="job b goes on from a snapshot of job train-abc"):
+    with pytest.raises(Conflict, match="job b continues from a snapshot of job train-abc"):
         require(a_job(JobState.FAILED), **relied)
     remote = a_job(JobState.FAILED, spec=a_spec(snapshot={"dir": "s3://bucket/x"}))
     require(remote, files=False)

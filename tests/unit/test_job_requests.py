@@ -50,7 +50,7 @@ def test_to_cancel_withdraws_a_retry_that_has_not_begun(state: JobState) -> None
     request = request_cancel(retried)
     assert wanted(request) == (EventKind.CANCEL_REQUESTED, Desired(cancelled=True, retry_number=2))
     assert request is not None
-    assert request.sentence == "the retry was withdrawn before it began"
+    assert request.sentence == "the retry was withdrawn before it started"
 
 
 def test_a_retry_that_was_requested_of_a_cancelled_job_can_be_withdrawn_again() -> None:
@@ -75,7 +75,7 @@ def test_two_requests_for_a_snapshot_are_one_until_the_agents_have_heard_of_it()
 
 
 def test_of_what_does_not_run_no_snapshot_can_be_taken() -> None:
-    with pytest.raises(Conflict, match="is QUEUED: nothing of it runs"):
+    with pytest.raises(Conflict, match="is QUEUED: no attempt is running"):
         request_snapshot(a_job(JobState.QUEUED), None)
 
 

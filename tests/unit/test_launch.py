@@ -116,7 +116,7 @@ def test_a_script_of_torch_distributed_launch_gets_its_local_rank_first(target: 
 
 @pytest.mark.parametrize("target", [{"trainer": {}}, {"command": ["python", "train.py"]}])
 def test_what_takes_no_arguments_is_passed_no_local_rank(target: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="pass_local_rank goes with script and module"):
+    with pytest.raises(ValueError, match="pass_local_rank applies to script and module"):
         a_spec(run={**target, "pass_local_rank": True})
 
 

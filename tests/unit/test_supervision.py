@@ -28,7 +28,7 @@ from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Observer
-from orchestrator.supervisor.reconcile import Reconciler, Terms
+from orchestrator.supervisor.reconcile import PassSettings, Reconciler
 from tests.builders import make_attempt, make_batch, make_event, make_job, make_progress, make_spec
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.memory_leases import MemoryLeaseStore
@@ -64,8 +64,8 @@ class World:
             self.store.apply(Change(job=job, attempt=make_attempt(job_id, state=attempt), events=[]))
 
     def reconcile(self) -> datetime | None:
-        terms = Terms(limits=Limits(), stop_timeout_s=15)
-        reconciler = Reconciler(self.store, self.observer, cast(Actor, self), self.clock, terms)
+        pass_settings = PassSettings(limits=Limits(), stop_timeout_s=15)
+        reconciler = Reconciler(self.store, self.observer, cast(Actor, self), self.clock, pass_settings)
         again = reconciler.reconcile()
         assert reconciler.answered == (self.presence is not None)
         return again
@@ -180,8 +180,8 @@ def test_nodes_with_a_record_are_avoided_while_it_is_fresh(world: World) -> None
     ("trouble", "reason"),
     [
         (BackendBusy("the queue is full"), "waits: the queue is full"),
-        (BackendUnavailable("no answer"), "cannot go on now: no answer"),
-        (RuntimeError("a defect"), "cannot go on now: a defect"),
+        (BackendUnavailable("no answer"), "cannot continue now: no answer"),
+        (RuntimeError("a defect"), "cannot continue now: a defect"),
     ],
 )
 def test_one_jobs_trouble_is_told_to_its_owner_and_costs_the_others_nothing(
@@ -290,7 +290,7 @@ def test_training_that_told_of_itself_until_the_road_was_closed_is_not_stopped_a
 
 
 @pytest.mark.parametrize("action", [NotePending(), Submit()])
-def test_to_act_on_an_attempt_that_is_not_there_is_a_defect(tmp_path: Path, action: NotePending | Submit) -> None:
+def test_acting_on_an_attempt_that_does_not_exist_is_a_defect(tmp_path: Path, action: NotePending | Submit) -> None:
     nothing: Any = None
     actor = Actor(
         cast(SupervisorWriter, nothing),
@@ -299,7 +299,7 @@ def test_to_act_on_an_attempt_that_is_not_there_is_a_defect(tmp_path: Path, acti
         cast(Site, nothing),
         ports=range(1),
     )
-    with pytest.raises(AssertionError, match="an attempt that is not there"):
+    with pytest.raises(AssertionError, match="an attempt that does not exist"):
         actor.act(a_situation(a_job()), Decision(action=action, sentence="x"), ())
 
 

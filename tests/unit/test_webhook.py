@@ -152,7 +152,7 @@ def test_a_name_that_is_no_name_is_refused(config: Path) -> None:
     ("source", "words"),
     [
         ('secret_env = "ORCHESTRATOR_NOT_SET"', "variable ORCHESTRATOR_NOT_SET.*is not set"),
-        ('secret_env = "ORCHESTRATOR_WEAK"', "variable ORCHESTRATOR_WEAK holds no good secret"),
+        ('secret_env = "ORCHESTRATOR_WEAK"', "variable ORCHESTRATOR_WEAK does not contain a valid webhook secret"),
         ('secret_file = "/nowhere/at/all"', "file /nowhere/at/all.*No such file"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Who may do what: roles, routes, and the URLs that a job may name."""
+"""Roles, the routes that they may use, and the URLs that a job may name."""

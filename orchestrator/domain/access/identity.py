@@ -1,7 +1,7 @@
-"""Who asks: roles, what a caller may do in which project, and tokens as they are stored. Pure.
+"""Callers, their roles in projects, and tokens as they are stored. Pure.
 
-A token is `orc_<id>_<secret>`. Its secret is 32 random bytes, so one SHA-256 keeps it: nobody can try 2^256 of them,
-and a slow hash would only make each request slow (NIST SP 800-63B, 5.1.1.2, asks for one where people choose).
+A token is `orc_<id>_<secret>`. Its secret has 32 random bytes, so a single SHA-256 protects it. A slow hash, which NIST
+SP 800-63B, 5.1.1.2, requires for passwords that people choose, would only slow down each request.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _TOKEN = re.compile(r"orc_([0-9a-f]{16})_([A-Za-z0-9_-]{43})", re.ASCII)
 
 
 class Role(StrEnum):
-    """Each may do what the ones before it may."""
+    """Each role may do what the roles before it may."""
 
     VIEWER = "viewer"  # reads jobs, logs, events
-    SUBMITTER = "submitter"  # submits jobs, and steers its own
-    OPERATOR = "operator"  # steers every job
-    ADMIN = "admin"  # gives tokens and secrets
+    SUBMITTER = "submitter"  # submits jobs and controls its own
+    OPERATOR = "operator"  # controls every job
+    ADMIN = "admin"  # manages tokens and secrets
 
     def covers(self, needed: Role) -> bool:
         return _ORDER.index(self) >= _ORDER.index(needed)
@@ -36,7 +36,7 @@ _ORDER = tuple(Role)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """A caller. `grants` hold a role by project; that of `*` counts in every project."""
+    """A caller. `grants` has a role by project; the role of `*` counts in every project."""
 
     name: str
     grants: Mapping[str, Role] = field(default_factory=dict)
@@ -58,26 +58,26 @@ class Principal:
         return any(role.covers(needed) for role in self.grants.values())
 
     def projects(self, needed: Role) -> frozenset[str] | None:
-        """Where the caller holds the role; None: in every project."""
+        """The projects in which the caller has the role; None: every project."""
         if self.may_everywhere(needed):
             return None
         return frozenset(name for name, role in self.grants.items() if role.covers(needed))
 
     def may_give(self, grants: Mapping[str, Role]) -> bool:
-        """Whether the caller is the admin of all that the grants are about."""
+        """Whether the caller is an admin of every project of the grants."""
         return all(self.may(Role.ADMIN, project) for project in grants)
 
 
-# Whoever reaches a service that only its own machine can reach, and that asks nobody for a token.
+# The caller of a service that requires no token because only its own machine can reach it.
 LOCAL = Principal(name="local", grants={EVERY_PROJECT: Role.ADMIN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A token as it is stored: what was shown once is not in it."""
+    """A token as it is stored, without its secret."""
 
     id: str
-    name: str  # who acts with it
+    name: str  # of the caller who uses it
     digest: str = field(repr=False)
     grants: Mapping[str, Role]
     created_at: datetime
@@ -95,9 +95,9 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A browser's sign-in. It lives no longer than the token that it was opened with."""
+    """A browser's sign-in. It is valid no longer than the token that opened it."""
 
-    digest: str = field(repr=False)  # of what the cookie holds
+    digest: str = field(repr=False)  # of the cookie's value
     token_id: str
     created_at: datetime
     expires_at: datetime
@@ -108,7 +108,7 @@ def render_token(token_id: str, secret: str) -> str:
 
 
 def parse_token_id(text: str) -> str | None:
-    """The id within a token; None for what is no token of ours."""
+    """The id within a token; None if the text is not a token."""
     match = _TOKEN.fullmatch(text)
     return None if match is None else match[1]
 
@@ -118,5 +118,5 @@ def digest_of(text: str) -> str:
 
 
 def same_digest(text: str, digest: str) -> bool:
-    """In constant time: how long it takes tells nothing of how much of a guess was right."""
+    """Compare in constant time, so that timing reveals nothing about a guess."""
     return hmac.compare_digest(digest_of(text), digest)

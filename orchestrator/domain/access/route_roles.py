@@ -1,7 +1,7 @@
-"""Which role each route needs: the policy of authorisation, as one table. Pure.
+"""The role that each route needs, as one table. Pure.
 
-What is not in the table is refused, so that a new route is closed until it has a rule. What a caller may not see in a
-project is answered like an unknown thing, so that nobody learns names by asking.
+A route without a rule is refused to everyone. What a caller may not see is answered as not found, so that nobody can
+learn names by trying.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from orchestrator.domain.access.identity import Principal, Role
 
 
 class Scope(StrEnum):
-    """Where a caller needs the role."""
+    """The projects in which a caller needs the role."""
 
-    PUBLIC = "public"  # nowhere: without a token
-    EVERYWHERE = "everywhere"  # in every project: what concerns all of them
-    SOMEWHERE = "somewhere"  # in one project at least; what is answered is cut to the caller's projects by the handler
-    BODY = "body"  # in the project that the body names, which the handler asks about once it is read
-    PROJECT = "project"  # in the project that the path names
-    JOB = "job"  # in the project of the job that the path names
-    WORKER = "worker"  # no role: the token of the attempt that the report is about
+    PUBLIC = "public"  # none: no token is needed
+    EVERYWHERE = "everywhere"  # every project
+    SOMEWHERE = "somewhere"  # at least one project; the handler limits the answer to the caller's projects
+    BODY = "body"  # the project that the body names; the handler checks it after it has read the body
+    PROJECT = "project"  # the project in the path
+    JOB = "job"  # the project of the job in the path
+    WORKER = "worker"  # none; the token of the reported attempt is needed
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     method: str
-    path: str  # as the route has it
+    path: str  # the route's path template
     scope: Scope
     role: Role | None = None
     own: Role | None = None  # enough for the job's own submitter
@@ -35,17 +35,17 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
-    """What access to a job depends on."""
+    """The properties of a job that decide who may access it."""
 
     project: str
-    owner: str | None  # who submitted it; None: nobody was asked
+    owner: str | None  # who submitted it; None: the caller had no name
 
 
 class Verdict(StrEnum):
     ALLOWED = "allowed"
     UNAUTHENTICATED = "unauthenticated"
-    FORBIDDEN = "forbidden"  # the caller sees it and may not do this
-    HIDDEN = "hidden"  # the caller is answered as if there were no such thing
+    FORBIDDEN = "forbidden"  # the caller may see it but may not do this
+    HIDDEN = "hidden"  # the caller gets the answer of a thing that does not exist
 
 
 def _public(*paths: str) -> tuple[Rule, ...]:
@@ -77,8 +77,8 @@ RULES: tuple[Rule, ...] = (
     *_reads(*(f"{_JOB}/{what}" for what in ("why", "goodput", "request", "nodes", "stacks"))),
     *_requests(_JOB, "cancel", "suspend", "resume", "snapshot", "scale", "retry", "stacks"),
     Rule("DELETE", _JOB, Scope.JOB, Role.OPERATOR, own=Role.SUBMITTER),
-    Rule("POST", f"{_JOB}/chaos", Scope.JOB, Role.OPERATOR),  # also of one's own job: a submitter must not
-    # What there is
+    Rule("POST", f"{_JOB}/chaos", Scope.JOB, Role.OPERATOR),  # a submitter may not, not even on its own job
+    # Clusters, nodes, projects, webhooks
     Rule("GET", "/api/v1/clusters", Scope.SOMEWHERE, Role.VIEWER),
     Rule("GET", "/api/v1/nodes", Scope.SOMEWHERE, Role.VIEWER),
     Rule("POST", "/api/v1/nodes/{cluster}/{node}/clear", Scope.EVERYWHERE, Role.OPERATOR),
@@ -112,7 +112,9 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/submit", Scope.SOMEWHERE, Role.SUBMITTER),
     Rule("POST", "/submit", Scope.BODY, Role.SUBMITTER),
     Rule("POST", "/submit/draft", Scope.BODY, Role.SUBMITTER),
-    Rule("POST", "/cancel", Scope.BODY, Role.SUBMITTER),  # of many jobs, each by the rule of its own page
+    Rule(
+        "POST", "/cancel", Scope.BODY, Role.SUBMITTER
+    ),  # cancels many jobs; the rule of each job's own page is checked too
     *_reads("/jobs/{job_id}", "/jobs/{job_id}/charts", "/jobs/{job_id}/launch"),
     *_requests("/jobs/{job_id}", "cancel", "suspend", "resume", "snapshot", "scale", "retry", "stacks"),
     Rule("POST", "/jobs/{job_id}/chaos", Scope.JOB, Role.OPERATOR),
@@ -126,7 +128,7 @@ def find_rule(method: str, path: str) -> Rule | None:
 
 
 def needs_place(rule: Rule, caller: Principal) -> bool:
-    """Whether the answer depends on where the job is; it costs a question to the store."""
+    """Whether `judge` needs the JobPlace, which costs a query to the store."""
     return rule.scope is Scope.JOB and rule.role is not None and not caller.may_everywhere(rule.role)
 
 
@@ -137,11 +139,11 @@ def judge(
     project: str | None = None,
     job: JobPlace | None = None,
 ) -> Verdict:
-    """Whether the caller may. `project` and `job` are the ones that the path names; None: unknown."""
+    """Whether the caller may use the route. `project` and `job` are those of the path; None if they do not exist."""
     if rule is None:
         return Verdict.FORBIDDEN
     if rule.scope is Scope.PUBLIC or rule.scope is Scope.WORKER:
-        return Verdict.ALLOWED  # a report's own token is looked at when its body is read
+        return Verdict.ALLOWED  # the token of a report is checked when its body is read
     if caller is None:
         return Verdict.UNAUTHENTICATED
     if rule.role is None:

@@ -1,8 +1,8 @@
-"""Where a job's URL leads: addresses behind the service's own walls are refused unless the settings allow them. Pure.
+"""Refuse a job's URLs that lead to private addresses, unless the settings allow them. Pure.
 
-Of a job's URL only the text is looked at. A name is not resolved: it may mean another address a moment later, so that
-an answer now would promise what it cannot keep. What machines may reach is the network's to say. Where the service
-itself connects (`why_inside`), the addresses are looked at that it is about to connect to.
+Only the text of a job's URL is checked. Names are not resolved, because a name may have another address when the job
+uses it; firewalls must limit what nodes can reach. Where the service itself connects, `why_inside` checks the addresses
+that it is about to use.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Names of the machine itself (RFC 6761), and of what is inside (ICANN's private-use domain; clouds' metadata).
+# Names of the machine itself (RFC 6761), of private networks (ICANN's private-use domain) and of clouds' metadata.
 _INNER = re.compile(r"(?:.*\.)?(?:localhost|internal)|metadata", re.IGNORECASE)
-# Where a name is a host. Elsewhere it is a bucket, which may be a bare number and never a dotted address.
+# Schemes in which the name is a host. In others it is a bucket, which may be a number but not a dotted address.
 _HOSTED = frozenset(
     {
         "dav",
@@ -35,56 +35,54 @@ _HOSTED = frozenset(
         "webhdfs",
     }
 )
-# Stores that jobs may keep snapshots in, by fsspec's names. None of them opens a folder of the machine.
+# Schemes of fsspec in which jobs may keep snapshots. None of them opens a folder of the machine.
 STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss", "hdfs", "webhdfs", "sftp", "ssh", "smb")
 _READ_ONLY = ("http", "https")
 _BRACKETS = re.compile(r"\[[^\]]*\]")  # an IPv6 address
 # fsspec chains file systems: simplecache::http://..., zip://a.zip::https://...; an IPv6 address has colons too.
 _CHAINED = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::))")
 _UNICAST = ipaddress.IPv6Network("2000::/3")
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # the well-known prefix; a network's own prefixes are not known here
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # the well-known prefix; those of a network are not known here
 # Teredo (RFC 4380), which reaches hosts behind a NAT; documentation (RFC 9637). `ipaddress` calls both global.
 _NEVER_OUTSIDE = (ipaddress.IPv6Network("2001::/32"), ipaddress.IPv6Network("3fff::/20"))
 _PART = re.compile(r"0[xX][0-9a-fA-F]{1,8}|[0-9]{1,12}", re.ASCII)
 
 
 def why_no_store(url: str, *, reads: bool = False) -> str | None:
-    """Why a job's snapshots cannot be at a URL, in a phrase; None: they can. `reads`: they are only read there."""
+    """Why a job's snapshots cannot be at a URL, as a phrase; None if they can. `reads`: they are only read."""
     known = (*STORES, *(_READ_ONLY if reads else ()))
     if url.partition("://")[0] in known and "::" not in _BRACKETS.sub("", url):
         return None
-    return (
-        f"is in no store that is supported for snapshots: write the path of a folder, or one URL of {', '.join(known)}"
-    )
+    return f"is not a supported place for snapshots: use the path of a folder, or a URL with one of {', '.join(known)}"
 
 
 def why_out_of_bounds(url: str, allowed: Collection[str]) -> str | None:
-    """Why a URL must not be opened, in a phrase; None: nothing speaks against it. `allowed`: hosts and networks."""
+    """Why a URL must not be opened, as a phrase; None if it may be. `allowed` are hosts and networks."""
     for link in _CHAINED.split(url):
         try:
             parts = urlsplit(link)
             host = (parts.hostname or "").rstrip(".")
         except ValueError:
-            return "is no URL"
+            return "is not a URL"
         if not _is_plain(host):
-            return "has a host that programs read in different ways: write it in ASCII and without '%'"
+            return "has a host that programs parse differently: write it in ASCII and without '%'"
         if _is_allowed(host, parts.scheme, allowed):
             continue
         if _INNER.fullmatch(host) or _is_private(host, parts.scheme):
-            return f"leads to {host}, behind the service's own walls; an admin may allow it in private_storage_hosts"
+            return f"leads to the private host {host}; an admin can allow it in private_storage_hosts"
     return None
 
 
 def why_inside(host: str, addresses: Iterable[str], allowed: Collection[str]) -> str | None:
-    """Why a connection to a name must not be opened, by the addresses that it has at this moment; None: it may be.
+    """Why a connection to a host must not be opened, given its addresses; None if it may be.
 
-    Whoever connects has to connect to one of these very addresses: asked again, the name may have others.
+    The caller must connect to one of these addresses: if the name is resolved again, it may have others.
     """
     if host.lower() in {name.lower() for name in allowed}:
         return None
     for address in addresses:
         if _is_private(address, "") and not _is_allowed(address, "", allowed):
-            return f"{host} has the address {address}, behind the service's own walls"
+            return f"{host} has the private address {address}"
     return None
 
 
@@ -100,8 +98,8 @@ def _is_private(host: str, scheme: str) -> bool:
 
 
 def _is_plain(host: str) -> bool:
-    """Whether the host is ASCII without escapes. Full-width digits, other dots and `%xx` become an address only when
-    the host is looked up."""
+    """Whether the host is ASCII without escapes. Other digits, other dots and `%xx` turn into an address only when the
+    host is resolved."""
     return host.isascii() and "%" not in host
 
 
@@ -109,7 +107,7 @@ def _is_routed(address: ipaddress.IPv6Address) -> bool:
     """Whether it is a global unicast address (RFC 4291, 2.4), a NAT64 one (RFC 6052) or a 6to4 one (RFC 3056)."""
     if any(address in network for network in _NEVER_OUTSIDE):
         return False
-    # Python 3.13 calls no 6to4 address global: the IPv4 address in it tells.
+    # Python 3.13 calls no 6to4 address global; the IPv4 address in it decides.
     is_translated = address in _NAT64 or address.sixtofour is not None
     return is_translated or (address in _UNICAST and address.is_global)
 
@@ -133,7 +131,7 @@ def _is_allowed(host: str, scheme: str, allowed: Collection[str]) -> bool:
 
 
 def parse_address(host: str, scheme: str) -> Address | None:
-    """The address that a host means where it is one, in each of the notations of inet_aton(3)."""
+    """The address, if the host is one in any notation of inet_aton(3)."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Jobs and attempts: their states, what is requested of them, their events, and the launch of an attempt."""
+"""Jobs and attempts: states, requests, events, and the launch plan."""

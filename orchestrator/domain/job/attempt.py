@@ -11,15 +11,15 @@ from trainer.contract.failure import Failure
 
 
 class AttemptState(StrEnum):
-    INTENDED = "INTENDED"  # written down; the submission may or may not have happened
-    SUBMITTED = "SUBMITTED"  # the cluster has it
-    PENDING = "PENDING"  # the cluster has it in a queue of its own
+    INTENDED = "INTENDED"  # written down; it may or may not have been submitted
+    SUBMITTED = "SUBMITTED"  # the cluster has accepted it
+    PENDING = "PENDING"  # it waits in the cluster's own queue
     RUNNING = "RUNNING"  # an agent is alive
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"  # it ended by itself, with a cause
-    PREEMPTED = "PREEMPTED"  # the cluster took its place away
-    LOST = "LOST"  # it is gone and left no record
-    CANCELLED = "CANCELLED"  # ended by us
+    PREEMPTED = "PREEMPTED"  # the cluster took its nodes
+    LOST = "LOST"  # it is gone without an exit record
+    CANCELLED = "CANCELLED"  # ended by the service
 
     @property
     def terminal(self) -> bool:
@@ -31,7 +31,7 @@ _ENDS = frozenset(
 )
 
 TRANSITIONS: dict[AttemptState, frozenset[AttemptState]] = {
-    # Any live attempt may turn out to have ended while nobody looked, hence _ENDS on every row.
+    # A live attempt may end between two passes, hence _ENDS in every row.
     AttemptState.INTENDED: _ENDS | {AttemptState.SUBMITTED, AttemptState.PENDING, AttemptState.RUNNING},
     AttemptState.SUBMITTED: _ENDS | {AttemptState.PENDING, AttemptState.RUNNING},
     AttemptState.PENDING: _ENDS | {AttemptState.RUNNING},
@@ -42,7 +42,7 @@ TRANSITIONS: dict[AttemptState, frozenset[AttemptState]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class AttemptKey:
-    """What everything about an attempt is found by, before and after a scheduler has given it a handle."""
+    """Identifies an attempt everywhere, even before a scheduler has given it a handle."""
 
     job_id: str
     number: int
@@ -60,22 +60,22 @@ class Attempt:
     reason: str
     nonce: str
     port: int
-    nodes: str  # "least:most" or one number: what it was given, which may be less than what was asked for
-    asked: str  # as the spec's topology said when it was made: a changed spec is for the next one
+    nodes: str  # "MIN:MAX" or one number: what it was given, which may be less than `asked`
+    asked: str  # the spec's topology.nodes at its creation: a later change of the spec applies to the next attempt
     created_at: datetime
-    workers_per_node: int | None = None  # None: as the spec says
-    tried_at: datetime | None = None  # when its newest submission began: for a while nobody can tell what came of it
-    not_permitted: str | None = None  # the cluster's words, where it has permitted no submission of it so far
-    excluded_nodes: tuple[str, ...] = ()  # where it must not run
+    workers_per_node: int | None = None  # None: as in the spec
+    tried_at: datetime | None = None  # when its newest submission began; its outcome is unknown for a while
+    not_permitted: str | None = None  # the cluster's message, if it has permitted no submission so far
+    excluded_nodes: tuple[str, ...] = ()  # nodes that it avoids
     restore_from: str | None = None
     handle: str | None = None
-    started_at: datetime | None = None  # the first sight of a live agent
-    stopping_since: datetime | None = None  # when we first asked it to end
+    started_at: datetime | None = None  # when an agent was first seen alive
+    stopping_since: datetime | None = None  # when it was first asked to end
     ended_at: datetime | None = None
     failure: Failure | None = None
-    marked_nodes: tuple[str, ...] = ()  # which have its failure in their record
-    snapshots_told: int = 0  # how many snapshots its agents have been asked for, as Desired.snapshot_number counts
-    errand_told: int = 0  # the newest request for stacks or chaos that its agents have, as Desired.errand counts
+    marked_nodes: tuple[str, ...] = ()  # nodes whose record has its failure
+    snapshots_told: int = 0  # the Desired.snapshot_number that its agents have been sent
+    errand_told: int = 0  # the newest Desired.errand that its agents have been sent
 
     @property
     def min_nodes(self) -> int:
@@ -90,7 +90,7 @@ class Attempt:
         return f"{self.key}-{self.nonce}"
 
     def to(self, state: AttemptState, *, reason: str, now: datetime, failure: Failure | None = None) -> Attempt:
-        """Change the state along an edge of TRANSITIONS (or only the reason). Raises InvalidTransition."""
+        """Change the state along an edge of TRANSITIONS, or only the reason. Raises InvalidTransition."""
         if state is not self.state and state not in TRANSITIONS[self.state]:
             raise InvalidTransition(f"attempt {self.key}: {self.state} -> {state}")
         return replace(

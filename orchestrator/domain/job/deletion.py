@@ -1,4 +1,4 @@
-"""When the record of a job may be deleted, and its files with it. Pure."""
+"""Conditions for the deletion of a job's record and files. Pure."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from trainer.contract.location import is_url
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """What is left of a job whose record was deleted. `files_due`: its files are to go too, and may still be there."""
+    """What is kept of a deleted job. `files_due`: its files are to be removed too, and may still exist."""
 
     job_id: str
     name: str
     project: str
     cluster: str
     owner: str | None
-    state: str  # the job's last
+    state: str  # the job's last state
     created_at: datetime
     deleted_at: datetime
     deleted_by: str
-    snapshot_dir: str | None  # of its spec: where its snapshots are, if not in its folder
+    snapshot_dir: str | None  # of its spec; None: its snapshots are in its folder
     files_due: bool
 
 
 def require_deletable(
     job: Job, *, files: bool, relied_on_by: str | None, awaited_by: str | None, shares_files: bool
 ) -> None:
-    """Raises Conflict that says what stands against it. `files`: its folder and its snapshots are to go as well."""
+    """Raises Conflict if the job cannot be deleted. `files`: its folder and its snapshots are deleted as well."""
     if not job.state.terminal:
-        raise Conflict(f"job {job.id} is {job.state}; cancel it and wait for its end before it is deleted")
+        raise Conflict(f"job {job.id} is {job.state}; cancel it and wait for its end before you delete it")
     if job.desired.retry_number > job.retries_done:
-        raise Conflict(f"job {job.id} is about to begin another attempt; cancel that before the job is deleted")
+        raise Conflict(f"job {job.id} is about to start another attempt; cancel the retry before you delete the job")
     if awaited_by is not None:
-        raise Conflict(f"job {awaited_by} waits for job {job.id} (`after`); it would wait for ever")
+        raise Conflict(f"job {awaited_by} waits for job {job.id} (`after`); it would wait forever")
     if not files:
         return
     if relied_on_by is not None:
         raise Conflict(
-            f"job {relied_on_by} goes on from a snapshot of job {job.id} (`snapshot.from`); keep the snapshots"
+            f"job {relied_on_by} continues from a snapshot of job {job.id} (`snapshot.from`); keep the snapshots"
         )
     place = job.spec.snapshot.dir
     if place is not None and (is_url(place) or not shares_files):

@@ -1,4 +1,4 @@
-"""Events: the append-only account of a job, each with a sentence for its owner and the evidence behind it."""
+"""Events: the append-only history of a job, each with a sentence for its owner and the evidence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class EventKind(StrEnum):
-    """Kinds that the service writes. Agents and workers add theirs: trainer.contract.exit_record.EventKind."""
+    """Kinds that the service writes. The kinds of agents and workers are in trainer.contract.exit_record.EventKind."""
 
     JOB_SUBMITTED = "job.submitted"
     JOB_STATE = "job.state"
@@ -21,23 +21,23 @@ class EventKind(StrEnum):
     STACKS_REQUESTED = "stacks.requested"
     CHAOS_REQUESTED = "chaos.requested"
     ATTEMPT_STATE = "attempt.state"
-    RECOVERED = "recovery.attempt"  # a new attempt's workers are up: with the seconds since the last end was seen
-    GREW_BACK = "recovery.grown"  # an attempt makes room for a larger one
+    RECOVERED = "recovery.attempt"  # the workers of a new attempt started; has the seconds since the last attempt ended
+    GREW_BACK = "recovery.grown"  # an attempt ends to make room for a larger one
     NODE_MARKED = "node.marked"
-    REMOVED = "retention.removed"  # something that an ended job had left, after its time
+    REMOVED = "retention.removed"  # files or records of an ended job were removed
     FILE_BROKEN = "file.broken"  # a file in the job's folder cannot be parsed; reported once
     LIMIT_REACHED = "limit.reached"  # a limit on what is stored of an attempt or a job; reported once
-    FIRST_STEP = "step.first"  # of an attempt: told to the service's own listeners, never stored
+    FIRST_STEP = "step.first"  # of an attempt; passed to listeners in the service, never stored
 
 
-_LARGEST = 1e8  # seconds, steps or workers that are believed
+_LARGEST = 1e8  # the largest credible number of seconds, steps or workers
 _OURS = frozenset(kind.value for kind in EventKind)
-REPLICA = "replica"  # in the evidence of what agents and their workers tell: which of the attempt's
+REPLICA = "replica"  # the key of the replica's number in the evidence of events from agents and workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. `at` is when it happened, which for a journal read after an outage lies before its arrival."""
+    """One event. `at` is when it happened, which may be long before it arrived."""
 
     at: datetime
     kind: str
@@ -45,10 +45,10 @@ class Event:
     attempt: int | None = None
     generation: int | None = None
     evidence: dict[str, object] = field(default_factory=dict)
-    actor: str | None = None  # who asked for it; None: nobody, the service or an agent did it
+    actor: str | None = None  # who requested it; None: the service or an agent did it
 
     def number(self, name: str) -> float | None:
-        """A number of the evidence, from 0 to _LARGEST; None for anything else.
+        """The named number of the evidence; None unless it is a number from 0 to _LARGEST.
 
         Agents of any version write evidence, and anyone may write into a run directory.
         """
@@ -59,7 +59,7 @@ class Event:
 
     @property
     def replica(self) -> int | None:
-        """Whose agent, or which of its workers, told it; None: the service did, or a store that kept no such thing."""
+        """The replica whose agent or worker wrote the event; None for the service or if it is not known."""
         replica = self.evidence.get(REPLICA)
         if not isinstance(replica, int) or isinstance(replica, bool) or self.kind in _OURS:
             return None

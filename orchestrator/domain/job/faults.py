@@ -1,4 +1,4 @@
-"""Stacks and faults on purpose: when they may be requested of a job. Pure."""
+"""Requests for stacks and for chaos: when they are accepted. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from trainer.contract.location import is_url
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is known of the job at which a fault is aimed."""
+    """What is known of the job that a request targets."""
 
     attempt: Attempt | None  # its newest
     world_size: int | None
-    nodes: Mapping[int, str]  # of the replicas that have an agent, their names
-    places: Mapping[int, int]  # replica by rank, as far as workers have told
+    nodes: Mapping[int, str]  # node name by replica, for replicas with an agent
+    places: Mapping[int, int]  # replica by rank, as far as workers have reported it
     newest_snapshot: str | None = None
-    relied_on_by: str | None = None  # a job that goes on from a snapshot of this one
+    relied_on_by: str | None = None  # a job that continues from a snapshot of this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A fault as it was asked for; `node` is a replica's number or its node's name."""
+    """A fault as it was requested. `node` is a replica's number or the name of its node."""
 
     fault: Fault
     rank: int | None = None
@@ -44,24 +44,24 @@ def request_stacks(job: Job, target: Target, rank: int | None) -> JobRequest | N
     pending = known if known is not None and known.attempt == mine and known.number > attempt.errand_told else None
     if pending is not None and pending.rank in (None, rank):
         return None
-    wider = rank if pending is None else None  # of two requests for two ranks at one time comes one for all
+    wider = rank if pending is None else None  # a second request for another rank becomes one for all ranks
     number = job.desired.number + 1
     request = RequestedStacks(number=number, attempt=mine, rank=wider)
     whose = "all ranks" if wider is None else f"rank {wider}"
     return JobRequest(
         replace(job.desired, stacks=request),
         EventKind.STACKS_REQUESTED,
-        f"the stacks of {whose} were asked for",
+        f"the stacks of {whose} were requested",
         evidence={"attempt": mine, "number": number, "rank": wider},
     )
 
 
 def request_chaos(job: Job, target: Target, order: Order) -> JobRequest | None:
-    """Raises Conflict, InvalidSpec. The same order again, before the agents have heard of it, is one."""
+    """Raises Conflict, InvalidSpec. Repeating a request that the agents have not received changes nothing."""
     attempt = _running(job, target, "disturb")
     _require_place(order)
     _require_rank(order.rank, target)
-    _require_prey(job, target, order.fault)
+    _require_snapshots(job, target, order.fault)
     known, mine = job.desired.chaos, attempt.key.number
     replica = _find_replica(job, target, order, attempt)
     chaos = RequestedChaos(
@@ -70,7 +70,9 @@ def request_chaos(job: Job, target: Target, order: Order) -> JobRequest | None:
     if known is not None and known.attempt == mine and known.number > attempt.errand_told:
         if replace(known, number=chaos.number) == chaos:
             return None
-        raise Conflict(f"job {job.id} is about to suffer another fault ({known.fault.value}); wait until it has")
+        raise Conflict(
+            f"job {job.id} already has a pending fault ({known.fault.value}); wait until it has been injected"
+        )
     evidence = {
         "fault": chaos.fault.value,
         "number": chaos.number,
@@ -78,7 +80,7 @@ def request_chaos(job: Job, target: Target, order: Order) -> JobRequest | None:
         "rank": chaos.rank,
         "replica": chaos.replica,
     }
-    sentence = f"a fault was asked for on purpose: {chaos.fault.value}{_whom(chaos)}"
+    sentence = f"chaos was requested: {chaos.fault.value}{_whom(chaos)}"
     return JobRequest(replace(job.desired, chaos=chaos), EventKind.CHAOS_REQUESTED, sentence, evidence=evidence)
 
 
@@ -86,7 +88,7 @@ def _running(job: Job, target: Target, verb: str) -> Attempt:
     require_going_on(job, verb)
     attempt = target.attempt
     if attempt is None or attempt.state is not AttemptState.RUNNING:
-        raise Conflict(f"job {job.id} is {job.state}: nothing of it runs, so there is nothing to {verb}")
+        raise Conflict(f"job {job.id} is {job.state}: no attempt is running, so there is nothing to {verb}")
     if attempt.stopping_since is not None:
         raise Conflict(f"attempt {attempt.key.number} of job {job.id} is ending; it is too late to {verb} it")
     if job.spec.launcher != "elasticrun":
@@ -97,9 +99,9 @@ def _running(job: Job, target: Target, verb: str) -> Attempt:
 def _require_place(order: Order) -> None:
     name = order.fault.value
     if order.rank is not None and order.fault not in OF_RANK:
-        raise InvalidSpec([FieldProblem("/rank", f"{name} does not strike a single rank")])
+        raise InvalidSpec([FieldProblem("/rank", f"{name} cannot target a single rank")])
     if order.node is not None and order.fault not in OF_NODE:
-        raise InvalidSpec([FieldProblem("/node", f"{name} does not strike a node")])
+        raise InvalidSpec([FieldProblem("/node", f"{name} cannot target a node")])
     if order.rank is not None and order.node is not None:
         raise InvalidSpec([FieldProblem("/node", "name a rank or a node, not both")])
 
@@ -111,19 +113,21 @@ def _require_rank(rank: int | None, target: Target) -> None:
         )
 
 
-def _require_prey(job: Job, target: Target, fault: Fault) -> None:
-    """A fault of snapshots needs a snapshot, or somebody who is known to write them."""
+def _require_snapshots(job: Job, target: Target, fault: Fault) -> None:
+    """A fault of snapshots needs a snapshot, or a program that is known to save some."""
     has_snapshot = target.newest_snapshot is not None
     if fault is Fault.DISK_FULL and not has_snapshot and job.spec.run.trainer is None:
-        raise Conflict(f"job {job.id} has written no snapshot so far: a full disk would strike nothing")
+        raise Conflict(f"job {job.id} has saved no snapshot, so a full disk would have no effect")
     if fault is not Fault.CORRUPT_SNAPSHOT:
         return
     if not has_snapshot:
-        raise Conflict(f"job {job.id} has no snapshot that could be damaged")
+        raise Conflict(f"job {job.id} has no snapshot to damage")
     if job.spec.snapshot.dir is not None and is_url(job.spec.snapshot.dir):
-        raise Conflict(f"the snapshots of job {job.id} are in an object store; only files can be damaged on purpose")
+        raise Conflict(f"the snapshots of job {job.id} are in an object store; only files can be damaged")
     if target.relied_on_by is not None:
-        raise Conflict(f"job {target.relied_on_by} goes on from a snapshot of job {job.id}; it would be harmed too")
+        raise Conflict(
+            f"job {target.relied_on_by} continues from a snapshot of job {job.id}; the damage would affect it too"
+        )
 
 
 def _find_replica(job: Job, target: Target, order: Order, attempt: Attempt) -> int | None:

@@ -1,4 +1,4 @@
-"""A job: what was asked for, what is requested now, and where it stands."""
+"""A job: its spec, the requests to it, and its state."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trainer.contract.failure import Failure
 
 
 class JobState(StrEnum):
-    QUEUED = "QUEUED"  # waits for admission; the reason says for what
-    STARTING = "STARTING"  # an attempt was submitted, no worker has formed a group yet
+    QUEUED = "QUEUED"  # waits for admission; the reason says why
+    STARTING = "STARTING"  # an attempt was submitted, and its worker group has not formed yet
     RUNNING = "RUNNING"
     RECOVERING = "RECOVERING"  # between attempts
     SUSPENDED = "SUSPENDED"
@@ -28,7 +28,7 @@ class JobState(StrEnum):
 
     @property
     def holds_slots(self) -> bool:
-        """A recovering job keeps its place: its neighbours must not take it between two attempts."""
+        """A recovering job keeps its slots, so that no other job takes them between two attempts."""
         return self in (JobState.STARTING, JobState.RUNNING, JobState.RECOVERING)
 
 
@@ -37,25 +37,25 @@ _TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset(
         {
-            JobState.STARTING,  # admitted, first attempt submitted
-            JobState.SUSPENDED,  # its owner holds it back
-            JobState.CANCELLED,  # cancelled before anything ran
-            JobState.FAILED,  # can never start here
+            JobState.STARTING,  # admitted and submitted
+            JobState.SUSPENDED,  # suspended before it started
+            JobState.CANCELLED,  # cancelled before it started
+            JobState.FAILED,  # it can never start
         }
     ),
     JobState.STARTING: frozenset(
         {
             JobState.RUNNING,  # the worker group formed
-            JobState.RECOVERING,  # the attempt ended before that
+            JobState.RECOVERING,  # the attempt ended before the group formed
             JobState.SUSPENDED,
-            JobState.SUCCEEDED,  # it ended well while nobody looked
-            JobState.FAILED,  # its budget was spent at once
+            JobState.SUCCEEDED,  # it succeeded between two passes
+            JobState.FAILED,  # its budget is spent
             JobState.CANCELLED,
         }
     ),
     JobState.RUNNING: frozenset(
         {
-            JobState.RECOVERING,  # the attempt was lost or failed, or makes room for one of another size
+            JobState.RECOVERING,  # the attempt failed or was lost, or ends to change its size
             JobState.SUSPENDED,
             JobState.SUCCEEDED,
             JobState.FAILED,
@@ -65,7 +65,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     JobState.RECOVERING: frozenset(
         {
             JobState.STARTING,  # the next attempt was submitted
-            JobState.QUEUED,  # its owner asked for another attempt
+            JobState.QUEUED,  # its owner requested a retry
             JobState.SUSPENDED,
             JobState.FAILED,  # the budget is spent
             JobState.CANCELLED,
@@ -73,11 +73,11 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     ),
     JobState.SUSPENDED: frozenset(
         {
-            JobState.QUEUED,  # its owner resumed it, or asked for another attempt
+            JobState.QUEUED,  # its owner resumed it or requested a retry
             JobState.CANCELLED,
         }
     ),
-    # The owner may ask for another attempt of an ended job; nothing else leaves these states.
+    # A retry is the only way out of these states.
     JobState.SUCCEEDED: frozenset({JobState.QUEUED}),
     JobState.FAILED: frozenset({JobState.QUEUED}),
     JobState.CANCELLED: frozenset({JobState.QUEUED}),
@@ -86,7 +86,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedStacks:
-    """Where the ranks of one attempt stand; `number` is that of the request, `rank` None means all of them."""
+    """A request for the stacks of one attempt. `number` is the number of the request; `rank` None means all ranks."""
 
     number: int
     attempt: int
@@ -95,7 +95,10 @@ class RequestedStacks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedChaos:
-    """A fault for one attempt; `number` is that of the request. `rank` and `replica` None: the agents choose."""
+    """A request for a fault in one attempt. `number` is the number of the request.
+
+    If `rank` and `replica` are None, the agents choose.
+    """
 
     number: int
     attempt: int
@@ -106,25 +109,25 @@ class RequestedChaos:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """What the API requests of a job; the supervisor never writes it.
+    """What the owner requests of a job. The API writes it; the supervisor never does.
 
-    `number` rises with every request, a changed spec included: whoever writes one names the number that it has seen.
-    `retry_number` counts the owner's retries: the supervisor acts while its own count (`Job.retries_done`) is behind.
-    `snapshot_number` counts the snapshots asked for: it is passed on to the agents, who compare it with their own.
-    Of stacks and of chaos the newest request stands here; it is for the attempt that it names and for no later one.
+    `number` rises with every request, also one that changes the spec, so that concurrent requests are noticed.
+    `retry_number` counts retries. The supervisor starts one while `Job.retries_done` is lower.
+    `snapshot_number` counts requested snapshots. Agents take one while their own count is lower.
+    `stacks` and `chaos` hold only the newest request. Each is for the attempt that it names, not for a later one.
     """
 
     number: int = 0
     cancelled: bool = False
     suspended: bool = False
     retry_number: int = 0
-    restore_from: str | None = None  # a snapshot's name: the upper bound of the next restore
+    restore_from: str | None = None  # the name of the newest snapshot that the next attempt may restore
     snapshot_number: int = 0
     stacks: RequestedStacks | None = None
     chaos: RequestedChaos | None = None
 
     def errand(self, attempt: int) -> int:
-        """The number of the newest request for stacks or chaos of this attempt; 0: there is none."""
+        """The number of the newest request for stacks or chaos of this attempt; 0 if there is none."""
         requests = (self.stacks, self.chaos)
         return max(
             (request.number for request in requests if request is not None and request.attempt == attempt), default=0
@@ -143,19 +146,21 @@ class Job:
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None = None
-    owner: str | None = None  # who submitted it; None: nobody was asked
+    owner: str | None = None  # who submitted it; None: the caller had no name
     retries_done: int = 0
     spent: dict[str, int] = field(default_factory=dict)  # failures by budget class since the last retry
-    fruitless: int = 0  # attempts in a row that ended before their first completed step: what back-off grows with
-    retry_at: datetime | None = None  # while RECOVERING: not before
-    recovering_since: datetime | None = None  # when the last attempt was seen to end, until the next one trains
-    farthest_step: int | None = None  # that any attempt since the last retry has reached; -1: workers, no step
-    kept_step: int | None = None  # of the newest snapshot that any attempt since the last retry has committed
-    kept_s: float = 0.0  # of training that such snapshots have kept, since what was spent was refunded last
-    last_failure: Failure | None = None  # of the application: the same one again ends the job
+    fruitless: int = 0  # attempts in a row that ended before their first completed step; the back-off grows with it
+    retry_at: datetime | None = None  # while RECOVERING: when the next attempt may start
+    recovering_since: datetime | None = None  # when the last attempt ended; None once the next one trains
+    farthest_step: int | None = (
+        None  # reached by any attempt since the last retry; -1: workers started but made no step
+    )
+    kept_step: int | None = None  # of the newest snapshot committed since the last retry
+    kept_s: float = 0.0  # seconds of training that snapshots have kept since the last refund
+    last_failure: Failure | None = None  # of the application; if it repeats, the job ends
 
     def to(self, state: JobState, *, reason: str, now: datetime) -> Job:
-        """Change the state along an edge of TRANSITIONS (or only the reason). Raises InvalidTransition."""
+        """Change the state along an edge of TRANSITIONS, or only the reason. Raises InvalidTransition."""
         if state is not self.state and state not in TRANSITIONS[self.state]:
             raise InvalidTransition(f"job {self.id}: {self.state} -> {state}")
         finished_at = (self.finished_at or now) if state.terminal else None

@@ -1,13 +1,14 @@
-"""LaunchPlan: one attempt, made concrete. Pure: from a job, an attempt and a site to commands and environments.
+"""LaunchPlan: the commands and environments of one attempt, built from a job, an attempt and a site. Pure.
 
-The rendezvous settings are what makes a torch group reliable, for our agent and for plain torchrun alike:
+These rendezvous settings make a torch group reliable, under elasticrun and under plain torchrun:
 
-* `is_host`: exactly one agent binds the store, so that a taken port is an error within a second and not a silent
-  guest in another job's store (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
-* TORCH_DISABLE_SHARE_RDZV_TCP_STORE: workers get a fresh store after each restart; with the shared one a restarted
-  rank may read the dead group's addresses (pytorch issue 135712).
-* short last call and keep-alive: survivors of a lost node form again within seconds, with five missed beats allowed.
-* `join_timeout` is the cluster's: where nodes come one by one, the first agents wait for the last.
+* `is_host`: exactly one agent binds the store. If the port is in use, it fails within a second instead of joining
+  another job's store (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
+* TORCH_DISABLE_SHARE_RDZV_TCP_STORE: workers get a fresh store after each restart. With a shared store, a
+  restarted rank may read the addresses of the dead group (pytorch issue 135712).
+* A short last call and keep-alive: the survivors of a lost node form a new group within seconds. Five missed
+  heartbeats are allowed.
+* `join_timeout` depends on the cluster: where nodes start one by one, the first agents wait for the last.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ from trainer.contract.failure import Pattern
 from trainer.contract.launch import LaunchPolicy
 from trainer.contract.location import join
 
-# In a value of `run.env` it stands for the job's id, which nobody knows when the spec is written. torchx's own word.
+# Replaced by the job's id in values of `run.env`. The name is torchx's.
 JOB_ID_MACRO = "${app_id}"
-PROCESSES = "processes"  # of this machine: a native request that is the replicas' own commands
+PROCESSES = "processes"  # the kind of a native request that is only the replicas' commands, on this machine
 RENDEZVOUS_CONF = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What a cluster adds to a plan. Paths are as its nodes see them."""
+    """The settings of a cluster that go into a plan. Paths are those of its nodes."""
 
     root: Path  # the run directory
-    python: str  # an interpreter that has the trainer
+    python: str  # an interpreter with the trainer installed
     child: str  # trainer/elastic/child.py, which gives each worker its log
     rendezvous_host: str
     gpus_per_node: int
     report_url: str | None
     stop_timeout_s: float
     log_limit_bytes: int
-    failure_patterns: tuple[Pattern, ...] = ()  # consulted before the built-in ones
-    join_timeout_s: int = 120  # how long agents wait until there are enough of them
-    local_address: str | None = None  # of a node, as the others reach it; None: the rendezvous host's
-    worker_key: bytes | None = field(default=None, repr=False)  # what agents' tokens are made with; None: without any
+    failure_patterns: tuple[Pattern, ...] = ()  # tried before the built-in ones
+    join_timeout_s: int = 120  # how long agents wait for each other
+    local_address: str | None = None  # where other nodes reach a node; None: the rendezvous host
+    worker_key: bytes | None = field(default=None, repr=False)  # derives the tokens of agents; None: no tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Environments(Sequence[dict[str, str]]):
-    """Of every replica, made when it is asked for: they differ in the replica's number, and there may be thousands."""
+    """The environments of all replicas. They differ only in the replica's number, so each is built on access."""
 
     common: Mapping[str, str]
     replicas: int
@@ -79,8 +80,8 @@ class Environments(Sequence[dict[str, str]]):
 class LaunchPlan:
     """What a backend needs to start an attempt. `commands[r]` and `environments[r]` belong to replica r.
 
-    `secrets` belong into every replica's environment too, and nowhere else: into no script, no text, no log. A plan
-    that is only shown has none.
+    `secrets` go into every replica's environment and nowhere else: no script, no text, no log. A plan that is only
+    shown has none.
     """
 
     key: AttemptKey
@@ -91,7 +92,7 @@ class LaunchPlan:
     min_nodes: int
     max_nodes: int
     workers_per_node: int
-    excluded_nodes: tuple[str, ...]  # where no replica may run; a cluster of one machine ignores it
+    excluded_nodes: tuple[str, ...]  # where no replica may run; ignored on a local cluster
     job_dir: str
     workdir: str
     commands: tuple[tuple[str, ...], ...]
@@ -105,14 +106,14 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeRequest:
-    """What the cluster is really told: a text that a person can read and, where there is one, a file to submit."""
+    """What is submitted to the cluster, as text: the commands, the batch script or the manifest."""
 
     kind: str  # PROCESSES, "sbatch", "manifest"
     text: str
 
 
 def build_plan(job: Job, attempt: Attempt, site: Site, secrets: Mapping[str, str] | None = None) -> LaunchPlan:
-    """Make the attempt concrete. The same job, attempt, site and secrets give the same plan."""
+    """The same job, attempt, site and secrets give the same plan."""
     supervise = job.spec.supervise
     policy = LaunchPolicy(
         max_restarts=restarts_left(job),
@@ -151,14 +152,14 @@ def workers_per_node(spec: JobSpec, gpus_per_node: int) -> int:
 
 
 def restarts_left(job: Job) -> int:
-    """How many failures of workers the agent may still answer in place."""
+    """How many times the agent may still restart workers in place."""
     budget = job.spec.supervise.budgets.application
-    # No limit for torchrun is a number that no job reaches.
+    # torchrun has no "unlimited".
     return 1_000_000 if budget is None else max(0, budget - job.spent.get("application", 0))
 
 
 def _commands(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tuple[tuple[str, ...], ...]:
-    """Replica 0 hosts the rendezvous; all others are started alike, and there may be thousands of them."""
+    """Replica 0 hosts the rendezvous. All others share one command, because there may be thousands."""
     host, other = (_command(job, attempt, site, policy, is_host=is_host) for is_host in (True, False))
     return (host, *[other] * (attempt.max_nodes - 1))
 
@@ -188,7 +189,7 @@ def _group_flags(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, *
 
 
 def _target(spec: JobSpec) -> tuple[str, ...]:
-    """What the launcher starts once per worker, in torchrun's own words."""
+    """What the launcher starts for each worker, as arguments of torchrun."""
     config = spec.trainer_config()
     if config is not None:
         return ("--module", "trainer", "--config", json.dumps(render_config(config), sort_keys=True))
@@ -201,12 +202,12 @@ def _target(spec: JobSpec) -> tuple[str, ...]:
 
 
 def _local_rank(spec: JobSpec) -> tuple[str, ...]:
-    """Both launchers replace `${local_rank}` for each worker."""
+    """Both launchers replace `${local_rank}` with the worker's."""
     return ("--local-rank=${local_rank}",) if spec.run.pass_local_rank else ()
 
 
 def _wrapped_target(spec: JobSpec, site: Site) -> tuple[str, ...]:
-    """The same under plain torchrun, which would not give each worker a log in the run directory."""
+    """The target under plain torchrun, wrapped so that each worker has its log in the run directory."""
     flag, *rest = _target(spec)
     python = (site.python, "-u")
     program = {"--module": (*python, "-m", *rest), "--no-python": tuple(rest)}.get(flag, (*python, flag, *rest))
@@ -238,7 +239,7 @@ def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:
         env.JOB_ID: job.id,
         env.JOB_DIR: str(job_dir),
         env.ATTEMPT: str(attempt.key.number),
-        env.REPLICA: "",  # its place in the order
+        env.REPLICA: "",  # set by Environments; here only for the order
         env.RETRY: str(job.retries_done),
         **snapshots,
         **restore,

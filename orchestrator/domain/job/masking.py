@@ -1,4 +1,4 @@
-"""Hiding secrets in what is told: their values, and the shapes in which programs print them. Pure."""
+"""Mask secrets in texts and events: their values, and the encodings in which programs print them. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 from urllib.parse import quote
 
 from orchestrator.domain.job.event import Event
 from trainer.contract.exit_record import ExitRecord, JournalEvent
 from trainer.contract.failure import Failure
 
+AnyEvent = TypeVar("AnyEvent", Event, JournalEvent)
+
 MASK = "********"
-MIN_SECRET_LENGTH = 8  # a shorter one stands in every second line by chance
+MIN_SECRET_LENGTH = 8  # a shorter text appears in many lines by chance
 
 
 class Mask:
-    """Replaces what it was built for. Without secrets it gives everything back unchanged."""
+    """Replaces the secrets that it was built with. Without secrets it changes nothing."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         shapes = sorted({shape for value in values for shape in _shapes(value)}, key=lambda shape: (-len(shape), shape))
@@ -31,7 +34,7 @@ class Mask:
         return text if self._pattern is None else self._pattern.sub(MASK, text)
 
     def hide_in(self, value: object) -> object:
-        """The same in plain JSON, keys included."""
+        """Mask plain JSON, keys included."""
         if isinstance(value, str):
             return self.hide(value)
         if isinstance(value, Mapping):
@@ -40,13 +43,11 @@ class Mask:
             return [self.hide_in(child) for child in value]
         return value
 
-    def hide_in_event(self, event: JournalEvent) -> JournalEvent:
+    def hide_in_event(self, event: AnyEvent) -> AnyEvent:
         if self._pattern is None:
             return event
-        return replace(event, sentence=self.hide(event.sentence), evidence=self._hide_in_evidence(event.evidence))
-
-    def hide_in_account(self, event: Event) -> Event:
-        return replace(event, sentence=self.hide(event.sentence), evidence=self._hide_in_evidence(event.evidence))
+        evidence = {self.hide(name): self.hide_in(value) for name, value in event.evidence.items()}
+        return replace(event, sentence=self.hide(event.sentence), evidence=evidence)
 
     def hide_in_exit(self, record: ExitRecord | None) -> ExitRecord | None:
         if record is None or record.failure is None:
@@ -59,15 +60,12 @@ class Mask:
         traceback = None if failure.traceback is None else self.hide(failure.traceback)
         return replace(failure, message=self.hide(failure.message), traceback=traceback)
 
-    def _hide_in_evidence(self, evidence: Mapping[str, object]) -> dict[str, object]:
-        return {self.hide(name): self.hide_in(value) for name, value in evidence.items()}
-
 
 NOTHING = Mask()
 
 
 def _shapes(value: str) -> Iterator[str]:
-    """The value and its lines, plain and as JSON, a URL or base64 would write them; none too short to tell apart."""
+    """The value and each of its lines, plain and as JSON, URLs and base64 encode them. Short texts are left out."""
     for text in (value, *value.splitlines()):
         encoded = text.encode(errors="surrogatepass")
         for shape in (

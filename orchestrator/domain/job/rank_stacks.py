@@ -1,4 +1,4 @@
-"""Where ranks stood, read from what agents told of it. Pure."""
+"""The stacks of ranks, read from the events of agents. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.domain.job.event import Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStacks:
-    """`wish` is the number of the request that it answers; None: nobody asked. `text` None: the rank did not answer."""
+    """`wish` is the number of the answered request; None: there was none. `text` None: the rank did not answer."""
 
     rank: int
     attempt: int
@@ -22,8 +22,7 @@ class RankStacks:
 
 
 def newest_stacks(events: Sequence[Event]) -> tuple[RankStacks, ...]:
-    """The newest of each rank, by rank. `events` are those of saved stacks, the newest first; those of an attempt
-    before the newest do not count, since its ranks are no more."""
+    """The newest stacks of each rank of the newest attempt. `events` are those of saved stacks, newest first."""
     newest = max((event.attempt or 0 for event in events), default=0)
     found: dict[int, RankStacks] = {}
     for event in events:
@@ -44,7 +43,7 @@ def newest_stacks(events: Sequence[Event]) -> tuple[RankStacks, ...]:
 
 
 def _texts(evidence: Mapping[str, object]) -> dict[int, str | None]:
-    """By rank. Agents of any version write evidence, and anyone may write into a run directory."""
+    """The texts by rank. Agents of any version write evidence, and anyone may write into a run directory."""
     saved, silent = evidence.get("stacks"), evidence.get("silent")
     texts: dict[int, str | None] = {}
     for rank in silent if isinstance(silent, list) else ():

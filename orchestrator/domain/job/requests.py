@@ -1,6 +1,6 @@
-"""What an owner may request of a job, and when it is refused. Pure: from a job to the requests as they are to stand.
+"""The requests that an owner may make of a job, and when they are refused. Pure.
 
-None: it is requested already, and nothing is to be written.
+Each function returns what to write, or None if the same is requested already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainer.contract.launch import DesiredDocument, DesiredState
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What is to be written for an owner: the requests as they are to stand, and the event that tells of it."""
+    """What to write for a request: what is desired from now on, and the event."""
 
     desired: Desired
     kind: EventKind
@@ -34,10 +34,10 @@ def request_cancel(job: Job) -> JobRequest | None:
         return None
     if job.state.terminal and not retrying:
         raise Conflict(f"job {job.id} has ended {job.state} already; there is nothing to cancel")
-    # A retry that has not begun is withdrawn; one that begins at this moment meets `cancelled`.
+    # Withdraws a retry that has not started. A retry that starts at this moment sees `cancelled`.
     number = job.retries_done if retrying else job.desired.retry_number
     desired = replace(job.desired, cancelled=True, suspended=False, retry_number=number, restore_from=None)
-    sentence = "the retry was withdrawn before it began" if retrying else "its owner asked to cancel it"
+    sentence = "the retry was withdrawn before it started" if retrying else "its owner asked to cancel it"
     return JobRequest(desired, EventKind.CANCEL_REQUESTED, sentence)
 
 
@@ -60,7 +60,7 @@ def request_resume(job: Job) -> JobRequest | None:
 def request_snapshot(job: Job, passed_on: int | None) -> JobRequest | None:
     require_going_on(job, "take a snapshot of")
     if passed_on is None:
-        raise Conflict(f"job {job.id} is {job.state}: nothing of it runs, so there is nothing to take a snapshot of")
+        raise Conflict(f"job {job.id} is {job.state}: no attempt is running, so there is nothing to take a snapshot of")
     if job.desired.snapshot_number > passed_on:
         return None
     desired = replace(job.desired, snapshot_number=job.desired.snapshot_number + 1)
@@ -68,7 +68,7 @@ def request_snapshot(job: Job, passed_on: int | None) -> JobRequest | None:
 
 
 def desired_of_attempt(desired: Desired, attempt: int, *, stop: bool = False) -> DesiredDocument:
-    """What the agents of one attempt are told of their job's requests."""
+    """The requests of a job as the document for the agents of one attempt."""
     stacks, chaos = desired.stacks, desired.chaos
     mine = stacks if stacks is not None and stacks.attempt == attempt else None
     return DesiredDocument(
@@ -84,7 +84,7 @@ def desired_of_attempt(desired: Desired, attempt: int, *, stop: bool = False) ->
 
 
 def pending_requests(job: Job, attempt: Attempt | None) -> list[str]:
-    """What is requested and not carried out yet, by the verb. `attempt`: the job's newest."""
+    """The verbs of the requests that are not carried out yet. `attempt` is the job's newest."""
     desired, live = job.desired, attempt is not None and not attempt.state.terminal
     stacks, chaos = desired.stacks, desired.chaos
     rests = job.state is JobState.SUSPENDED

@@ -1,7 +1,7 @@
-"""The token with which an attempt's agents report. It is computed: a repeated submission has the same one. Pure.
+"""The token with which an attempt's agents report. Pure.
 
-It is an HMAC over the attempt and its nonce. Whoever holds it can report for that attempt and do nothing else; it ends
-with the attempt.
+The token is an HMAC over the attempt and its nonce, so a repeated submission has the same token. Its holder can report
+for that attempt and do nothing else. It expires soon after the attempt ends.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from datetime import datetime, timedelta
 from orchestrator.domain.job.attempt import AttemptKey
 
 _SHAPE = re.compile(r"orw_[0-9a-f]{64}", re.ASCII)
-LATE = timedelta(seconds=60)  # after an attempt's end: what its agents had to say last may still be on its way
+LATE = timedelta(seconds=60)  # after the end of an attempt, for its last reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStay:
-    """What an attempt's token depends on."""
+    """What the token of an attempt depends on."""
 
     nonce: str
     ended_at: datetime | None
 
 
 def derive_worker_key(key: bytes) -> bytes:
-    """The key of worker tokens below a service's key, so that neither says anything of other uses."""
+    """Derive the key of worker tokens from a service's key, so that it reveals nothing about other uses of that key."""
     return hmac.new(key, b"orchestrator worker tokens", hashlib.sha256).digest()
 
 
@@ -38,17 +38,17 @@ def issue_worker_token(worker_key: bytes, key: AttemptKey, nonce: str) -> str:
 
 
 def looks_like_worker_token(token: str) -> bool:
-    """Whether it has the form of a worker's token. Asks neither keys nor the store."""
+    """Whether the text has the form of a worker token. Does not verify it."""
     return _SHAPE.fullmatch(token) is not None
 
 
 def is_genuine(token: str, worker_keys: Sequence[bytes], key: AttemptKey, nonce: str) -> bool:
-    """Whether one of the keys has made it for this very attempt; every key is tried, in constant time."""
+    """Whether one of the keys made the token for this attempt. Tries every key, in constant time."""
     given = token.encode(errors="surrogatepass")
     fits = [hmac.compare_digest(given, issue_worker_token(one, key, nonce).encode()) for one in worker_keys]
     return any(fits)
 
 
 def is_over(stay: AttemptStay, now: datetime) -> bool:
-    """Whether its token has ended with it."""
+    """Whether the attempt's token has expired."""
     return stay.ended_at is not None and now >= stay.ended_at + LATE

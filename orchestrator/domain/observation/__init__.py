@@ -1,1 +1,1 @@
-"""What is seen of attempts and nodes, three-valued, and what follows: a hang, a first cause."""
+"""Observations of attempts and nodes, and what follows from them: a hang, a first cause, nodes to avoid."""

@@ -1,12 +1,12 @@
-"""Why a live attempt ends: the first cause among what agents recorded, the scheduler says and nodes show. Pure.
+"""Find why an attempt ends: the first cause among exit records, the scheduler's reason and lost nodes. Pure.
 
-Most signs of an end are consequences of something else. An agent that loses its peer fails too, an agent that we stop
-leaves a record of that, and a record may arrive minutes after the others. So each sign has a rank, and time decides
-only among signs of the same rank:
+Most signs of an end are consequences of another one. An agent that loses its peer fails too, an agent that the service
+stops records that, and a record may arrive minutes late. So each sign has a rank, and time decides only among signs of
+the same rank:
 
-1. what we stopped the attempt for, unless that was itself only a lost peer;
-2. an agent's record of a failure of its own, or of a signal that we did not send;
-3. the scheduler's word, a node that the scheduler does not reach, or an agent that is gone without a record;
+1. the failure for which the service stopped the attempt, unless that was only a lost peer;
+2. an agent's record of its own failure, or of a signal that the service did not send;
+3. the scheduler's reason, a node that the scheduler cannot reach, or an agent that is gone without a record;
 4. a lost peer.
 """
 
@@ -27,15 +27,15 @@ _ENDS_AS = {FailureKind.PREEMPTED: AttemptState.PREEMPTED, FailureKind.NODE: Att
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`failure` is None where we stopped the attempt without a fault: its owner asked for that."""
+    """`failure` is None if the service stopped the attempt on its owner's request."""
 
     failure: Failure | None
     blames: tuple[str, ...] = ()  # nodes
-    recorded: bool = False  # by an agent: its record is still there after a stop, while a scheduler may forget
+    recorded: bool = False  # by an agent, so it outlives a stop; a scheduler may forget its reason
 
     @property
     def state(self) -> AttemptState:
-        """How an attempt ends for this cause."""
+        """The state in which the attempt ends."""
         if self.failure is None:
             return AttemptState.CANCELLED
         return _ENDS_AS.get(self.failure.kind, AttemptState.FAILED)
@@ -43,14 +43,14 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Of replicas that a group needs: the failure to stop it for, and the nodes to avoid."""
+    """A loss of replicas that a group needs: the failure to stop it for, and the nodes to avoid."""
 
     failure: Failure
     blames: tuple[str, ...]
 
 
 def find_cause(live: Watched) -> Cause | None:
-    """The first cause of an end that is seen; None while the attempt goes on, or ends well."""
+    """The first cause of the end; None while the attempt continues or if it succeeds."""
     loss, bad = live.vanished(), live.bad_exits()
     if loss is None and not bad:
         return None
@@ -67,20 +67,20 @@ def find_cause(live: Watched) -> Cause | None:
 
 
 def find_cut_off(live: Watched) -> Loss | None:
-    """A running group's loss of nodes, by two witnesses: the scheduler does not reach them, and their peers miss them.
+    """The nodes that a running group lost: the scheduler cannot reach them, and the other agents have lost them too.
 
-    None where the group can go on without them.
+    None if the group can continue without them.
     """
     missed = [one for one in live.unreachable() if one.replica in live.seen.missed]
     if len(missed) <= live.nodes - live.attempt.min_nodes:
         return None
-    return _of_nodes(missed, ", and its peers have lost it")
+    return _of_nodes(missed, ", and the other agents have lost it")
 
 
 def find_absent_peers(live: Watched, silent_s: float) -> Loss | None:
-    """Why a group has been silent for so long: its agents lost more replicas than it can spare, and wait for them.
+    """Why a group has been silent: its agents lost more replicas than it can spare, and wait for them.
 
-    It does not matter what the scheduler says of their nodes. Replicas that recorded their end do not count.
+    The scheduler's view of their nodes does not matter. Replicas with an exit record do not count.
     """
     lost = [one for one in live.seen.sighting.replicas if one.replica in live.seen.missed - live.seen.exits.keys()]
     if len(lost) <= live.nodes - live.attempt.min_nodes:
@@ -92,13 +92,13 @@ def find_absent_peers(live: Watched, silent_s: float) -> Loss | None:
 
 
 def _first_record(live: Watched, bad: Sequence[ExitRecord]) -> ExitRecord | None:
-    """The earliest exit record of a bad end. One that tells of a lost peer counts only if there is no other.
+    """The earliest exit record of a bad end. A lost peer counts only if there is no other record.
 
-    Our own stop does not count. A signal before the first record of a lost peer was not ours.
+    A stop by the service does not count. A signal before the first record of a lost peer was not the service's.
     A failure that another record quotes closed the group. It counts even if the group had formed again without it.
     """
     complained_at = min((record.at for record in bad if _is_lost_peer(record)), default="")
-    ours = [one for one in bad if live.stopped_for_fault and _is_word_of_stop(one) and one.at >= complained_at]
+    ours = [one for one in bad if live.stopped_for_fault and _is_stop(one) and one.at >= complained_at]
     counts = [record for record in bad if record not in ours]
     counts += [one for one in live.exits() if one not in bad and any(_quotes(record, one) for record in counts)]
     return min(counts, key=lambda record: (_is_lost_peer(record), record.at), default=None)
@@ -108,7 +108,7 @@ def _of_record(live: Watched, record: ExitRecord) -> Cause:
     word = live.seen.sighting.cause
     match record.outcome:
         case Outcome.PREEMPTED:
-            # A scheduler's signal looks alike whatever its reason: its own word says which it was.
+            # A signal of the scheduler looks the same for every reason; the scheduler's own reason says which it was.
             if word is not None:
                 return _from_cluster(live, word)
             reported = Failure(kind=FailureKind.PREEMPTED, message="the cluster preempted the attempt")
@@ -126,7 +126,7 @@ def _of_record(live: Watched, record: ExitRecord) -> Cause:
 
 
 def _from_outside(live: Watched, loss: str | None) -> Cause | None:
-    """The scheduler's word, nodes out of reach, or agents that are gone by no doing of ours."""
+    """The scheduler's reason, unreachable nodes, or agents that are gone though the service did not stop them."""
     word, unreachable = live.seen.sighting.cause, live.unreachable()
     if word is not None and (word.kind is FailureKind.NODE or not live.stopping):
         return _from_cluster(live, word)
@@ -134,7 +134,7 @@ def _from_outside(live: Watched, loss: str | None) -> Cause | None:
         lost = _of_nodes(unreachable)
         return Cause(lost.failure, lost.blames)
     if loss is None or live.stopping:
-        return None  # an agent that we stop is gone because of us, which explains nothing
+        return None  # the service stopped the agents, so their absence explains nothing
     return _from_cluster(live, Failure(kind=FailureKind.NODE, message=loss))
 
 
@@ -149,7 +149,7 @@ def _from_cluster(live: Watched, failure: Failure) -> Cause:
 
 
 def _node_of(live: Watched, failure: Failure) -> tuple[str, ...]:
-    """The node of the replica that recorded a failure of its machine."""
+    """The node of the replica that recorded the failure, if the failure speaks against a node."""
     if failure.kind not in GRAVE:
         return ()
     of = [replica for replica, record in live.seen.exits.items() if record.failure == failure]
@@ -161,11 +161,11 @@ def _is_lost_peer(record: ExitRecord) -> bool:
 
 
 def _quotes(record: ExitRecord, other: ExitRecord) -> bool:
-    """Whether an agent ended because another one closed the group: it tells the other's failure as the reason."""
+    """Whether an agent ended because another one closed the group: its record quotes the other's failure."""
     if record.failure is None or other.failure is None or not _is_lost_peer(record):
         return False
     return record.failure.message.endswith(f": {other.failure.message}")
 
 
-def _is_word_of_stop(record: ExitRecord) -> bool:
+def _is_stop(record: ExitRecord) -> bool:
     return record.outcome in (Outcome.CANCELLED, Outcome.PREEMPTED)

@@ -1,6 +1,6 @@
 """When silence is a hang: a deadline for each phase, learned from the job's own times. Pure.
 
-Silence counts only while we listen (Observation.heard_since), and only of an attempt that has told of itself before.
+Silence counts only while the service listens (Observation.heard_since), and only if the attempt has reported before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orchestrator.domain.specs.spec import Supervise
 from trainer.contract.progress import Phase
 from trainer.contract.silence import limit_s
 
-# The agent judges by the same limits, and restarts in place: so long it has for that, and its word to come here.
+# The agent restarts in place by the same limits. This is its time to do so and to report it.
 AGENT_ACTS_FIRST_S = 10.0
 _MOST_RANKS = 8  # named in a sentence
 _PHASES = {phase.value: phase for phase in Phase}
@@ -23,18 +23,18 @@ _PHASES = {phase.value: phase for phase in Phase}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """A verdict: no rank has told anything for `silent_s`, which is more than `limit_s`. Both in seconds."""
+    """No rank has reported anything for `silent_s` seconds, which is more than `limit_s`."""
 
     silent_s: float
     limit_s: float
     phase: Phase
     step: int | None
-    stopped_first: tuple[RankWord, ...] = ()  # empty: nothing tells the ranks apart
+    stopped_first: tuple[RankWord, ...] = ()  # empty: the ranks cannot be told apart
 
     @property
     def sentence(self) -> str:
         after = "" if self.step is None else f" after step {self.step}"
-        silence = f"no rank told anything for {self.silent_s:.0f} s in phase {self.phase.value}{after}"
+        silence = f"no rank reported anything for {self.silent_s:.0f} s in phase {self.phase.value}{after}"
         return f"{silence} (limit {self.limit_s:.0f} s); {_name([word.rank for word in self.stopped_first])}"
 
 
@@ -51,7 +51,7 @@ def deadline_s(training: Training, supervise: Supervise) -> float | None:
 
 
 def suspect(training: Training, supervise: Supervise, *, heard_since: datetime, now: datetime) -> Hang | None:
-    """The verdict without names; None while nothing is wrong, or where nothing has been told yet."""
+    """The hang without the ranks that stopped first; None if there is no hang or no report yet."""
     phase, limit = _phase(training), deadline_s(training, supervise)
     if training.progress_at is None or limit is None:
         return None
@@ -62,7 +62,7 @@ def suspect(training: Training, supervise: Supervise, *, heard_since: datetime, 
 
 
 def find_hang(observation: Observation, supervise: Supervise, now: datetime) -> Hang | None:
-    """The verdict with the ranks that stopped first. Who waits for a peer has as long as the peer's phase may last."""
+    """The hang with the ranks that stopped first. A waiting rank has as long as its peer's phase may take."""
     training = observation.training
     hang = suspect(training, supervise, heard_since=observation.heard_since, now=now)
     if hang is None:
@@ -75,10 +75,10 @@ def find_hang(observation: Observation, supervise: Supervise, now: datetime) -> 
 
 
 def stopped_first(words: Sequence[RankWord]) -> tuple[RankWord, ...]:
-    """The words of the ranks that keep the others waiting; none when all stopped at the same place.
+    """The newest reports of the ranks that the others wait for; empty if all stopped at the same place.
 
-    Of the newest generation: who is behind in steps, else who does not wait in a collective while others do, else who
-    is in another phase than most.
+    In the newest generation, these are the ranks that are behind in steps, else those that do not wait in a collective
+    while others do, else those in another phase than most.
     """
     newest = max((word.generation for word in words), default=0)
     words = [word for word in words if word.generation == newest and word.phase != Phase.DONE]
@@ -109,7 +109,7 @@ def _step(word: RankWord) -> int:
 
 
 def _phase(training: Training) -> Phase:
-    """A phase from a newer worker reads as a step."""
+    """An unknown phase of a newer worker counts as a step."""
     return _PHASES.get(training.phase or "", Phase.STEP)
 
 

@@ -1,4 +1,4 @@
-"""Nodes with a record: which ones the next attempt avoids, and until when. Pure."""
+"""Node records: which nodes new attempts avoid, and until when. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from datetime import datetime, timedelta
 from orchestrator.domain.job.attempt import AttemptKey
 from trainer.contract.failure import FailureKind
 
-# Failures that speak against the machine itself: one is enough. Any other needs company from a second attempt.
+# Failures of the machine itself: one is enough. Any other kind needs failures of two attempts.
 GRAVE = frozenset({FailureKind.NODE, FailureKind.INFRASTRUCTURE})
 _OTHERS_NEEDED = 2
 _MOST_DOUBLINGS = 5
-# Jobs on one node notice its loss one after the other: an elastic group within seconds, Kubernetes in up to five
-# minutes, Slurm after its SlurmdTimeout (300 s in slurm.conf(5)) and our wait for late records. Twice the slowest.
+# Jobs on one node notice its loss at different times: an elastic group within seconds, Kubernetes in up to five
+# minutes, Slurm after its SlurmdTimeout (300 s in slurm.conf(5)) and the wait for late records. Twice the slowest.
 INCIDENT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailure:
-    """What one attempt reports about a node: the attempt failed there, for a reason that may lie in the node."""
+    """One attempt's report about a node: the attempt failed there, and the node may be the reason."""
 
     cluster: str
     node: str
@@ -29,18 +29,18 @@ class NodeFailure:
     key: AttemptKey
     kind: FailureKind
     sentence: str
-    cleared_at: datetime | None = None  # when somebody last cleared the node's record
-    began_at: datetime | None = None  # when its attempt was created; None: it is not known any more
+    cleared_at: datetime | None = None  # when the node's record was last cleared
+    began_at: datetime | None = None  # when its attempt was created; None: no longer known
 
     @property
     def is_of_later_use(self) -> bool:
-        """Whether its attempt was created after the clearing. Then it cannot be a late report of what was cleared."""
+        """Whether its attempt was created after the clearing, so it is no late report of a cleared incident."""
         return self.cleared_at is not None and self.began_at is not None and self.began_at > self.cleared_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One mark in a node's record: what happened to it once, however many attempts report it. Oldest report first."""
+    """One incident of a node, with the reports of all attempts about it, oldest first."""
 
     reports: tuple[NodeFailure, ...]
 
@@ -50,7 +50,7 @@ class Incident:
 
     @property
     def is_cleared(self) -> bool:
-        """Whether its first report came before the record was cleared. Later reports do not bring it back."""
+        """Whether its first report came before the record was cleared. Later reports do not matter."""
         return _is_old(self.reports)
 
 
@@ -62,7 +62,7 @@ class Exclusion:
 
 
 def describe(exclusion: Exclusion) -> str:
-    """For every owner of a job. What happened on the node, and to whose job, stays in the node's record."""
+    """A sentence for owners of any job: it does not say what happened on the node, or to whose job."""
     return (
         f"node {exclusion.node} is avoided after a failure until {exclusion.until:%Y-%m-%d %H:%M:%S} UTC, "
         f"or until `orchestrator nodes clear {exclusion.node}`"
@@ -71,7 +71,7 @@ def describe(exclusion: Exclusion) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A part of a cluster that has a queue of its own, as its scheduler tells of it now."""
+    """A part of a cluster with its own queue, as its scheduler describes it now."""
 
     name: str
     is_default: bool
@@ -82,17 +82,17 @@ class Partition:
 
 
 def record_begins(now: datetime, *, cooldown_s: float) -> datetime:
-    """What is older than the longest exclusion lasts does not count any more."""
+    """Failures before this time no longer count: the longest exclusion would have ended."""
     return now - timedelta(seconds=cooldown_s * 2**_MOST_DOUBLINGS)
 
 
 def find_incidents(reports: Iterable[NodeFailure], *, cooldown_s: float) -> list[Incident]:
     """The incidents of one node that were not cleared, oldest first.
 
-    Reports within INCIDENT_S of an incident's first one belong to it, whatever kind of failure they name: one job lost
-    the node, another could not be started there. A cool-down shorter than INCIDENT_S shortens this window: a node that
-    fails after its cool-down was in use again and has failed again.
-    A report by an attempt that was created after the clearing belongs to no cleared incident.
+    Reports within INCIDENT_S of an incident's first one belong to it, whatever their kind: one job may lose the node
+    while another cannot start there. A cool-down shorter than INCIDENT_S shortens this window: a node that fails after
+    its cool-down was used again and failed again.
+    A report of an attempt that was created after the clearing belongs to no cleared incident.
     """
     window = timedelta(seconds=min(INCIDENT_S, cooldown_s))
     groups: list[list[NodeFailure]] = []
@@ -112,10 +112,9 @@ def _is_old(group: Sequence[NodeFailure]) -> bool:
 
 
 def exclude(record: Iterable[NodeFailure], *, now: datetime, cooldown_s: float) -> list[Exclusion]:
-    """The nodes that new attempts avoid now, by name. They come back after a cool-down, which doubles with each further
-    incident.
+    """The nodes that new attempts avoid now, by name. The cool-down doubles with each further incident.
 
-    A switch that fails may mark all nodes: backends prefer others, and start an attempt that has no others.
+    A failed switch may mark all nodes. So most backends only prefer other nodes, and start an attempt that has none.
     """
     by_node: defaultdict[str, list[NodeFailure]] = defaultdict(list)
     for failure in record:

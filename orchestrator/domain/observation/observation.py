@@ -1,4 +1,4 @@
-"""What was seen of an attempt, three-valued: positive evidence either way, or nothing."""
+"""What was seen of an attempt: evidence that it lives, evidence that it ended, or nothing."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from trainer.contract.exit_record import ExitRecord
 from trainer.contract.failure import Failure
 from trainer.contract.silence import PhaseTime
 
-# In the evidence of an attempt that waits for something that its cluster does not have.
+# In the evidence of an attempt that waits for something that its cluster lacks.
 CAN_NEVER_START = "it can never start"
-UNHEARD_AFTER = timedelta(seconds=30)  # agents report every two seconds, with news or without
+UNHEARD_AFTER = timedelta(seconds=30)  # agents report every two seconds, even without news
 
 
 class Liveness(StrEnum):
     ALIVE = "alive"
     DEAD = "dead"  # positive evidence of the end
-    UNKNOWN = "unknown"  # evidence of nothing
+    UNKNOWN = "unknown"  # no evidence
 
 
 class Presence(StrEnum):
-    """What the cluster knows of an attempt's submission."""
+    """What the cluster knows of an attempt."""
 
     ABSENT = "absent"  # positive evidence that it was never submitted
     PENDING = "pending"
     RUNNING = "running"
-    GONE = "gone"  # it was there and has ended
+    GONE = "gone"  # it was submitted and has ended
     UNKNOWN = "unknown"
 
 
@@ -38,9 +38,9 @@ class ReplicaSighting:
     replica: int
     liveness: Liveness
     evidence: str  # a clause, such as "process 4711 is gone"
-    leftovers: bool = False  # processes of a dead replica that still run
-    node: str | None = None  # where it is or was, as far as anybody knows
-    node_unreachable: bool = False  # by the scheduler's word
+    leftovers: bool = False  # processes of a dead replica still run
+    node: str | None = None  # where it is or was, if known
+    node_unreachable: bool = False  # according to the scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +51,13 @@ class Sighting:
     presence: Presence
     evidence: str
     replicas: tuple[ReplicaSighting, ...] = ()
-    cause: Failure | None = None  # the cluster's own word on why it ended: preempted, out of memory, its time over
-    nodes: int | None = None  # how many the cluster gave it, where that may be fewer than were asked for
-    pause_reason: str | None = None  # the cluster's word, a clause, such as: an administrator has suspended it
-    # Of a running attempt: the nodes that are free for a larger one. Of one that waits for nodes: the nodes with any
-    # free resource. None: the cluster cannot tell, or the attempt waits for something else.
+    cause: Failure | None = None  # why it ended according to the cluster: preemption, out of memory, time limit
+    nodes: int | None = None  # how many the cluster gave it, if that may be fewer than requested
+    pause_reason: str | None = None  # a clause of the cluster, such as "an administrator has suspended it"
+    # For a running attempt, the nodes that are free for a larger one. For one that waits for nodes, the nodes with any
+    # free resource. None: the cluster cannot say, or the attempt waits for something else.
     spare_nodes: tuple[str, ...] | None = None
-    avoids_strictly: bool = False  # it waits, and the cluster never starts it on a node that it avoids
+    avoids_strictly: bool = False  # it waits, and the cluster will not start it on an avoided node
 
     @property
     def leftovers(self) -> bool:
@@ -67,7 +67,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWord:
-    """The newest word of one rank. `heard_at` is its arrival here, on our clock."""
+    """The newest report of one rank. `heard_at` is when it arrived, on the service's clock."""
 
     rank: int
     replica: int
@@ -85,8 +85,11 @@ def parse_replicas(evidence: Iterable[Mapping[str, object]]) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What the attempt's journals told so far. `progress_at` is the newest line's arrival here, on our clock;
-    `heard_at` that of the newest report of any of its agents, who report every few seconds, also without news."""
+    """What the attempt's journals add up to.
+
+    `progress_at` is when the newest line of progress arrived, and `heard_at` when the newest report of any agent did,
+    on the service's clock. Agents report every few seconds, even without news.
+    """
 
     generation: int | None = None
     step: int | None = None
@@ -97,31 +100,31 @@ class Training:
     phase: str | None = None
     step_s: float | None = None  # seconds of one step, a recent mean
     restarts: int = 0  # in place, after a worker failed
-    shrinks: int = 0  # in place, after a node was lost
-    resized_at: datetime | None = None  # when it last went on with another number of nodes
-    restored: str | None = None  # the snapshot that its newest generation continued from
+    shrinks: int = 0  # restarts in place after a node was lost
+    resized_at: datetime | None = None  # when its number of nodes last changed
+    restored: str | None = None  # the snapshot that its newest generation restored
     snapshots: int = 0  # committed by this attempt
-    began_step: int | None = None  # the earliest step that any of its generations restored; None: none did
+    began_step: int | None = None  # the earliest step that a generation restored; None: none did
     kept_step: int | None = None  # of the newest snapshot that it committed
     kept_at: datetime | None = None  # when it was committed, by the worker's clock
     phase_times: Mapping[str, PhaseTime] = field(default_factory=dict)  # by phase, without warm-up steps
 
     @property
     def last_heard_at(self) -> datetime | None:
-        """When any word of it came: a report, or a line of its journals."""
+        """When the newest report or line of progress arrived."""
         return max(filter(None, (self.heard_at, self.progress_at)), default=None)
 
     def heard_lately(self, now: datetime) -> bool:
-        """Whether a report came lately. One agent's shows that agents reach us."""
+        """Whether any agent reported lately, which shows that agents reach the service."""
         return self.heard_at is not None and now - self.heard_at <= UNHEARD_AFTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """All that is known of a live attempt at one moment. `exits` by replica are the truth where they exist.
+    """All that is known of a live attempt at one time. An exit record, if there is one, is the truth on its replica.
 
-    `heard_since`: from when on we have listened without a gap; what was silent before may have spoken unheard. Where
-    an attempt is known by its agents' reports alone and none comes (`unheard`), that is now: the road may be closed.
+    `heard_since` is since when the service has listened without a gap: earlier reports may have been missed. If reports
+    are the only source and none arrives (`unheard`), it is now, because the network may be down.
     """
 
     sighting: Sighting
@@ -129,7 +132,7 @@ class Observation:
     exits: Mapping[int, ExitRecord]
     heard_since: datetime
     unheard: bool = False
-    ranks: tuple[RankWord, ...] = ()  # looked up only where a hang is suspected
+    ranks: tuple[RankWord, ...] = ()  # looked up only if a hang is suspected
     missed: frozenset[int] = (
         frozenset()
     )  # replicas that their peers have lost; looked up like `ranks`, or where a node is unreachable

@@ -1,4 +1,4 @@
-"""A live attempt and what is seen of it, with the questions that the rules ask about its end."""
+"""A live attempt and its observation, with what the rules need to know about its end."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Watched:
 
     @property
     def nodes(self) -> int:
-        """How many replicas it has."""
+        """The number of its replicas."""
         given = self.seen.sighting.nodes
         return self.attempt.max_nodes if given is None else given
 
     def exits(self) -> list[ExitRecord]:
-        """The exit records of the attempt, refused double starts aside, earliest first."""
+        """The exit records without refused double starts, earliest first."""
         return sorted(self._exits().values(), key=lambda record: record.at)
 
     @property
@@ -38,10 +38,10 @@ class Watched:
         return self.stopping and self.attempt.failure is not None
 
     def all_succeeded(self) -> bool:
-        """Enough replicas left a record of success, no record speaks against the attempt, and no agent is alive or
+        """Whether enough replicas recorded success, no record speaks against the attempt, and no agent is alive or
         unknown.
 
-        Enough is all of them, or the least number of an elastic range: what was lost on the way was not needed.
+        Enough is the minimum of the range of nodes: replicas that an elastic group lost were not needed.
         """
         succeeded = [record for record in self.exits() if record.outcome is Outcome.SUCCEEDED]
         if len(succeeded) < self.attempt.min_nodes or self._unaccounted():
@@ -51,14 +51,15 @@ class Watched:
         return not self.bad_exits()
 
     def bad_exits(self) -> list[ExitRecord]:
-        """The records that speak against the attempt: no success, and not of a replica that the group can spare."""
+        """The records of failed replicas that the group cannot spare."""
         tolerated = self._tolerated_exits()
         return [one for one in self._exits().values() if one.outcome is not Outcome.SUCCEEDED and one not in tolerated]
 
     def _tolerated_exits(self) -> list[ExitRecord]:
-        """The records of bad ends after which the group went on, or still may because enough other agents are alive.
+        """The records of failures after which the group continued, or still can because enough other agents are alive.
 
-        An agent whose program failed closes the group for all. One that lost its peers, its node or its place does not.
+        An agent whose program failed closes the group for all. An agent that lost its peers or its node, or was
+        preempted, does not.
         """
         records = self._exits()
         newest = max([self.seen.training.generation or 0, *(record.generation for record in records.values())])
@@ -73,17 +74,17 @@ class Watched:
         return tolerated if self.nodes - len(tolerated) >= self.attempt.min_nodes else []
 
     def _exits(self) -> dict[int, ExitRecord]:
-        """The exit records by replica, refused double starts aside."""
+        """The exit records by replica without refused double starts."""
         replicas = range(self.attempt.max_nodes)
         exits = self.seen.exits.items()
         return {replica: one for replica, one in exits if replica in replicas and one.outcome is not Outcome.REFUSED}
 
     def began(self) -> bool:
-        """Whether a worker of it has begun, by the journals or by an exit record."""
+        """Whether any worker has started, according to the journals or an exit record."""
         return self.seen.training.formed_at is not None or any(one.generation > 0 for one in self.exits())
 
     def vanished(self) -> str | None:
-        """Positive evidence, as a clause, that more agents are gone without a record than the group can spare."""
+        """Evidence, as a clause, that more agents are gone without a record than the group can spare; else None."""
         gone = self.gone()
         spare = self.nodes - self.attempt.min_nodes - len(self._tolerated_exits())
         if not gone or (len(gone) <= spare and self.presence is not Presence.GONE):
@@ -91,32 +92,32 @@ class Watched:
         return "; ".join(seen.evidence for seen in gone)
 
     def gone(self) -> list[ReplicaSighting]:
-        """The replicas that are dead and left no record; that a second start was refused is no end of the first."""
+        """The dead replicas without an exit record. The record of a refused second start does not count."""
         records, replicas = self._exits(), self.seen.sighting.replicas
         return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in records]
 
     def unreachable(self) -> list[ReplicaSighting]:
-        """The replicas on nodes that the scheduler does not reach or has given up, unless they recorded an own end.
+        """The replicas on nodes that the scheduler cannot reach, unless they recorded an end of their own.
 
-        A record of a lost peer is no such end: an agent that is cut off loses its peers.
+        A lost peer is no end of their own: an agent that is cut off loses its peers.
         """
         records = self._exits()
         ended = {number for number, record in records.items() if not (record.failure and is_lost_peer(record.failure))}
         return [one for one in self.seen.sighting.replicas if one.node_unreachable and one.replica not in ended]
 
     def lost_nodes(self) -> tuple[str, ...]:
-        """Where the replicas were that are gone, as far as anybody knows."""
+        """The known nodes of the replicas that are gone."""
         return tuple(sorted({one.node for one in self.gone() if one.node is not None}))
 
     def node_of(self, replica: int) -> str | None:
         return next((one.node for one in self.seen.sighting.replicas if one.replica == replica), None)
 
     def leftovers(self) -> bool:
-        """Whether anything of the attempt runs, or may run for all we know."""
+        """Whether any process of the attempt runs or may run."""
         return self.seen.sighting.leftovers or self._unaccounted()
 
     def _unaccounted(self) -> bool:
-        """Whether there is a replica of which neither a record nor a judgement exists."""
+        """Whether any replica has no record and is neither alive nor dead."""
         if self.presence in (Presence.ABSENT, Presence.GONE):
             return False
         judged = {seen.replica for seen in self.seen.sighting.replicas if seen.liveness is not Liveness.UNKNOWN}
@@ -124,7 +125,7 @@ class Watched:
 
 
 def is_lost_peer(failure: Failure) -> bool:
-    """Whether a failure follows from another's: an agent lost a peer, or the store that the peer held, or says so."""
+    """Whether a failure follows from another one: the agent lost a peer or the peer's store, or quotes the other."""
     return (
         is_collateral(failure)
         or is_echo(failure)

@@ -1,1 +1,1 @@
-"""What a person may ask for: the spec, how a document becomes one, and what is refused or has no effect."""
+"""The spec of a job: the model, its parser, and the fields that are refused or have no effect."""

@@ -1,6 +1,6 @@
-"""Warnings, at `plan` and `submit`, of fields that the owner changed and that have no effect on this job. Pure.
+"""Warnings of `plan` and `submit` about fields that were changed and have no effect on this job. Pure.
 
-A field with its default value gives no warning. What must not be accepted at all is in `unsupported`.
+A field with its default value gives no warning. Fields that must be refused are in `unsupported`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from orchestrator.domain.specs.spec import JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTraits:
-    """What decides which fields have an effect on a cluster."""
+    """The traits of a cluster that decide which fields have an effect."""
 
     kind: str
     gpus_per_node: int
@@ -21,7 +21,7 @@ class ClusterTraits:
 
 @dataclass(frozen=True, slots=True)
 class Ineffective:
-    """A rule: where `holds`, warn of `field`. `maybe`: the program or the queue decides, so only `plan` warns."""
+    """Warn about `field` if `holds`. `maybe`: it depends on the program or the queue, so only `plan` warns."""
 
     field: str
     holds: Callable[[JobSpec, ClusterTraits], bool]
@@ -42,7 +42,7 @@ EFFECTIVE = frozenset(
     | {f"supervise.budgets.{name}" for name in ("application", "launch", "node", "hang", "storage", "preemption")}
 )
 
-# An option of sbatch, by its long name, and the fields that it replaces.
+# Fields by the option of sbatch, by its long name, that overrides them.
 _OVERRULED = {
     "account": ("placement.account",),
     "constraint": ("placement.constraint",),
@@ -83,7 +83,7 @@ INEFFECTIVE: tuple[Ineffective, ...] = (
         Ineffective(
             field,
             lambda spec, traits, option=option: traits.kind == "slurm" and option in spec.placement.options,  # type: ignore[misc]
-            f"has no effect: placement.options.{option} takes its place",
+            f"has no effect: placement.options.{option} overrides it",
         )
         for option, fields in _OVERRULED.items()
         for field in fields
@@ -101,7 +101,7 @@ INEFFECTIVE: tuple[Ineffective, ...] = (
     Ineffective(
         "supervise.grow_back_after_s",
         lambda spec, traits: traits.kind == "kubernetes" and not _is_fixed(spec),
-        "has no effect: Kubernetes does not tell which nodes are free; `orchestrator scale` makes the job larger",
+        "has no effect: Kubernetes does not say which nodes are free; use `orchestrator scale` to grow the job",
     ),
     Ineffective(
         "supervise.grow_back_after_s",
@@ -112,7 +112,7 @@ INEFFECTIVE: tuple[Ineffective, ...] = (
     Ineffective(
         "supervise.exclude_bad_nodes",
         lambda _, traits: traits.kind == "local",
-        "has no effect: cluster kind local is one machine, which is never avoided",
+        "has no effect: cluster kind local is a single machine, which is never avoided",
     ),
     *(
         Ineffective(
@@ -126,14 +126,14 @@ INEFFECTIVE: tuple[Ineffective, ...] = (
     Ineffective(
         "priority",
         lambda _, traits: traits.kind != "local",
-        "orders only jobs that wait for a limit of the service; the cluster's own queue orders all others",
+        "orders only jobs that wait for a limit of the service; the cluster's own queue orders all other jobs",
         maybe=True,
     ),
 )
 
 
 def list_ineffective(spec: JobSpec, traits: ClusterTraits, *, is_plan: bool) -> list[str]:
-    """A sentence for each field that its owner changed in vain; for a plan, also for each that may be in vain."""
+    """One sentence for each changed field without effect. A plan also lists fields that may have none."""
     changed = spec.model_dump(by_alias=True, exclude_defaults=True)
     return [
         f"{row.field} {row.sentence}"

@@ -1,6 +1,6 @@
-"""JobSpec: what a person asks for. One frozen model, which is also the request body; unknown fields are refused.
+"""JobSpec: the specification of a job, and the body of a submission. Unknown fields are refused.
 
-What this version cannot do yet is refused by `unsupported`, never accepted and forgotten.
+Fields that this version or a cluster cannot honor are refused by `unsupported`, never silently ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Part(BaseModel):
 class Run(_Part):
     """What each worker runs: exactly one of trainer, script, module and command."""
 
-    trainer: dict[str, object] | None = None  # the bundled trainer's configuration, checked by its own parser
+    trainer: dict[str, object] | None = None  # the configuration of the bundled trainer
     script: Text | None = None
     module: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,255}$")] | None = None
     command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=1000)] | None = None
@@ -47,7 +47,7 @@ class Run(_Part):
     workdir: Text = "."
     image: Text | None = None
     env: dict[EnvName, Argument] = Field(default_factory=dict, max_length=500)
-    secrets: Annotated[tuple[EnvName, ...], Field(max_length=100)] = ()  # names; values are in the service's store
+    secrets: Annotated[tuple[EnvName, ...], Field(max_length=100)] = ()  # names; the service stores the values
 
     @field_validator("trainer")
     @classmethod
@@ -73,7 +73,7 @@ class Run(_Part):
             if name.startswith(("ORCHESTRATOR_", "TORCHELASTIC_")) or name in _GROUP_ENV:
                 raise ValueError(f"{name}: is set by the launcher")
             if name in _BREAKS_THE_LAUNCHER:
-                raise ValueError(f"{name}: would keep the launcher itself from starting")
+                raise ValueError(f"{name}: would prevent the launcher from starting")
         return value
 
     @model_validator(mode="after")
@@ -84,11 +84,11 @@ class Run(_Part):
             raise ValueError(f"needs exactly one of trainer, script, module and command; found {found}")
         twice = sorted(self.env.keys() & set(self.secrets))
         if twice:
-            raise ValueError(f"{twice[0]} stands in env and in secrets; remove one of them")
+            raise ValueError(f"{twice[0]} is in both env and secrets; remove one of them")
         if self.args and given[0] in ("trainer", "command"):
-            raise ValueError(f"args go with script and module; put them into {given[0]}")
+            raise ValueError(f"args apply to script and module; put them into {given[0]}")
         if self.pass_local_rank and given[0] in ("trainer", "command"):
-            raise ValueError(f"pass_local_rank goes with script and module, not with {given[0]}")
+            raise ValueError(f"pass_local_rank applies to script and module, not to {given[0]}")
         return self
 
 
@@ -113,7 +113,7 @@ class Topology(_Part):
     def _nodes_parse(cls, value: str) -> str:
         match = _NODES.fullmatch(value)
         if match is None:
-            raise ValueError(f"is {value!r}, must be a number of nodes or a range as '2:8'")
+            raise ValueError(f"is {value!r}, must be a number of nodes or a range such as '2:8'")
         low, high = int(match[1]), int(match[2] or match[1])
         if low < 1:
             raise ValueError(f"is {value!r}, must be at least 1")
@@ -139,7 +139,7 @@ class Resources(_Part):
 
 
 class Placement(_Part):
-    """Where a scheduler is to put the job. `options` are its own, by their long names, for what has no field here."""
+    """Where a scheduler places the job. `options` are options of sbatch by their long names."""
 
     partition: Text | None = None
     account: Text | None = None
@@ -147,8 +147,8 @@ class Placement(_Part):
     reservation: Text | None = None
     nodelist: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
     exclusive: bool = False
-    time_limit_s: Seconds | None = None  # of one attempt; the next one goes on
-    dependency: Text | None = None  # on the scheduler's own jobs, in its own words
+    time_limit_s: Seconds | None = None  # of one attempt; the next attempt continues
+    dependency: Text | None = None  # on other jobs of the scheduler, in its syntax
     options: dict[Label, Text] = Field(default_factory=dict, max_length=100)
     queue: Text | None = None
     exclude: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
@@ -183,7 +183,7 @@ Budget = Annotated[int, Field(ge=0, le=1_000_000)] | None
 
 
 class Budgets(_Part):
-    """How many failures of a class a job survives; None is no limit."""
+    """How many failures of a class a job survives; None: no limit."""
 
     application: Budget = 3
     launch: Budget = 3
@@ -201,7 +201,7 @@ class Supervise(_Part):
     refund_after_s: Seconds = 3600
     backoff_s: tuple[Pause, Pause] = (5, 300)
     exclude_bad_nodes: bool = True
-    grow_back_after_s: Seconds | None = 600  # how long an elastic job trains with fewer nodes before it asks for more
+    grow_back_after_s: Seconds | None = 600  # how long an elastic job trains with fewer nodes before it tries to grow
 
     @field_validator("backoff_s")
     @classmethod
@@ -212,7 +212,7 @@ class Supervise(_Part):
 
 
 class JobSpec(_Part):
-    """A training job. docs/job.md tells of every field; `orchestrator plan FILE` checks one."""
+    """A training job. docs/job.md describes every field; `orchestrator plan FILE` checks a spec."""
 
     name: Name
     project: Name = "default"
@@ -232,7 +232,7 @@ class JobSpec(_Part):
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
     def trainer_config(self) -> TrainerConfig | None:
-        """The bundled trainer's whole configuration, or None for the user's own program."""
+        """The full configuration of the bundled trainer; None for a program of the user's."""
         if self.run.trainer is None:
             return None
         rest = {

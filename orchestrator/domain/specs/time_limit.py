@@ -1,4 +1,4 @@
-"""Time limits in which a job can hardly make a step: refused or warned of at `plan` and `submit`. Pure."""
+"""Time limits that leave a job too little time to make a step. `plan` and `submit` refuse them or warn. Pure."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from orchestrator.domain.errors import FieldProblem
 from orchestrator.domain.specs.spec import JobSpec
 
 _EARLY_S = 60.0  # sbatch(1), --signal: it may be sent up to 60 seconds earlier than specified
-_START_S = 60.0  # from a node to the first step, as a rule: imports, the rendezvous, the restore
+_START_S = 60.0  # usual time to the first step: imports, rendezvous, restore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """How a cluster tells its jobs that their time limit is near: `before_s` ahead, time for a last snapshot."""
+    """A cluster notifies its jobs `before_s` before their time limit, so that they can take a last snapshot."""
 
     before_s: float
-    default_limit_s: float | None = None  # of jobs that name none
+    default_limit_s: float | None = None  # of jobs without a time limit
 
 
 def find_limit_problem(spec: JobSpec, notice: Notice | None) -> FieldProblem | None:
-    """Under a limit that is no longer than the notice, every attempt is told to end when it begins."""
+    """If the limit is no longer than the notice, every attempt is told to end as soon as it starts."""
     limit_s = None if notice is None else _read_limit(spec)
     if notice is None or limit_s is None or limit_s > notice.before_s:
         return None
     message = (
-        f"is {limit_s:g} s, and the cluster tells a job to end {notice.before_s:g} s before its limit: no attempt "
+        f"is {limit_s:g} s, but the cluster tells a job to end {notice.before_s:g} s before its limit, so no attempt "
         f"would make a step; use {_least(notice):g} s or more"
     )
     return FieldProblem("/placement/time_limit_s", message)
 
 
 def list_limit_warnings(spec: JobSpec, notice: Notice | None) -> list[str]:
-    """A sentence on a limit that leaves less than a start takes, be it the job's or the cluster's default."""
+    """Warn if the limit of the job, or the cluster's default, leaves less time than a start takes."""
     if notice is None:
         return []
     limit_s = _read_limit(spec, notice.default_limit_s)
@@ -50,6 +50,6 @@ def _least(notice: Notice) -> float:
 
 
 def _read_limit(spec: JobSpec, default_s: float | None = None) -> float | None:
-    """In whole minutes, as Slurm counts. None: there is none, or an option of the scheduler's own sets it."""
+    """The limit rounded up to minutes, as Slurm does. None: there is none, or an option of sbatch sets it."""
     given_s = spec.placement.time_limit_s or default_s
     return None if given_s is None or "time" in spec.placement.options else -(-given_s // 60) * 60

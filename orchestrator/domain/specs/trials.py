@@ -1,4 +1,4 @@
-"""Small jobs in a real job's place: its drill and its preflight have the same topology, resources and environment."""
+"""The drill and the preflight of a job: small jobs with its topology, resources and environment. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from trainer.contract.chaos import Fault
 from trainer.contract.config import TrainerConfig, render_config
 
 _NAME_LENGTH = 63
-LABEL = "drill"  # of a drill's jobs: the name of the job that they rehearse
-_PRIORITY = -100  # the least: whatever is in earnest goes first
-_SAVES = 6  # of a drill: the kill comes between two of them, so that some steps are lost and made again
+LABEL = "drill"  # of the jobs of a drill; its value is the name of the real job
+_PRIORITY = -100  # the lowest, so that real jobs go first
+_SAVES = 6  # snapshots of a drill; the fault comes between two of them, so that some steps are repeated
 
 
 def build_drill(spec: JobSpec, *, steps: int, fault: Fault = Fault.KILL) -> tuple[JobSpec, JobSpec]:
-    """The job that is disturbed once, and the same undisturbed. Raises InvalidSpec for a program of the user's own.
+    """The job with one fault, and the same job without it. Raises InvalidSpec unless the spec has run.trainer.
 
-    A kill is its own doing, which takes no right but that to submit; at any other fault it waits for who injects it.
+    For a kill, the job kills its own worker, so the right to submit is enough. For any other fault, the job waits until
+    the caller injects it.
     """
     config = spec.trainer_config()
     if config is None:
-        raise InvalidSpec(
-            [FieldProblem("/run", "a drill needs run.trainer: nothing is known of a program's own curve")]
-        )
+        raise InvalidSpec([FieldProblem("/run", "a drill needs run.trainer: the loss of another program is not known")])
     interval = max(1, steps // _SAVES)
     config = replace(config, steps=steps, snapshot_interval=str(interval))
     strike_at = min(steps - 1, interval * (_SAVES // 2) + max(1, interval // 2))
@@ -48,7 +47,7 @@ def build_drill(spec: JobSpec, *, steps: int, fault: Fault = Fault.KILL) -> tupl
 
 
 def build_preflight(spec: JobSpec) -> JobSpec:
-    """The checks; with the bundled trainer also three steps of its own configuration."""
+    """The job that runs the checks, and with run.trainer also three steps of its configuration."""
     config = spec.trainer_config()
     trial = _run_module(spec, "preflight", "trainer.checks.preflight", () if config is None else _config(config))
     once = Supervise(budgets=Budgets(application=0, launch=0), startup_timeout_s=spec.supervise.startup_timeout_s)
@@ -57,7 +56,7 @@ def build_preflight(spec: JobSpec) -> JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
-    """One step of a run, by the generation that made it last."""
+    """One step of a run, and the generation that completed it last."""
 
     step: int
     at: datetime
@@ -67,7 +66,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strike:
-    """What struck a run: in which generation, and the last step that any rank had made by then."""
+    """A fault in a run: its generation, and the last step that any rank had completed by then."""
 
     at: datetime
     attempt: int
@@ -77,14 +76,14 @@ class Strike:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """`seconds` from the strike to the next step, and how many steps were made again; None: there was no next step."""
+    """`seconds` from the fault to the next step, and how many steps were repeated; None if no step followed."""
 
     seconds: float | None
     redone: int | None
 
 
 def score_run(strike: Strike, steps: Sequence[StepDone], *, ends_generation: bool) -> Score:
-    """`ends_generation`: the fault is one that a new generation has to follow."""
+    """`ends_generation`: the fault ends its generation, so only steps of later ones count."""
     term = (strike.attempt, strike.generation)
     after = [
         each for each in steps if ((each.attempt, each.generation) > term if ends_generation else each.at > strike.at)
@@ -97,7 +96,7 @@ def score_run(strike: Strike, steps: Sequence[StepDone], *, ends_generation: boo
 
 
 def exclude_nodes(spec: JobSpec, nodes: Collection[str]) -> JobSpec:
-    """The same job, on none of these nodes either."""
+    """The same job, which also avoids these nodes."""
     exclude = tuple(dict.fromkeys((*spec.placement.exclude, *nodes)))
     return spec.model_copy(update={"placement": spec.placement.model_copy(update={"exclude": exclude})})
 

@@ -1,4 +1,4 @@
-"""What a spec may say and this version cannot do: refused with a sentence, never accepted and forgotten."""
+"""Fields that this version or a cluster cannot honor. They are refused, never silently ignored. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from orchestrator.domain.errors import FieldProblem
 from orchestrator.domain.specs.spec import JobSpec, Placement
 
-_NO_SCHEDULER = "cluster kind local has no scheduler that could honour it; remove it"
+_NO_SCHEDULER = "cluster kind local has no scheduler that could honor it; remove it"
 
 
-# Of sbatch: what a job is found by, where its output goes, what would make it another kind of job or another user's,
-# what has a field of its own that the service adds to, and what would have the service read a file for the job.
+# Options of sbatch that the service needs itself (to find the job and its output), that would make it another kind of
+# job or another user's, that have a field in the spec, or that would make the service read a file for the job.
 _SLURMS_OWN = frozenset(
     {"array", "batch", "bbf", "chdir", "clusters", "comment", "error", "exclude", "export", "export-file", "gid"}
     | {"help", "hold", "input", "job-name", "kill-on-invalid-dep", "no-kill", "no-requeue", "nodefile", "nodelist"}
@@ -31,12 +31,12 @@ class Unsupported:
 
 
 def _is_slurms_own(option: str) -> bool:
-    """sbatch takes a beginning of a long option for the whole (getopt_long(3))."""
+    """sbatch accepts a prefix of a long option (getopt_long(3))."""
     return any(own.startswith(option) for own in _SLURMS_OWN)
 
 
 def _names_a_file(nodes: tuple[str, ...]) -> bool:
-    """sbatch(1): a list of nodes with a slash is read from that file, here from the service's disk."""
+    """sbatch(1) reads a list of nodes with a slash from that file, here from the service's disk."""
     return any("/" in node for node in nodes)
 
 
@@ -53,7 +53,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(
         "/snapshot/on_preemption",
         lambda spec, _: not spec.snapshot.on_preemption,
-        "this version always takes a snapshot when it is told to go",
+        "this version always takes a snapshot on preemption",
     ),
     Unsupported(
         "/topology/nodes",
@@ -64,7 +64,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         Unsupported(
             f"/placement/{name}",
             lambda spec, kind, name=name: kind == "slurm" and bool(getattr(spec.placement, name)),  # type: ignore[misc]
-            "is Kubernetes' word; Slurm knows placement.partition and placement.constraint",
+            "applies to Kubernetes only; on Slurm use placement.partition and placement.constraint",
         )
         for name in ("queue", "node_selector", "tolerations", "overlay")
     ),
@@ -75,7 +75,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
                 kind == "kubernetes"  # type: ignore[misc]
                 and getattr(spec.placement, name) != getattr(Placement(), name)
             ),
-            "is Slurm's word; Kubernetes knows placement.node_selector, queue, tolerations and overlay",
+            "applies to Slurm only; on Kubernetes use placement.node_selector, queue, tolerations and overlay",
         )
         for name in (
             *("partition", "account", "qos", "reservation", "nodelist"),
@@ -85,12 +85,12 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(
         "/placement/overlay",
         lambda spec, kind: kind == "kubernetes" and not _JOBS_OWN.isdisjoint(spec.placement.overlay),
-        "changes what a Job is: it may patch `spec`, and annotations and labels of `metadata`",
+        "may patch only `spec`, and annotations and labels of `metadata`",
     ),
     Unsupported(
         "/placement/options",
         lambda spec, kind: kind == "slurm" and any(map(_is_slurms_own, spec.placement.options)),
-        f"holds an option that the service sets itself or that cannot be: {', '.join(sorted(_SLURMS_OWN))}",
+        f"contains an option that the service sets itself or does not allow: {', '.join(sorted(_SLURMS_OWN))}",
     ),
     *(
         Unsupported(
@@ -99,7 +99,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
                 kind == "slurm"  # type: ignore[misc]
                 and _names_a_file(getattr(spec.placement, name))
             ),
-            "holds a slash, which would make it a file of the service's; name nodes, as n1 or n[2-5]",
+            "contains a slash, so sbatch would read it as a file name; name nodes, such as n1 or n[2-5]",
         )
         for name in ("nodelist", "exclude")
     ),

@@ -1,4 +1,4 @@
-"""From a plain document (what JSON or YAML gave) to a model, with every wrong field named by its JSON pointer."""
+"""Validate a plain document, from JSON or YAML, and name each wrong field by its JSON pointer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from orchestrator.domain.specs.spec import JobSpec
 from trainer.contract.config import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
-_Place = tuple["_Place | None", object]  # where it lies in, and the key or index there
+_Place = tuple["_Place | None", object]  # the enclosing place, and the key or index in it
 
 MAX_DEPTH = 32
 MAX_NODES = 200_000
-MOST_PROBLEMS = 100  # that are told one by one
-_MOST_BUILT = 10_000  # problems: pydantic builds all or none, and each takes half a kilobyte
+MOST_PROBLEMS = 100  # that are listed one by one
+_MOST_BUILT = 10_000  # problems; pydantic builds all or none, and each takes half a kilobyte
 MOST_LEAVES = 50  # of a patch
 _FOUND_LENGTH = 80
 
@@ -48,11 +48,11 @@ def parse_model(model: type[Model], document: object, *, prefix: str = "") -> Mo
 
 
 def check_plain(document: object, *, prefix: str = "") -> list[FieldProblem]:
-    """What no document may hold, whatever its model: numbers beyond 64 bits, text that is no Unicode, odd types.
+    """Find what no document may contain: integers of more than 64 bits, invalid Unicode, types that JSON lacks.
 
-    Stops at the first; walks without recursion, so that depth cannot hurt.
+    Stops at the first problem. Does not recurse, so a deep document does no harm.
     """
-    # Places are chains and no texts: below one long key there may be a hundred thousand values.
+    # Places are chains, not strings: below one long key there may be a hundred thousand values.
     stack: list[tuple[object, _Place | None, int]] = [(document, None, 0)]
     count = 1
     while stack:
@@ -61,7 +61,7 @@ def check_plain(document: object, *, prefix: str = "") -> list[FieldProblem]:
         if message is not None:
             return [FieldProblem(prefix + _render_place(place), message)]
         count += len(value) if isinstance(value, (Mapping, list)) else 0
-        if count > MAX_NODES:  # before their places are built: a million take half a gigabyte
+        if count > MAX_NODES:  # before their places are built, which would take half a gigabyte
             return [FieldProblem(prefix, f"holds more than {MAX_NODES} values")]
         stack.extend((child, (place, key), depth + 1) for key, child in _children(value))
     return []
@@ -86,7 +86,7 @@ def merge_patch(target: object, patch: object) -> object:
 
 
 def leaves(patch: object) -> list[str]:
-    """Pointers of the first fields that a merge patch sets, for people: their long parts are cut."""
+    """Pointers of the first fields that a merge patch sets, for people. Long parts are cut."""
     return list(islice(_leaves(patch, ""), MOST_LEAVES))
 
 
@@ -103,13 +103,13 @@ def _not_plain(value: object, depth: int) -> str | None:
         return f"is nested deeper than {MAX_DEPTH} levels"
     if isinstance(value, Mapping):
         bad = next((key for key in value if not isinstance(key, str) or _torn(key)), None)
-        return None if bad is None else f"has the key {bad!r}, which is no text; quote it"
+        return None if bad is None else f"has the key {bad!r}, which is not text; quote it"
     if isinstance(value, str):
-        return "holds half of a surrogate pair, which is no text" if _torn(value) else None
+        return "contains a lone surrogate, which is not valid text" if _torn(value) else None
     if value is None or isinstance(value, (bool, list)):
         return None
     if isinstance(value, int):
-        return None if -(2**63) <= value < 2**63 else "is a whole number beyond 64 bits"
+        return None if -(2**63) <= value < 2**63 else "is an integer of more than 64 bits"
     if isinstance(value, float):
         return None if math.isfinite(value) else f"is {value}, must be a finite number"
     return f"is a {type(value).__name__}, must be text, a number, true, false, null, a list or an object"
@@ -144,13 +144,13 @@ def _problem(detail: Mapping[str, Any], document: object, prefix: str) -> FieldP
     if detail["type"] == "missing":
         return FieldProblem(pointer, "is required")
     message = str(detail["msg"]).removeprefix("Value error, ")
-    if cause is not None:  # our own words, which may begin with a variable's name
+    if cause is not None:  # a message of ours, which may begin with a variable's name
         return FieldProblem(pointer, message)
     return FieldProblem(pointer, f"{message[:1].lower()}{message[1:]}{_found(detail['input'])}")
 
 
 def _suggestion(location: Sequence[object]) -> str:
-    """The field of the spec that was probably meant."""
+    """A hint to the field of the spec that was probably meant."""
     model: type[BaseModel] = JobSpec
     for part in location[:-1]:
         field = model.model_fields.get(str(part))
@@ -170,7 +170,7 @@ def _found(value: object) -> str:
 
 
 def _pointer_into(document: object, location: Sequence[object], *, missing: bool) -> str:
-    """Pydantic's location without the tags of unions and keys, which are no places in the document."""
+    """Pydantic's location without the tags of unions and keys, which are not part of the document."""
     pointer = ""
     here = document
     for index, part in enumerate(location):
@@ -193,7 +193,7 @@ def _token(part: object) -> str:
 
 
 def _merged(problems: Iterator[FieldProblem]) -> list[FieldProblem]:
-    """One problem for each pointer: the branches of a union complain one by one."""
+    """One problem for each pointer: each branch of a union reports its own."""
     messages: dict[str, list[str]] = {}
     for problem in problems:
         messages.setdefault(problem.pointer, []).append(problem.message)

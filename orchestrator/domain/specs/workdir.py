@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
-WORKSPACES = ".workspaces"  # in the run directory: clients write their code there
-# Folders of the machine: what is there was given to the service, not to its submitters.
+WORKSPACES = ".workspaces"  # in the run directory; clients copy their code there
+# System folders: the service may read them, but submitters must not.
 _MACHINE = tuple(map(PurePath, ("/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/run")))
 _JOB = re.compile(r"[a-z0-9][a-z0-9-]{0,62}-[a-z2-7]{8}")  # a job's id: its name and a random suffix
 _PRIVATE = "it contains, or is in, a folder of the service or of the system; the setting `workdirs` cannot allow it"
@@ -17,8 +17,8 @@ _PRIVATE = "it contains, or is in, a folder of the service or of the system; the
 class WorkdirPolicy:
     """All paths are absolute and resolved. `allowed` None: every folder that is not private.
 
-    `private`: the service's own files and folders. `left_out`: files that are not copied along. `home`: the home of the
-    service's user.
+    `private` are the service's own files and folders, `left_out` files that are not copied, and `home` is the home of
+    the service's user.
     """
 
     allowed: tuple[PurePath, ...] | None = None
@@ -27,12 +27,12 @@ class WorkdirPolicy:
     home: PurePath | None = None
 
     def why_refused(self, workdir: PurePath) -> str | None:
-        """Why this folder is not copied, in a phrase; None: it may be."""
+        """Why this folder is not copied, as a phrase; None if it may be."""
         if self._is_private(workdir):
             return f"is not copied to the nodes: {_PRIVATE}"
         if self.allowed is None or any(workdir.is_relative_to(folder) for folder in self.allowed):
             return None
-        return "is not copied to the nodes: it is in none of the folders that the setting `workdirs` allows"
+        return "is not copied to the nodes: it is not in a folder that the setting `workdirs` allows"
 
     def _is_private(self, workdir: PurePath) -> bool:
         for own in (*_MACHINE, *self.private):
@@ -49,7 +49,7 @@ def find_job_ids(path: str) -> list[str]:
 
 
 def why_not_in_root(path: PurePath, root: PurePath, *, allow_workspaces: bool = False) -> str | None:
-    """Why a job must not name this folder of the run directory, in a phrase; None: it may."""
+    """Why a job must not name this folder of the run directory, as a phrase; None if it may."""
     first, *below = path.relative_to(root).parts or ("",)
     if allow_workspaces and first == WORKSPACES and below:
         return None
@@ -59,6 +59,6 @@ def why_not_in_root(path: PurePath, root: PurePath, *, allow_workspaces: bool = 
 
 
 def _is_hidden(path: PurePath, home: PurePath) -> bool:
-    """Whether a path is, or is below, a hidden folder of the home, such as ~/.ssh."""
+    """Whether a path is in a hidden folder of the home, such as ~/.ssh."""
     below = path.relative_to(home).parts if path.is_relative_to(home) else ()
     return below[:1] != () and below[0].startswith(".")

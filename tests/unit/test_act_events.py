@@ -1,4 +1,4 @@
-"""The account of what the supervisor did: which events there are, and what they show."""
+"""The events that record what the supervisor did."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.event import EventKind
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.policy.decision import Action, Decision, Finish, NoteRunning, Stop
-from orchestrator.supervisor import account
+from orchestrator.supervisor import act_events
 from tests.unit.situations import NOW, a_job, a_situation, ago, an_attempt
 from trainer.contract.failure import Failure, FailureKind, render_failure
 
@@ -24,7 +24,7 @@ def a_decision(action: Action, sentence: str = "for a reason") -> Decision:
 
 def test_a_verdict_shows_the_failure_that_led_to_it() -> None:
     job = a_job(JobState.FAILED)
-    event = account.finished(a_situation(job, FAILED), job, a_decision(Finish(JobState.FAILED)))
+    event = act_events.finished(a_situation(job, FAILED), job, a_decision(Finish(JobState.FAILED)))
     assert event.evidence == {
         "state": "FAILED",
         "rule": "a_rule",
@@ -45,13 +45,13 @@ def test_a_verdict_shows_the_failure_that_led_to_it() -> None:
 def test_what_is_no_verdict_on_a_failure_shows_none(state: JobState, attempt: object) -> None:
     job = a_job(state)
     s = a_situation(job, attempt)  # type: ignore[arg-type]
-    event = account.finished(s, job, a_decision(Finish(state)))
+    event = act_events.finished(s, job, a_decision(Finish(state)))
     assert (event.kind, event.evidence) == (EventKind.JOB_STATE, {"state": state.value, "rule": "a_rule"})
 
 
 def test_only_a_stop_that_makes_room_is_a_rung_of_the_ladder() -> None:
     def kinds(action: Action) -> list[str]:
-        return [event.kind for event in account.stopping(an_attempt(), a_decision(action), NOW)]
+        return [event.kind for event in act_events.stopping(an_attempt(), a_decision(action), NOW)]
 
     assert kinds(Stop(force=False, grows=True)) == [EventKind.ATTEMPT_STATE, EventKind.GREW_BACK]
     assert kinds(Stop(force=False)) == [EventKind.ATTEMPT_STATE]
@@ -59,14 +59,14 @@ def test_only_a_stop_that_makes_room_is_a_rung_of_the_ladder() -> None:
 
 
 def test_a_stop_tells_its_reason_once() -> None:
-    (event,) = account.stopping(an_attempt(), a_decision(Stop(force=False), "stopping: cancelled by its owner"), NOW)
+    (event,) = act_events.stopping(an_attempt(), a_decision(Stop(force=False), "stopping: cancelled by its owner"), NOW)
     assert event.sentence == "attempt 1 is asked to end: cancelled by its owner"
 
 
 def test_a_recovery_has_its_seconds_and_a_first_start_is_none() -> None:
     decision = a_decision(NoteRunning(formed=True))
-    assert account.recovered(a_job(), an_attempt(), decision, NOW) == []
-    (event,) = account.recovered(a_job(recovering_since=ago(7.25)), an_attempt(), decision, NOW)
+    assert act_events.recovered(a_job(), an_attempt(), decision, NOW) == []
+    (event,) = act_events.recovered(a_job(recovering_since=ago(7.25)), an_attempt(), decision, NOW)
     assert event.kind == EventKind.RECOVERED
     assert event.evidence == {"rung": "new-attempt", "seconds": 7.25, "rule": "a_rule"}
 
@@ -84,5 +84,7 @@ def test_an_end_tells_what_is_kept_and_what_it_costs(
     failure: Failure | None, cost: dict[str, int], kept_step: int | None, words: str
 ) -> None:
     attempt = an_attempt(AttemptState.FAILED, failure=failure, ended_at=NOW)
-    event = account.ended(a_situation(a_job(), attempt), attempt, a_decision(Finish(JobState.FAILED)), cost, kept_step)
+    event = act_events.ended(
+        a_situation(a_job(), attempt), attempt, a_decision(Finish(JobState.FAILED)), cost, kept_step
+    )
     assert (event.sentence, event.evidence["cost"], event.evidence.get("kept_step")) == (words, cost, kept_step)

@@ -1,4 +1,4 @@
-"""The account that the supervisor gives of what it did: every event, with its sentence and its evidence. Pure."""
+"""Build the events that record what the supervisor did, each with its sentence and evidence. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def job_event(job: Job, decision: Decision, now: datetime) -> Event:
 
 
 def finished(s: Situation, job: Job, decision: Decision) -> Event:
-    """The job stands so without a live attempt. The last rung of the ladder is a verdict: it shows the traceback."""
+    """The job ended or rests, with no live attempt. A failed job shows the failure of its last attempt."""
     event = job_event(job, decision, s.now)
     failure = None if s.attempt is None else s.attempt.failure
     if job.state is not JobState.FAILED or failure is None:
@@ -43,7 +43,7 @@ def attempt_event(attempt: Attempt, decision: Decision, now: datetime, what: str
 
 
 def intended(job: Job, attempt: Attempt, decision: Decision, now: datetime) -> Event:
-    """What the attempt will be; of a job's first one, how long the job waited for it."""
+    """The plan of the attempt. The first attempt of a job also records how long the job waited."""
     waited = {"waited_s": _seconds(job.created_at, now)} if attempt.key.number == 1 else {}
     place: dict[str, object] = {
         **waited,
@@ -52,18 +52,18 @@ def intended(job: Job, attempt: Attempt, decision: Decision, now: datetime) -> E
         "nodes": attempt.nodes,
         "excluded_nodes": list(attempt.excluded_nodes),
     }
-    avoiding = f", avoiding {', '.join(attempt.excluded_nodes[:8])}" if attempt.excluded_nodes else ""
-    return attempt_event(attempt, decision, now, f"will meet at port {attempt.port}{avoiding}", place)
+    avoiding = f" and avoids {', '.join(attempt.excluded_nodes[:8])}" if attempt.excluded_nodes else ""
+    return attempt_event(attempt, decision, now, f"uses rendezvous port {attempt.port}{avoiding}", place)
 
 
 def living(attempt: Attempt, decision: Decision, now: datetime) -> Event:
-    """The first sight of an agent, with the seconds that the cluster took for it."""
+    """The first agent is alive. `waited_s` is how long the cluster took to start it."""
     waited: dict[str, object] = {"waited_s": _seconds(attempt.created_at, now)}
-    return attempt_event(attempt, decision, now, "has a living agent", waited)
+    return attempt_event(attempt, decision, now, "has a live agent", waited)
 
 
 def stopping(attempt: Attempt, decision: Decision, now: datetime) -> list[Event]:
-    """The request to end; where it is to make room for a larger attempt, that rung of the ladder as well."""
+    """The attempt was asked to end. A second event says so if it makes room for a larger attempt."""
     asked = attempt_event(
         attempt, decision, now, f"is asked to end: {decision.sentence.removeprefix('stopping: ')}", {}
     )
@@ -75,8 +75,10 @@ def stopping(attempt: Attempt, decision: Decision, now: datetime) -> list[Event]
 
 
 def ended(s: Situation, attempt: Attempt, decision: Decision, cost: Mapping[str, int], kept_step: int | None) -> Event:
-    """The end of an attempt: what each source said at that moment, the cost by budget, and `kept_step`, the step of its
-    newest snapshot if that keeps new steps."""
+    """The end of an attempt: what each source said, the cost by budget, and `kept_step`.
+
+    `kept_step` is the step of the attempt's newest snapshot; None if that snapshot keeps no new steps.
+    """
     sources = {source.value: liveness.value for source, liveness in weigh(s).items()}
     evidence: dict[str, object] = {"sources": sources, "cost": dict(cost)}
     words = f"ended {attempt.state}"
@@ -90,13 +92,11 @@ def ended(s: Situation, attempt: Attempt, decision: Decision, cost: Mapping[str,
 
 
 def recovered(job: Job, attempt: Attempt, decision: Decision, now: datetime) -> list[Event]:
-    """The third rung of the ladder, with its seconds: a new attempt has its workers up where another one ended."""
+    """The workers of a new attempt started after another attempt ended, with the seconds between the two."""
     if job.recovering_since is None:
         return []
     seconds = _seconds(job.recovering_since, now)
-    sentence = (
-        f"attempt {attempt.key.number} has its workers up {seconds:.1f} s after the end of the one before was seen"
-    )
+    sentence = f"the workers of attempt {attempt.key.number} started {seconds:.1f} s after the last attempt ended"
     evidence: dict[str, object] = {"rung": "new-attempt", "seconds": seconds, "rule": decision.rule}
     number = attempt.key.number
     return [Event(at=now, kind=EventKind.RECOVERED, sentence=sentence, attempt=number, evidence=evidence)]
@@ -104,7 +104,7 @@ def recovered(job: Job, attempt: Attempt, decision: Decision, now: datetime) -> 
 
 def node_marked(mark: NodeFailure) -> Event:
     evidence: dict[str, object] = {"node": mark.node, "kind": mark.kind.value, "cluster": mark.cluster}
-    sentence = f"node {mark.node} has this in its record: {mark.sentence}"
+    sentence = f"node {mark.node} was marked: {mark.sentence}"
     return Event(at=mark.at, kind=EventKind.NODE_MARKED, sentence=sentence, attempt=mark.key.number, evidence=evidence)
 
 
@@ -113,14 +113,14 @@ def _seconds(since: datetime, now: datetime) -> float:
 
 
 def hidden(change: Change, mask: Mask) -> Change:
-    """The same without the project's secrets: what a cluster or an agent said last may hold one."""
+    """The change with the project's secrets masked: a message of a cluster or an agent may contain one."""
     return replace(
         change,
         job=replace(
             change.job, reason=mask.hide(change.job.reason), last_failure=mask.hide_in_failure(change.job.last_failure)
         ),
         attempt=None if change.attempt is None else _hidden_attempt(change.attempt, mask),
-        events=[mask.hide_in_account(event) for event in change.events],
+        events=[mask.hide_in_event(event) for event in change.events],
         node_failures=[replace(mark, sentence=mask.hide(mark.sentence)) for mark in change.node_failures],
     )
 

@@ -1,1 +1,1 @@
-"""The simulator: weeks of a cluster's life in seconds, under the service's own policy and supervisor. No files."""
+"""Simulate weeks of a cluster in seconds, with the real policy and supervisor. Start with simulation.py."""

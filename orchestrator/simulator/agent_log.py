@@ -1,4 +1,4 @@
-"""What the agents of one simulated attempt have logged, in the batches in which a reader of real journals sends it."""
+"""The journals of a simulated attempt, read in batches like real journals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.contract.progress import Progress
 
 @dataclass(slots=True)
 class _Journals:
-    """Of one replica: the lines that nobody has read yet, and how many were read. A line's number is its offset."""
+    """One replica's unread lines, and how many were read. A line's number serves as its offset."""
 
     progress: list[Progress] = field(default_factory=list)
     events: list[JournalEvent] = field(default_factory=list)
@@ -23,7 +23,7 @@ class _Journals:
 
 
 class AgentLog:
-    """Replica 0 reports for the group; another one only where its rank differs from the rest, and at the end."""
+    """Replica 0 reports for the group. Others report only if their rank differs from the rest, and at the end."""
 
     def __init__(self, key: AttemptKey) -> None:
         self._key = key
@@ -40,7 +40,7 @@ class AgentLog:
             self._of(replica).exit_record = record
 
     def read(self) -> list[JournalBatch]:
-        """What was added since the last call."""
+        """The lines since the last call."""
         return [self._read(replica) for replica, unread in self._journals.items() if _has_news(unread)]
 
     def _read(self, replica: int) -> JournalBatch:

@@ -1,6 +1,6 @@
-"""Where a job's device time went: every microsecond of every device is in exactly one bin. Pure.
+"""Account for a job's device time: each microsecond of each device is in exactly one bin. Pure.
 
-The total is the job's life times the devices that it asks for; devices that an elastic job goes without are idle.
+The total is the job's lifetime times the devices that it requests. Devices that an elastic job does not get are idle.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import Counter
 from orchestrator.domain.accounting.goodput import Bin
 from orchestrator.simulator.training_run import Split
 
-# Those of the service's bins that a simulation tells apart. START_UP holds all of a job's first start, and a later one
-# is RECOVERING.
+# The bins of the service that a simulation distinguishes. START_UP is a job's whole first start; a later start is
+# RECOVERING.
 BINS = (
     Bin.QUEUE,
     Bin.START_UP,
@@ -25,7 +25,7 @@ BINS = (
 
 
 class DeviceTime:
-    """Of one job, in device-microseconds. `total` is counted apart from the bins."""
+    """The account of one job in device-microseconds. `total` is counted independently of the bins."""
 
     def __init__(self, devices: int) -> None:
         self.bins: Counter[Bin] = Counter()
@@ -37,17 +37,17 @@ class DeviceTime:
         self._resized_us = 0
 
     def enter(self, at_us: int, following: Bin) -> None:
-        """Count the time until now; what follows goes to another bin."""
+        """Close the current bin at this time and start another one."""
         if self.closed:
             return
         self.bins[self._bin] += (at_us - self._since_us) * self._devices
         self._since_us, self._bin = at_us, following
 
     def add_training(self, at_us: int, split: Split, devices: int, following: Bin) -> None:
-        """The time since the last entry was training, on so many of the devices."""
+        """Close a stretch of training on `devices` of the devices, and start another bin."""
         lasted_us = at_us - self._since_us
         if split.lasted_us != lasted_us:
-            raise AssertionError(f"{split} is not what happened in {lasted_us} us")
+            raise AssertionError(f"{split} does not add up to {lasted_us} us")
         self.bins[Bin.PRODUCTIVE] += split.kept_us * devices
         self.bins[Bin.RE_DONE] += split.unkept_us * devices
         self.bins[Bin.SNAPSHOT_STALL] += split.stall_us * devices
@@ -55,7 +55,7 @@ class DeviceTime:
         self._since_us, self._bin = at_us, following
 
     def resize(self, at_us: int, devices: int) -> None:
-        """From now on the job asks for another number of devices."""
+        """Change the number of devices that the job requests."""
         self.enter(at_us, self._bin)
         self.total += (at_us - self._resized_us) * self._devices
         self._resized_us, self._devices = at_us, devices
@@ -65,7 +65,7 @@ class DeviceTime:
         self.closed = True
 
     def reopen(self, at_us: int) -> None:
-        """A retry begins; the time in between was no part of the job's life."""
+        """Start again for a retry. The time since the end of the job does not count."""
         self.closed = False
         self._since_us = self._resized_us = at_us
         self._bin = Bin.QUEUE

@@ -1,7 +1,7 @@
-"""When and where what fails: seeded, in the order of the times, the same for the same seed.
+"""Failure traces: what fails when and where, in order of time. The same seed gives the same trace.
 
-`mtbf_us` is the mean time between failures of the whole cluster, and that of every trace's own failures of nodes; the
-others (racks, preemptions, outages, a lemon) come on top of the exponential ones.
+`mtbf_us` is the mean time between failures of single nodes in the whole cluster. All other incidents (racks, a lemon,
+preemptions, outages) come on top.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from orchestrator.simulator.virtual_clock import HOUR, SECOND
 
 WEIBULL_SHAPE = 0.7
 RACK_NODES = 32
-_RACK_EVERY = 10  # failures of single nodes to one of a rack
-_LEMON_TIMES = 10  # as often as the whole cluster together
+_RACK_EVERY = 10  # failures of single nodes for one of a rack
+_LEMON_TIMES = 10  # failures of the lemon for one of all other nodes together
 _WAVE_EVERY_US, _WAVE_US = 12 * HOUR, 600 * SECOND
 _OUTAGE_EVERY_US, _OUTAGE_US = 24 * HOUR, 1800 * SECOND
 
@@ -26,8 +26,8 @@ _OUTAGE_EVERY_US, _OUTAGE_US = 24 * HOUR, 1800 * SECOND
 class IncidentKind(StrEnum):
     NODE = "node"
     RACK = "rack"
-    LEMON = "lemon"  # always the same machine, which comes back soon
-    WAVE = "wave"  # everything that runs is preempted
+    LEMON = "lemon"  # always the same machine, which is repaired soon
+    WAVE = "wave"  # all running attempts are preempted
     CLUSTER_SILENT = "cluster-silent"
     STORE_SILENT = "store-silent"
 
@@ -36,7 +36,7 @@ class IncidentKind(StrEnum):
 class Incident:
     at_us: int
     kind: IncidentKind
-    where: float = 0.0  # in [0, 1): which node of all
+    where: float = 0.0  # in [0, 1): the place among all nodes
     lasts_us: int = 0
 
 
@@ -44,7 +44,7 @@ Gap = Callable[[random.Random], float]  # draws microseconds to the next inciden
 
 
 def build_trace(name: str, *, mtbf_us: int, seed: int) -> Iterator[Incident]:
-    """Without an end. Raises KeyError for an unknown name."""
+    """An endless trace. Raises KeyError for an unknown name."""
     return heapq.merge(*(part(mtbf_us, seed) for part in TRACES[name]))
 
 
@@ -53,7 +53,7 @@ def exponential(mtbf_us: int, seed: int) -> Iterator[Incident]:
 
 
 def weibull(mtbf_us: int, seed: int) -> Iterator[Incident]:
-    """Failures come in clusters: after one, the next is likelier. The mean is kept: scale * Gamma(1 + 1/shape)."""
+    """Failures cluster: after one, the next is more likely. The mean is scale * Gamma(1 + 1/shape) = mtbf_us."""
     scale = mtbf_us / math.gamma(1 + 1 / WEIBULL_SHAPE)
     return _renewals(IncidentKind.NODE, seed, lambda rng: rng.weibullvariate(scale, WEIBULL_SHAPE))
 
@@ -83,7 +83,7 @@ TRACES: dict[str, tuple[Callable[[int, int], Iterator[Incident]], ...]] = {
     "weibull": (weibull,),
     "rack": (exponential, racks),
     "lemon": (exponential, lemon),
-    "crash-loop": (exponential,),  # the program of the first job fails, see workload.py
+    "crash-loop": (exponential,),  # the first job's program fails, see workload.py
     "preemption-wave": (exponential, preemption_waves),
     "outage": (exponential, outages_of_cluster, outages_of_store),
     "mixed": (exponential, racks, lemon, preemption_waves, outages_of_cluster, outages_of_store),
@@ -91,7 +91,7 @@ TRACES: dict[str, tuple[Callable[[int, int], Iterator[Incident]], ...]] = {
 
 
 def _renewals(kind: IncidentKind, seed: int, gap: Gap, lasts_us: int = 0) -> Iterator[Incident]:
-    """One incident after another, each kind with random numbers of its own."""
+    """Incidents of one kind. Each kind has its own random numbers."""
     rng = random.Random(f"{seed}/{kind}")
     at_us = 0
     while True:

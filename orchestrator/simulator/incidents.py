@@ -1,4 +1,4 @@
-"""The incidents of a failure trace, as they hit the cluster and the store."""
+"""Apply the incidents of a failure trace to the simulated cluster and store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTICE_US = 60 * SECOND
 
 
 class Incidents:
-    """Takes the trace's incidents one after the other."""
+    """Schedules the incidents of a trace one by one."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Incidents:
         self._cluster.fail_nodes(names, repair_us=self._repair_us)
 
     def _begin(self, incident: Incident) -> None:
-        """One that lasts; where one of its kind has begun already, that one lasts longer."""
+        """Start an incident that lasts, or extend one of its kind."""
         end_us = incident.at_us + incident.lasts_us
         self._lasting_until[incident.kind] = max(end_us, self._lasting_until.get(incident.kind, 0))
         self._switch(incident.kind, on=True)

@@ -1,4 +1,4 @@
-"""What must hold at every change that the supervisor writes, whatever fails. Checks, and changes nothing."""
+"""Invariants of every change that the supervisor writes, whatever fails."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from orchestrator.simulator.memory_tables import Tables
 from orchestrator.simulator.simulated_cluster import SimulatedCluster
 from trainer.contract.failure import FailureKind
 
-_MOST = 100  # sentences that are kept; the rest is counted
+_MOST = 100  # violations that are kept; further ones are only counted
 
 
 def find_wrong_transitions(job: Job, attempt: Attempt | None, change: Change) -> Iterator[str]:
-    """Edges that no table has, and states without an event. `job` and `attempt` are as they were before."""
+    """State changes that are not in the tables or have no event. `job` and `attempt` are from before the change."""
     after = change.job
     if after.state is not job.state:
         if after.state not in JOB_EDGES[job.state]:
-            yield f"{job.id} changes along no edge: {job.state} -> {after.state}"
+            yield f"{job.id} makes an invalid transition: {job.state} -> {after.state}"
         states = [event.evidence["state"] for event in change.events if event.kind == EventKind.JOB_STATE]
         if after.state.value not in states:
             yield f"{job.id} became {after.state} without an event"
@@ -33,11 +33,11 @@ def find_wrong_transitions(job: Job, attempt: Attempt | None, change: Change) ->
 
 def _find_wrong_attempt(before: Attempt | None, after: Attempt, change: Change) -> Iterator[str]:
     if before is not None and before.state.terminal:
-        yield f"{after.key} has ended {before.state} and changes"
+        yield f"{after.key} has ended {before.state} but changes"
     if before is not None and before.state is after.state:
         return
     if before is not None and after.state not in ATTEMPT_EDGES[before.state]:
-        yield f"{after.key} changes along no edge: {before.state} -> {after.state}"
+        yield f"{after.key} makes an invalid transition: {before.state} -> {after.state}"
     mine = [event for event in change.events if event.attempt == after.key.number]
     states = [event.evidence["state"] for event in mine if event.kind == EventKind.ATTEMPT_STATE]
     if after.state.value not in states:
@@ -45,15 +45,15 @@ def _find_wrong_attempt(before: Attempt | None, after: Attempt, change: Change) 
 
 
 def find_wrong_start(last: Attempt | None, new: Attempt) -> Iterator[str]:
-    """`last`: the job's attempt before the new one."""
+    """Violations of a new attempt. `last` is the job's previous attempt."""
     if new.key.number != (0 if last is None else last.key.number) + 1:
         yield f"{new.key} is out of order"
     if last is not None and not last.state.terminal:
-        yield f"{new.key} begins beside a live one"
+        yield f"{new.key} starts while the last attempt is live"
 
 
 class Invariants:
-    """Collects what is violated."""
+    """Collects violations."""
 
     def __init__(self, tables: Tables, cluster: SimulatedCluster) -> None:
         self.violations: list[str] = []
@@ -61,15 +61,15 @@ class Invariants:
         self._tables = tables
         self._cluster = cluster
         self._slots = cluster.slots()
-        self._promised = 0  # devices, to live attempts
+        self._promised = 0  # devices of live attempts
 
     def check(self, change: Change) -> None:
-        """Before it is stored."""
+        """Check a change before it is stored."""
         job, after = self._tables.jobs[change.job.id], change.attempt
         before = None if after is None else self._tables.attempts.get(after.key)
         at_rest = job.state.terminal and job.desired.retry_number <= job.retries_done
         if at_rest and change.job.state is not job.state:
-            self.add(f"{job.id} is at rest and changes to {change.job.state}")
+            self.add(f"{job.id} is at rest but changes to {change.job.state}")
         for violation in find_wrong_transitions(job, before, change):
             self.add(violation)
         if after is not None and before is None:
@@ -87,10 +87,10 @@ class Invariants:
         for violation in find_wrong_start(self._tables.attempt_of(job.id), new):
             self.add(violation)
         if job.desired.cancelled:
-            self.add(f"{new.key} begins though the job is cancelled")
+            self.add(f"{new.key} starts though the job is cancelled")
         faults = self._cluster.jobs[job.id].faults
         if new.key.number > faults.total() + 1:
-            self.add(f"{new.key} begins after {faults.total()} faults: {dict(faults)}")
+            self.add(f"{new.key} starts after only {faults.total()} faults: {dict(faults)}")
         self._promised += new.max_nodes * workers_per_node(job.spec, 1)
         if self._promised > self._slots:
             self.add(f"{self._promised} of {self._slots} slots are promised with {new.key}")
@@ -99,7 +99,7 @@ class Invariants:
         self._promised -= ended.max_nodes * workers_per_node(job.spec, 1)
         limit_s = job.spec.supervise.max_runtime_s
         if limit_s is not None and ended.failure is not None and ended.failure.kind is FailureKind.TIMEOUT:
-            self._cluster.jobs[job.id].faults["overlong"] += 1  # its owner's limit takes the next attempt
+            self._cluster.jobs[job.id].faults["overlong"] += 1  # max_runtime_s justifies another attempt
         real = self._cluster.attempts.get(ended.key)
         if real is not None and not real.over:
             self.add(f"{ended.key} ended {ended.state} while it is {real.stage}")

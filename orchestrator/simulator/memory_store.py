@@ -1,4 +1,4 @@
-"""A store in memory: the ports of intake, write side and readers. A call checks first and then changes everything."""
+"""The store in memory, as commands and intake see it. Each call checks everything before it changes anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.simulator.memory_tables import Tables, ingest
 
 
 class MemoryStore:
-    """Implements ports.JournalStore, JobStore and JobLookup. `available` False: it does not answer."""
+    """Implements ports.JournalStore, JobStore and JobLookup. While `available` is False, calls fail."""
 
     def __init__(self) -> None:
         self.tables = Tables()
@@ -34,14 +34,14 @@ class MemoryStore:
     def clear(self, cluster: str, node: str, *, at: datetime, by: str) -> None:
         self.answering().cleared[cluster, node] = at
 
-    # Intake's side
+    # ports.JournalStore
 
     def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
         journals = self.answering().journals
         return {key: {life: row.offsets for life, row in journals[key].items()} for key in keys if key in journals}
 
     def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
-        """With room for everything."""
+        """Has no limits on what is stored of a job."""
         tables = self.answering()
         for batch in batches:
             if batch.key not in tables.summaries:
@@ -52,7 +52,7 @@ class MemoryStore:
                 ingest(tables, batch, arrived_at)
         return refused
 
-    # The write side's and the readers' side
+    # ports.JobStore and JobLookup
 
     def add(self, job: Job, *, idempotency_key: str | None, digest: str, event: Event) -> Job:
         key = None if idempotency_key is None or job.owner is None else (job.spec.project, job.owner, idempotency_key)

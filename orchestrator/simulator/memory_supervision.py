@@ -1,4 +1,4 @@
-"""The supervisor's side of the store in memory: status, written under a lease."""
+"""The store in memory, as the supervisor sees it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MemorySupervisorStore:
         self._lease = lease
 
     def live(self, cluster: str) -> Mapping[AttemptKey, int]:
-        """In the order of the jobs' ids."""
+        """Sorted by attempt key."""
         tables = self._store.answering()
         here = (job_id for job_id in tables.at_work if tables.jobs[job_id].spec.cluster == cluster)
         attempts = (tables.attempt_of(job_id) for job_id in here)
@@ -49,8 +49,8 @@ class MemorySupervisorStore:
         known, attempt = tables.job(change.job.id), change.attempt
         before = None if attempt is None else tables.attempts.get(attempt.key)
         if before is not None and before.state.terminal:
-            raise InvalidTransition(f"attempt {before.key} has ended {before.state}; nothing changes it any more")
-        # Status only: what was asked and requested has another writer.
+            raise InvalidTransition(f"attempt {before.key} has ended {before.state} and cannot change")
+        # Status only: commands write the other fields.
         kept = {"spec": known.spec, "desired": known.desired, "created_at": known.created_at}
         tables.put_job(replace(change.job, spent=dict(change.job.spent), **kept))  # type: ignore[arg-type]
         if attempt is not None:
@@ -109,7 +109,7 @@ class MemorySupervisorStore:
         tables, now = self._store.answering(), self._clock.now()
         lease, until = tables.leases.get(self._lease.cluster, (None, now))
         if lease != self._lease or until <= now:
-            raise LeaseLost(f"another one may supervise cluster {self._lease.cluster} now")
+            raise LeaseLost(f"another service may supervise cluster {self._lease.cluster} now")
         return tables
 
 

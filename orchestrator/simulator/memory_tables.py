@@ -1,4 +1,4 @@
-"""The tables of the store in memory, and what journals leave in them. Only the training summaries are mutable."""
+"""The tables of the store in memory, and the intake of journals. Only the training summaries are mutable."""
 
 from __future__ import annotations
 
@@ -28,21 +28,23 @@ class Journal:
 
 @dataclass(slots=True)
 class Tables:
-    """Everything by its key. `at_work` repeats what `jobs` says: those that are not at rest."""
+    """Rows by key. `at_work` are the jobs that are not at rest."""
 
     jobs: dict[str, Job] = field(default_factory=dict)
     at_work: set[str] = field(default_factory=set)
     # (project, owner, key): (digest, job)
     keys: dict[tuple[str, str, str], tuple[str, str]] = field(default_factory=dict)
     attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
-    newest: dict[str, int] = field(default_factory=dict)  # attempt's number by job
+    newest: dict[str, int] = field(default_factory=dict)  # attempt number by job
     summaries: dict[AttemptKey, TrainingSummary] = field(default_factory=dict)
     ranks: dict[AttemptKey, dict[int, RankWord]] = field(default_factory=dict)
     journals: dict[AttemptKey, dict[Life, Journal]] = field(default_factory=dict)
     ports: dict[AttemptKey, tuple[str, int]] = field(default_factory=dict)
     node_failures: dict[tuple[str, str, AttemptKey], NodeFailure] = field(default_factory=dict)
-    cleared: dict[tuple[str, str], datetime] = field(default_factory=dict)  # records of nodes, by cluster and node
-    leases: dict[str, tuple[Lease, datetime]] = field(default_factory=dict)  # with the end of each
+    cleared: dict[tuple[str, str], datetime] = field(
+        default_factory=dict
+    )  # when node records were cleared, by cluster and node
+    leases: dict[str, tuple[Lease, datetime]] = field(default_factory=dict)  # with their ends
     events: list[tuple[str, Event]] = field(default_factory=list)
 
     def job(self, job_id: str) -> Job:
@@ -65,7 +67,7 @@ class Tables:
             self.ports.pop(key, None)
 
     def attempt_of(self, job_id: str) -> Attempt | None:
-        """The newest one."""
+        """The newest attempt of a job."""
         number = self.newest.get(job_id)
         return None if number is None else self.attempts[AttemptKey(job_id, number)]
 
@@ -95,15 +97,15 @@ def ingest(tables: Tables, batch: JournalBatch, arrived_at: datetime) -> None:
     if batch.progress_from <= progress_to:
         for line in [line for end, line in batch.progress if end > progress_to]:
             summary.add_line(line, arrived_at)
-            _tell_rank(tables.ranks.setdefault(key, {}), batch, line, arrived_at)
+            _update_rank(tables.ranks.setdefault(key, {}), batch, line, arrived_at)
         progress_to = max(progress_to, batch.progress_to)
     record = journal.exit_record or batch.exit_record
     offsets = JournalOffsets(progress=progress_to, events=events_to, exited=record is not None)
     journals[life] = Journal(offsets, record)
 
 
-def _tell_rank(ranks: dict[int, RankWord], batch: JournalBatch, line: Progress, arrived_at: datetime) -> None:
-    """A late line of an earlier generation does not count: the rank may have moved to another worker since."""
+def _update_rank(ranks: dict[int, RankWord], batch: JournalBatch, line: Progress, arrived_at: datetime) -> None:
+    """Ignore a late line of an earlier generation: another worker may have the rank now."""
     known = ranks.get(line.rank)
     if known is None or line.generation >= known.generation:
         ranks[line.rank] = RankWord(
@@ -117,7 +119,7 @@ def _tell_rank(ranks: dict[int, RankWord], batch: JournalBatch, line: Progress, 
 
 
 def exits_of(tables: Tables, key: AttemptKey) -> dict[int, ExitRecord]:
-    """The exit records by replica: of its newest life; one that was refused counts only where there was no other."""
+    """The exit record of each replica's newest incarnation. A refused one counts only if there is no other."""
     newest: dict[int, tuple[tuple[bool, int], ExitRecord | None]] = {}
     for (replica, life), row in tables.journals.get(key, {}).items():
         record = row.exit_record

@@ -1,4 +1,4 @@
-"""What a simulation watches: it checks and counts what the supervisor does, and keeps the jobs' device time."""
+"""Check and count what the supervisor does, and account for the jobs' device time."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from orchestrator.simulator.simulated_cluster import SimulatedCluster
 from orchestrator.simulator.simulated_job import devices_of
 from orchestrator.simulator.virtual_clock import VirtualClock
 
-_UNDECIDED = "undecided"  # counted among the rules: a job for which no rule had an opinion
+_UNDECIDED = "undecided"  # counted like a rule: no rule matched
 
 
 class Monitor:
     def __init__(self, clock: VirtualClock, cluster: SimulatedCluster, tables: Tables) -> None:
         self.invariants = Invariants(tables, cluster)
         self.decisions: Counter[str] = Counter()  # by rule
-        self.restarts: Counter[str] = Counter()  # attempts that another one followed, by class of their failure
+        self.restarts: Counter[str] = Counter()  # attempts followed by another one, by kind of their failure
         self._clock = clock
         self._cluster = cluster
 
     def follow(self, before: Job, last: Attempt | None, change: Change) -> None:
-        """A change was stored; `before` and `last` are the job and its newest attempt as they were."""
+        """Count a stored change. `before` and `last` are the job and its newest attempt from before the change."""
         attempt = change.attempt
         if attempt is not None and last is not None and attempt.key != last.key:
             self.restarts["wished" if last.failure is None else last.failure.kind.value] += 1
@@ -40,7 +40,7 @@ class Monitor:
             self.decisions[_UNDECIDED] += undecided
 
     def _account_for(self, job: Job, before: JobState) -> None:
-        """Where a job that does not train spends its time, as the store has it."""
+        """Account for a job that is not training, by its state in the store."""
         now_us, real = self._clock.now_us, self._cluster.jobs[job.id]
         if job.state is JobState.QUEUED and before.terminal:
             real.device_time.reopen(now_us)

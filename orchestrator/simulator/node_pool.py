@@ -1,4 +1,4 @@
-"""The nodes of a simulated cluster: which are free, which are down, and what comes in their place. No policy."""
+"""The nodes of a simulated cluster: free, taken or down, and their spares."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Collection, Sequence
 
 
 class NodePool:
-    """`population`: the nodes that a failure trace can hit, one per place. `spares` None: as many as are needed."""
+    """`population` are the nodes that a failure trace can hit. `spares` None: unlimited."""
 
     def __init__(self, count: int, spares: int | None) -> None:
         self.population = [_name(number) for number in range(count + (spares or 0))]
         self._unlimited = spares is None
         self._free = set(self.population)
-        self._order = list(self.population)  # a heap; an entry counts while its node is free
+        self._order = list(self.population)  # a heap; entries of nodes that are not free are stale
         self._down: set[str] = set()
         self._places = {name: place for place, name in enumerate(self.population)}
         self._named = len(self.population)
@@ -30,7 +30,7 @@ class NodePool:
         return name not in self._down
 
     def take(self, count: int, avoided: Collection[str]) -> list[str] | None:
-        """The first free ones by name; None, and nothing taken, where there are too few."""
+        """Take the first free nodes by name. If there are too few, take none and return None."""
         taken: list[str] = []
         passed_over: list[str] = []
         avoided = frozenset(avoided)
@@ -57,7 +57,7 @@ class NodePool:
                 heapq.heappush(self._order, name)
 
     def fail(self, name: str) -> None:
-        """It is down; where spares are unlimited, another one stands in its place at once."""
+        """Mark a node as down. With unlimited spares, a new node takes its place at once."""
         self._down.add(name)
         self._free.discard(name)
         if self._unlimited and name in self._places:

@@ -1,4 +1,4 @@
-"""The result of a simulation for people and for programs. The same scenario and seed give the same text."""
+"""Render the result of a simulation. The same scenario and seed give the same text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.contract.daly import daly_run_s
 
 
 def build_report(result: Result) -> dict[str, object]:
-    """The JSON object of `orchestrator simulate --json`. Goodput in device-seconds."""
+    """The JSON object of `orchestrator simulate --json`. Goodput is in device-seconds."""
     scenario = result.scenario
     return {
         "scenario": asdict(scenario),
@@ -38,12 +38,12 @@ def build_report(result: Result) -> dict[str, object]:
 
 
 def ettr(result: Result) -> float:
-    """Effective training time ratio: device time whose work a snapshot kept, of all device time of the jobs' lives."""
+    """Effective training time ratio: the share of all device time whose work a snapshot kept."""
     return result.bins[Bin.PRODUCTIVE] / result.total if result.total else 0.0
 
 
 def closed_form(scenario: Scenario) -> float | None:
-    """Daly's, for one job of a fixed size, or many of one size; None where the jobs differ."""
+    """The ETTR by Daly's model; None unless all jobs have one fixed size."""
     devices = scenario.devices_of_each
     if devices is None:
         return None
@@ -56,12 +56,11 @@ def closed_form(scenario: Scenario) -> float | None:
 
 
 def daly_ettr(*, interval_s: float, stall_s: float, restart_s: float, mtbf_s: float) -> float:
-    """The share of the expected run time which is work that was kept, by Daly's model. Times in seconds."""
+    """The expected share of the run time that is kept work, by Daly's model. Times are in seconds."""
     return 1 / daly_run_s(1, interval_s=interval_s, stall_s=stall_s, restart_s=restart_s, mtbf_s=mtbf_s)
 
 
 def render_report(result: Result) -> str:
-    """For a person."""
     scenario = result.scenario
     expected, interval_s = closed_form(scenario), _interval_s(scenario)
     lines = [

@@ -1,4 +1,4 @@
-"""The actions of the mixed trace on single jobs: requests of their owners by the service's own commands, and faults."""
+"""Carry out the actions of the mixed trace: owners' requests, through the real commands, and faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TAKES_ANOTHER_ATTEMPT = ("suspend", "scale", "retry")
 
 
 class ScriptedActions:
-    """`left`: how many are still to happen."""
+    """`left` is how many actions have not happened yet."""
 
     def __init__(self, clock: VirtualClock, cluster: SimulatedCluster, commands: Commands) -> None:
         self.left = 0
@@ -34,7 +34,7 @@ class ScriptedActions:
         self._clock.at(us(action.at_h * 3600), partial(self._try, job_id, action))
 
     def _try(self, job_id: str, action: Action) -> None:
-        """Now, or a minute later where it cannot be done now."""
+        """Carry out the action, or try again in a minute."""
         try:
             done = self._inject(job_id, action.name) if action.name in _FAULTS else self._request(job_id, action)
         except Unavailable:
@@ -46,7 +46,7 @@ class ScriptedActions:
             self._clock.after(_AGAIN_US, partial(self._try, job_id, action))
 
     def _request(self, job_id: str, action: Action) -> bool:
-        """A request that comes at the wrong time is refused, and not repeated."""
+        """Make a request. One that is refused is not repeated."""
         try:
             self._call(job_id, action)
         except Conflict:
@@ -73,7 +73,7 @@ class ScriptedActions:
                 raise AssertionError(f"there is no action {action.name}")
 
     def _inject(self, job_id: str, fault: str) -> bool:
-        """False where the job does not train now."""
+        """Inject a fault. False if the job is not training now."""
         attempt = self._cluster.attempt_of(job_id)
         if attempt is None or not attempt.trains:
             return False

@@ -1,4 +1,4 @@
-"""How a simulated attempt looks from outside. Pure."""
+"""Build the sightings of simulated attempts. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gone(
 
 
 def replicas_on(nodes: Sequence[str], dead: Collection[int]) -> tuple[ReplicaSighting, ...]:
-    """A replica on each node. The cluster says of the dead ones that their nodes are down."""
+    """A replica on each node. The nodes of dead replicas are reported as down."""
     return tuple(
         dead_replica(replica, node, f"node {node} is down") if replica in dead else _alive_replica(replica, node)
         for replica, node in enumerate(nodes)
@@ -50,6 +50,6 @@ def dead_replica(replica: int, node: str | None, evidence: str, *, leftovers: bo
     return ReplicaSighting(replica=replica, liveness=Liveness.DEAD, evidence=evidence, leftovers=leftovers, node=node)
 
 
-@lru_cache(maxsize=65536)  # an attempt of thousands of replicas looks mostly as the one before it did
+@lru_cache(maxsize=65536)  # most replicas of a large attempt look the same in every attempt
 def _alive_replica(replica: int, node: str) -> ReplicaSighting:
     return ReplicaSighting(replica=replica, liveness=Liveness.ALIVE, evidence="its agent runs", node=node)

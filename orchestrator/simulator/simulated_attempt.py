@@ -1,4 +1,4 @@
-"""The life of a simulated attempt: it is placed, loads, forms, trains, and ends in many ways."""
+"""The life of a simulated attempt: it is placed, loads, forms a group, trains, and ends in one of many ways."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.progress import Phase, Progress
 from trainer.contract.restart_policy import RestartSituation, Setback, decide_restart
 
-_PENDING_SHARE = 10  # of a restart, one part in so many passes before the agents run
-_AGENT_STOP_US = 5 * SECOND  # in which an agent ends workers that do not obey
-_REPORT_US = us(HEARTBEAT_S / 4)  # between two reports of a group that trains undisturbed
+_PENDING_SHARE = 10  # agents start after 1/10 of a restart
+_AGENT_STOP_US = 5 * SECOND  # until an agent kills workers that ignore a stop
+_REPORT_US = us(HEARTBEAT_S / 4)  # between two reports of a training group
 
 
 class Stage(StrEnum):
     WAITING = "waiting"  # for nodes
-    PENDING = "pending"  # it has nodes, and nothing runs there yet
-    LOADING = "loading"  # agents run, the workers do not train yet
+    PENDING = "pending"  # it has nodes, but nothing runs yet
+    LOADING = "loading"  # agents run, but workers do not train yet
     TRAINING = "training"
     HUNG = "hung"
-    CUT_OFF = "cut off"  # its last node is out of reach, and the others wait for it
-    STOPPING = "stopping"  # it was asked to stop, and writes its snapshot
+    CUT_OFF = "cut off"  # its last node is unreachable, and the others wait for it
+    STOPPING = "stopping"  # it takes its last snapshot
     GONE = "gone"
-    VANISHED = "vanished"  # the cluster accepted it and does not know it any more
+    VANISHED = "vanished"  # the cluster accepted it but no longer knows it
 
 
 class SimulatedAttempt:
-    """What the cluster really has of one attempt. `changed` is called when it would be observed otherwise than before,
-    `release` when it gives its nodes back."""
+    """The true state of one attempt. It calls `changed` when an observation would differ, and `release` to return its
+    nodes."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class SimulatedAttempt:
         self._setbacks: list[Setback] = []
         self._loaded_us: int | None = None
         self._reported_us = 0
-        self._epoch = 0  # what was scheduled in an earlier one does not happen any more
+        self._epoch = 0  # events scheduled in an earlier epoch do not happen
         self._sighting: Sighting | None = None
-        self._replicas: tuple[ReplicaSighting, ...] | None = None  # as last seen; there may be thousands
+        self._replicas: tuple[ReplicaSighting, ...] | None = None  # cached, because there may be thousands
 
     @property
     def runs(self) -> bool:
@@ -89,7 +89,7 @@ class SimulatedAttempt:
     def over(self) -> bool:
         return self.stage in (Stage.GONE, Stage.VANISHED)
 
-    # How it begins
+    # Its start
 
     def place(self, nodes: Sequence[str]) -> None:
         self.nodes = nodes
@@ -124,7 +124,7 @@ class SimulatedAttempt:
         if fails_us is not None:
             self._next(fails_us - now_us, self._fail)
 
-    # How it ends
+    # Its end
 
     def _finish(self) -> None:
         self._settle(Bin.IDLE, keeps=True)
@@ -137,7 +137,7 @@ class SimulatedAttempt:
         self.fail_worker(Failure(kind=FailureKind.APPLICATION, message=message, rank=0, exit_code=1, step=self._step()))
 
     def fail_worker(self, failure: Failure) -> None:
-        """A worker ends; the agents' own policy says whether they restart in place."""
+        """A worker fails. The real restart policy of agents decides whether they restart in place."""
         if self.stage is not Stage.TRAINING:
             return
         self.job.faults["worker"] += 1
@@ -158,7 +158,7 @@ class SimulatedAttempt:
             self._end("its agents gave up")
 
     def lose(self, replicas: Sequence[int], evidence: str) -> None:
-        """The machines of these replicas are down, and with too many of them the whole group ends."""
+        """The nodes of these replicas fail. The group ends if too few are left."""
         if self.over:
             return
         self.job.faults["node"] += 1
@@ -173,7 +173,7 @@ class SimulatedAttempt:
             self._end(evidence, dead=replicas)
 
     def hang(self, *, deaf: bool) -> None:
-        """No rank makes a step any more: all wait for the first rank of the second node."""
+        """All ranks wait for the first rank of the second node."""
         if self.stage is not Stage.TRAINING:
             return
         self.job.faults["hang"] += 1
@@ -184,7 +184,7 @@ class SimulatedAttempt:
         self._enter(Stage.HUNG)
 
     def cut_off(self) -> None:
-        """Neither the scheduler nor its peers reach the last node any more; both say so."""
+        """The last node becomes unreachable for the scheduler and the other agents, which both report it."""
         if self.stage is not Stage.TRAINING:
             return
         self.job.faults["node"] += 1
@@ -194,7 +194,7 @@ class SimulatedAttempt:
         self._enter(Stage.CUT_OFF)
 
     def orphan(self) -> None:
-        """The agents are killed, and their workers keep running without them."""
+        """The agents are killed, but their workers keep running."""
         if self.stage is not Stage.TRAINING:
             return
         self.job.faults["agent"] += 1
@@ -203,7 +203,7 @@ class SimulatedAttempt:
         self._see_gone("its agent is gone", (0,), leftovers=True)
 
     def preempt(self, notice_us: int, why: str) -> None:
-        """The cluster wants the nodes back, and gives notice."""
+        """The cluster preempts the attempt after a notice."""
         if self.stage not in (Stage.LOADING, Stage.TRAINING):
             return
         self.job.faults["preempted"] += 1
@@ -216,7 +216,7 @@ class SimulatedAttempt:
         self._enter(Stage.VANISHED)
 
     def stop(self) -> None:
-        """On the service's request; repeated, it changes nothing."""
+        """Stop at the service's request. Idempotent."""
         if self.over or self.stage is Stage.STOPPING or self.deaf:
             return
         if self.runs:
@@ -226,7 +226,7 @@ class SimulatedAttempt:
             self._end("was taken out of the cluster's queue")
 
     def kill(self) -> None:
-        """With what it left behind."""
+        """Kill the attempt and its leftovers."""
         if self.stage is Stage.VANISHED or (self.stage is Stage.GONE and not self.sight().leftovers):
             return
         if self.stage is not Stage.GONE:
@@ -234,7 +234,7 @@ class SimulatedAttempt:
         self._end("was killed")
 
     def snapshot(self) -> None:
-        """Out of turn, at its owner's request."""
+        """Take a snapshot now, at the owner's request."""
         if self.stage is not Stage.TRAINING or self._run is None:
             return
         self._settle(Bin.SNAPSHOT_STALL, keeps=True)
@@ -242,10 +242,10 @@ class SimulatedAttempt:
         self._next(self.job.cadence.stall_us, self._train)
 
     def close(self) -> None:
-        """The simulation ends: what no snapshot has kept is lost."""
+        """End with the simulation. Work that no snapshot has kept is lost."""
         self._settle(Bin.IDLE)
 
-    # What is seen of it
+    # Its observation
 
     def sight(self) -> Sighting:
         if self._sighting is None:
@@ -253,7 +253,7 @@ class SimulatedAttempt:
         return self._sighting
 
     def read_log(self) -> list[JournalBatch]:
-        """What its agents have reported since the last call."""
+        """What the agents reported since the last call."""
         if self.stage is Stage.TRAINING and self._clock.now_us - self._reported_us >= _REPORT_US:
             self._report(Phase.STEP)
         return self._log.read()
@@ -280,20 +280,20 @@ class SimulatedAttempt:
     def _see_gone(
         self, evidence: str, dead: Sequence[int], *, cause: Failure | None = None, leftovers: bool = False
     ) -> None:
-        """A cluster names the replicas of whose end it knows more than that the attempt is over."""
+        """Show the attempt as gone, with the replicas of which the cluster knows how they ended."""
         self._enter(Stage.GONE)
         nodes: Sequence[str | None] = self.nodes or [None] * (max(dead) + 1)
         replicas = tuple(sightings.dead_replica(each, nodes[each], evidence, leftovers=leftovers) for each in dead)
         self._sighting = sightings.gone(self.plan.key, evidence, replicas, cause)
 
-    # How it goes from one stage to the next
+    # From one stage to the next
 
     @property
     def _devices(self) -> int:
         return (self.plan.max_nodes - len(self._dead)) * self.plan.workers_per_node
 
     def _stop(self, outcome: Outcome, *, keeps: bool, cause: Failure | None = None) -> None:
-        """With a last snapshot where there is something to keep: no more than one, and it takes its time."""
+        """Stop, after a last snapshot if `keeps`."""
         stopped_us = self._clock.now_us
         pause_us = self.job.cadence.stall_us if keeps else _AGENT_STOP_US if self.stage is Stage.HUNG else 0
 
@@ -315,7 +315,7 @@ class SimulatedAttempt:
         self._next(self.job.restart_in_place_us, self._form)
 
     def _settle(self, following: Bin, *, keeps: bool = False, at_us: int | None = None) -> None:
-        """Count the time that has passed; a run that was on is over."""
+        """Account for the time since the last call, and end the current run if there is one."""
         at_us = self._clock.now_us if at_us is None else at_us
         run, self._run = self._run, None
         if run is None:
@@ -337,7 +337,7 @@ class SimulatedAttempt:
         self._changed()
 
     def _next(self, pause_us: int, event: Callable[[], None]) -> None:
-        """Unless something else comes in between."""
+        """Schedule an event that is dropped if the stage changes before."""
         epoch = self._epoch
 
         def happen() -> None:
@@ -347,7 +347,7 @@ class SimulatedAttempt:
 
         self._clock.after(pause_us, happen)
 
-    # What its agents report
+    # Its reports
 
     def _step(self) -> int:
         done = self.job.kept if self._run is None else self._run.done(self._clock.now_us)

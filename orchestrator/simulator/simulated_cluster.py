@@ -1,7 +1,6 @@
-"""The simulated cluster: it places attempts on nodes, is observed, and suffers what fails.
+"""The simulated cluster: it places attempts on nodes, reports them, and has failures.
 
-What no cluster may ever be asked for (a second attempt beside a living one, one without a fence) is written down in
-`breaches`.
+It records in `breaches` what the service must never do: submit a second attempt beside a live one, or without a fence.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ _VANISHES_US = 60 * SECOND
 
 
 class SubmissionFault(StrEnum):
-    """Of a job's next submission."""
+    """A fault of a job's next submission."""
 
-    LOST = "lost"  # no answer, and nothing started
-    VANISHES = "vanishes"  # accepted, and a minute later the cluster does not know it
+    LOST = "lost"  # there is no answer, and nothing starts
+    VANISHES = "vanishes"  # the cluster accepts it and forgets it a minute later
     NEVER_FORMS = "never-forms"
 
 
 class SimulatedCluster:
-    """Implements Backend, StrictBackend and RunDirectories. `changed`: a pass would see another thing than the last."""
+    """Implements Backend, StrictBackend and RunDirectories. `changed`: the next pass would see a difference."""
 
     def __init__(self, clock: VirtualClock, pool: NodePool, *, gpus_per_node: int) -> None:
         self.jobs: dict[str, SimulatedJob] = {}
         self.attempts: dict[AttemptKey, SimulatedAttempt] = {}
         self.breaches: list[str] = []
         self.submission_faults: dict[str, SubmissionFault] = {}  # by job
-        self.silent = False  # it answers nothing
+        self.silent = False  # whether it does not answer
         self.changed = False
         self.pool = pool
         self.gpus_per_node = gpus_per_node
@@ -64,12 +63,12 @@ class SimulatedCluster:
         if fault is SubmissionFault.LOST:
             raise BackendUnavailable(f"no answer to the submission of {plan.key}")
         job = self.jobs[plan.key.job_id]
-        # One command stands for all: thousands of them would be kept for each of hundreds of attempts.
+        # Keep one command for all replicas, to save memory.
         plan = replace(plan, commands=plan.commands[:1], environments=plan.environments[:1])
         attempt = SimulatedAttempt(plan, job, self._clock, changed=self._note_change, release=self._take_back)
         self.attempts[plan.key] = self._newest[plan.key.job_id] = attempt
         if plan.max_nodes * plan.workers_per_node < job.devices:
-            job.faults["began small"] += 1  # it may grow, which takes another attempt
+            job.faults["began small"] += 1  # growing justifies another attempt
         if fault is SubmissionFault.VANISHES:
             self._clock.after(_VANISHES_US, attempt.vanish)
         else:
@@ -125,18 +124,18 @@ class SimulatedCluster:
         self._withdrawn.add(AttemptKey(job_id, attempt))
         return True
 
-    # What happens to it
+    # Its failures
 
     def attempt_of(self, job_id: str) -> SimulatedAttempt | None:
-        """The job's newest one, dead or alive."""
+        """The job's newest attempt."""
         return self._newest.get(job_id)
 
     def running(self) -> list[SimulatedAttempt]:
-        """In the order of their jobs, so that a preemption takes the same ones each time."""
+        """The running attempts in the order of their jobs, so that runs are reproducible."""
         return [attempt for job_id in self.jobs if (attempt := self._newest.get(job_id)) and attempt.runs]
 
     def fail_nodes(self, names: Sequence[str], *, repair_us: int | None) -> None:
-        """The machines go down together, and are back after `repair_us`. One that is down already stays so."""
+        """Nodes fail together and are repaired after `repair_us`; None: never. Nodes that are down are skipped."""
         hit: dict[SimulatedAttempt, list[int]] = {}
         for name in names:
             if not self.pool.is_up(name):
@@ -154,7 +153,7 @@ class SimulatedCluster:
         self._note_change()
 
     def set_closed(self, closed: bool) -> None:
-        """A closed cluster starts nothing: its nodes serve others."""
+        """A closed cluster starts nothing: other users have its nodes."""
         self._closed = closed
         self._place_waiting()
 

@@ -1,4 +1,4 @@
-"""A simulated job: what it really has done, whatever the service believes."""
+"""The true state of a simulated job."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from orchestrator.simulator.virtual_clock import us
 
 
 class SimulatedJob:
-    """Submitted when the simulation starts. Work is counted in device-microseconds."""
+    """A job that is submitted when the simulation starts. Work is in device-microseconds."""
 
     def __init__(self, spec: JobSpec, work: int, scenario: Scenario, *, fails_at: int | None = None) -> None:
         self.id = spec.name
         self.spec = spec
         self.work = work
-        self.fails_at = fails_at  # work at which its program fails each time
-        self.devices = devices_of(spec)  # all that it asks for
+        self.fails_at = fails_at  # the work at which its program fails each time
+        self.devices = devices_of(spec)  # as many as it requests
         self.cadence = Cadence(us(scenario.interval_s(self.devices)), us(scenario.snapshot_stall_s))
         self.restart_us = us(scenario.restart_s)  # from the submission to the first step
         self.restart_in_place_us = us(scenario.restart_in_place_s)
         self.step_us = us(scenario.step_s)
         self.device_time = DeviceTime(self.devices)
-        self.kept = 0  # work, by snapshots
-        self.faults: Counter[str] = Counter()  # what may cost it an attempt, by kind
+        self.kept = 0  # work that snapshots have kept
+        self.faults: Counter[str] = Counter()  # what justifies another attempt, by kind
         self.restarts_in_place = 0
 
     def resize(self, at_us: int, devices: int) -> None:
-        """Its owner has scaled it."""
+        """Change the devices after the owner has scaled the job."""
         if devices != self.devices:
             self.device_time.resize(at_us, devices)
             self.devices = devices

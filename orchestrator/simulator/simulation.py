@@ -1,9 +1,8 @@
-"""The simulation: from event to event. Read this first.
+"""The event loop of the simulation. Read this first.
 
-The clock jumps to the next thing that happens: a failure of the trace, the end of a start-up, of a stall or of the
-training, an owner's request, or the moment at which the last pass wanted to look again. Where anything changed, a pass
-of the supervisor follows, and passes follow each other until they settle. Training in between costs nothing: it is a
-closed form (`training_run`).
+The clock jumps to the next event: a failure of the trace, the end of a start-up, of a snapshot or of the training, an
+owner's request, or the time at which the last pass wanted to look again. After each change, passes of the supervisor
+run until they settle. Training between two events is a closed form (`training_run`), which costs no time.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from orchestrator.simulator.supervision_setup import CLUSTER, build_commands, bu
 from orchestrator.simulator.virtual_clock import SECOND, VirtualClock, us
 from orchestrator.simulator.workload import SCRIPTED, build_jobs
 
-_MOST_AT_ONCE = 1000  # passes of which each follows the one before at once: the policy does not settle
+_MOST_AT_ONCE = 1000  # passes without a pause, after which the policy counts as unsettled
 _AT_ONCE_US = SECOND // 10
 _UNSETTLED_PAUSE_US = 60 * SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of a simulation. Bins and `total` in device-microseconds."""
+    """The result of a simulation. Bins and `total` are in device-microseconds."""
 
     scenario: Scenario
     lasted_us: int
@@ -75,7 +74,7 @@ class Simulation:
         self._look_again_us: int | None = None
 
     def run(self) -> Result:
-        """To the last day, or until every job has ended and no action is left."""
+        """Run to the last day, or until every job has ended and no action is left."""
         for job in build_jobs(self._scenario):
             self._submit(job)
         if self._scenario.trace == "mixed":
@@ -104,7 +103,7 @@ class Simulation:
         self._cluster.changed = True
 
     def _step(self) -> bool:
-        """Jump to what comes next, an event or a pass. False at the end."""
+        """Jump to the next event or pass. False at the end."""
         pass_us, event_us = self._pass_due_us(), self._clock.next_us
         due_us = min((at_us for at_us in (pass_us, event_us) if at_us is not None), default=None)
         if due_us is None or due_us >= self._scenario.days_us:
@@ -132,7 +131,7 @@ class Simulation:
         try:
             look_again_at = self._supervisor.reconcile()
         except (StoreUnavailable, BackendUnavailable):
-            look_again_at = None  # what ends the silence is an event
+            look_again_at = None  # the end of the outage is an event
         self._look_again_us = None if look_again_at is None else self._clock.us_at(look_again_at)
         if self._passes_at_once > _MOST_AT_ONCE:
             self._monitor.invariants.add("the policy does not settle")
@@ -168,7 +167,7 @@ class Simulation:
                 attempt.close()
             time.close(self._clock.now_us)
         if time.bins.total() != time.total:
-            self._monitor.invariants.add(f"{job.id}: its bins hold {time.bins.total()} of {time.total}")
+            self._monitor.invariants.add(f"{job.id}: its bins add up to {time.bins.total()}, not {time.total}")
 
     def _violations(self) -> list[str]:
         invariants = self._monitor.invariants

@@ -1,4 +1,4 @@
-"""The service's own supervisor and commands on a simulated cluster, and what is counted and checked on the way."""
+"""Build the real supervisor and commands for a simulated cluster, with counters and checks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SITE = Site(
 
 
 class WatchedStore(MemorySupervisorStore):
-    """Shows the monitor every change."""
+    """Shows every change to the monitor."""
 
     def __init__(self, store: MemoryStore, clock: VirtualClock, monitor: Monitor) -> None:
         lease = Lease(cluster=CLUSTER, holder="simulation", token=1)
@@ -67,7 +67,7 @@ class WatchedStore(MemorySupervisorStore):
 
 
 class WatchedActor(Actor):
-    """Counts decisions. A defect, which the reconciler logs and survives, is a violation here."""
+    """Counts decisions. An unexpected exception, which the reconciler would only log, is a violation."""
 
     def __init__(self, store: WatchedStore, cluster: SimulatedCluster, monitor: Monitor) -> None:
         super().__init__(store, cluster, cluster, _SITE, ports=_ports(cluster))
@@ -85,7 +85,7 @@ class WatchedActor(Actor):
 
 
 class SimulatedJournals:
-    """Implements ports.Journals: stores what the agents reported, without a file in between."""
+    """Implements ports.Journals: stores what the agents reported, without files."""
 
     def __init__(self, cluster: SimulatedCluster, store: MemoryStore, clock: VirtualClock) -> None:
         self._cluster = cluster
@@ -104,14 +104,14 @@ class SimulatedJournals:
 def build_supervisor(
     scenario: Scenario, clock: VirtualClock, cluster: SimulatedCluster, store: MemoryStore, monitor: Monitor
 ) -> Reconciler:
-    """Raises Refused for a rule to be left out that the policy does not have."""
+    """Raises Refused if the scenario leaves out a rule that does not exist."""
     known = {rule.__name__ for rule in POLICY}
     for name in scenario.without:
         if name not in known:
             raise Refused(f"--without {name}: there is no such rule; the policy has {', '.join(sorted(known))}")
     watched = WatchedStore(store, clock, monitor)
     journals = SimulatedJournals(cluster, store, clock)
-    # No pause between two passes is too long: no report is lost in it.
+    # No report is lost in a pause between two passes, however long.
     observer = Observer(CLUSTER, watched, cluster, journals, clock, longest_pause_s=math.inf)
     pass_settings = PassSettings(
         limits=Limits(gpus_per_node=scenario.gpus_per_node),
@@ -136,5 +136,5 @@ def build_commands(store: MemoryStore, cluster: SimulatedCluster, clock: Virtual
 
 
 def _ports(cluster: SimulatedCluster) -> range:
-    """More than there can be live attempts; no machine has so many, and none is needed."""
+    """More ports than live attempts. They need not exist."""
     return range(20000, 20064 + 2 * len(cluster.pool.population))

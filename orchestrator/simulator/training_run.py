@@ -1,7 +1,7 @@
-"""Training between two events, in closed form: how much was done, kept, and lost. Pure; whole microseconds.
+"""Training between two events, in closed form: how much work was done and kept. Pure. In whole microseconds.
 
-A cycle is `interval_us` of work and `stall_us` in which all devices wait for the snapshot; its end commits it. The
-cycle begins anew with each generation, as Daly's model has it.
+A cycle is `interval_us` of work and then `stall_us` in which all devices wait for the snapshot. The end of the cycle
+commits it. As in Daly's model, each generation starts a new cycle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Cadence:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A stretch of training: work that a snapshot kept, work that none has kept yet, and stalls."""
+    """A stretch of training: work that a snapshot kept, work that none kept yet, and stalls."""
 
     kept_us: int
     unkept_us: int
@@ -28,15 +28,15 @@ class Split:
         return self.kept_us + self.unkept_us + self.stall_us
 
     def kept(self) -> Split:
-        """The same, when a snapshot at its end kept the rest."""
+        """The same stretch with a snapshot at its end."""
         return Split(self.kept_us + self.unkept_us, 0, self.stall_us)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One generation that trains on `devices` from `began_us` on, `needed_us` of work away from the end.
+    """One generation that trains on `devices` from `began_us` on and needs `needed_us` of work to finish.
 
-    `base`: the work that snapshots had kept by then, in device-microseconds.
+    `base` is the work that snapshots had kept at its start, in device-microseconds.
     """
 
     began_us: int
@@ -47,11 +47,11 @@ class Run:
 
     @property
     def ends_us(self) -> int:
-        """When it is through, its last snapshot included."""
+        """When the training ends, including its last snapshot."""
         return self.began_us + lasts_us(self.needed_us, self.cadence)
 
     def reaches_us(self, work: int) -> int | None:
-        """When so much work (device-microseconds in all) is done; None where that lies behind it or never comes."""
+        """When the total work reaches `work` device-microseconds; None if it was reached before or never is."""
         away_us = -(-(work - self.base) // self.devices)
         if not 0 < away_us <= self.needed_us:
             return None
@@ -62,7 +62,7 @@ class Run:
         return split(at_us - self.began_us, self.needed_us, self.cadence)
 
     def done(self, at_us: int) -> int:
-        """All work by then, kept or not, in device-microseconds."""
+        """The total work at this time, kept or not, in device-microseconds."""
         parts = self.split(at_us)
         return self.base + (parts.kept_us + parts.unkept_us) * self.devices
 
@@ -75,5 +75,5 @@ def split(elapsed_us: int, needed_us: int, cadence: Cadence) -> Split:
 
 
 def lasts_us(needed_us: int, cadence: Cadence) -> int:
-    """So much work with its stalls: one behind each interval, and one at the end."""
+    """The duration of this much work with its stalls: one after each interval, and one at the end."""
     return needed_us + cadence.stall_us * -(-needed_us // cadence.interval_us)

@@ -1,4 +1,4 @@
-"""Virtual time and the queue of events that fall due in it. Times are whole microseconds, so that sums are exact."""
+"""A virtual clock with a queue of events. Times are whole microseconds, so that sums are exact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def us(seconds: float) -> int:
 class VirtualClock:
     """Implements ports.Clock. Time passes only when it is advanced.
 
-    Events run in the order of their times; events of one time, in the order in which they were scheduled.
+    Events run in order of time, and events of the same time in the order in which they were scheduled.
     """
 
     def __init__(self, start: datetime = START) -> None:
@@ -39,7 +39,7 @@ class VirtualClock:
         return (moment - self._start) // _MICROSECOND
 
     def at(self, at_us: int, event: Callable[[], None]) -> None:
-        """Schedule an event; one of the past is due at once."""
+        """Schedule an event. An event in the past is due at once."""
         self._scheduled += 1
         heapq.heappush(self._events, (max(at_us, self.now_us), self._scheduled, event))
 
@@ -52,16 +52,15 @@ class VirtualClock:
         return self._events[0][0] if self._events else None
 
     def advance(self, seconds: float) -> None:
-        """A negative number sets the clock back, as an administrator does."""
+        """Advance the clock. A negative number sets it back, as an administrator can."""
         self.now_us += us(seconds)
 
     def advance_to(self, at_us: int) -> None:
-        """Never back."""
         if at_us < self.now_us:
             raise AssertionError(f"time cannot run backwards, from {self.now_us} to {at_us} us")
         self.now_us = at_us
 
     def run_due(self) -> None:
-        """Run every event whose time has come."""
+        """Run every event that is due."""
         while self._events and self._events[0][0] <= self.now_us:
             heapq.heappop(self._events)[2]()

@@ -1,4 +1,4 @@
-"""The jobs of a scenario; for the mixed trace, also what happens to each of them at which time."""
+"""The jobs of a scenario and, for the mixed trace, what happens to them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from orchestrator.simulator.scenario import Scenario
 from orchestrator.simulator.simulated_job import SimulatedJob, devices_of
 from orchestrator.simulator.virtual_clock import HOUR, SECOND, us
 
-FAILS = "SIMULATED_CRASH"  # in a job's environment: its program fails at the same step each time
-HEARTBEAT_S = 1800.0  # stated by each job: agents report few lines, from which the service cannot learn a deadline
-_SIZES = (1, 1, 1, 2, 2, 4, 8)  # nodes of one of many jobs, where the scenario does not say
+FAILS = "SIMULATED_CRASH"  # in a job's environment, it makes its program fail at the same step each time
+HEARTBEAT_S = 1800.0  # set in each job, because simulated agents report too few lines to learn a deadline from
+_SIZES = (1, 1, 1, 2, 2, 4, 8)  # nodes of a job, unless the scenario says
 _FAILS_AT = 0.3  # of its work
 _LONGEST_H = 12.0  # times the mean
 _SCRIPTED_NODES = 50  # enough for all of the scripted jobs at once
@@ -22,7 +22,7 @@ _SCRIPTED_NODES = 50  # enough for all of the scripted jobs at once
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What an owner or a fault does to a job at some hour; `scripted_actions` knows the names."""
+    """A request or a fault at some hour. The names are those of `scripted_actions`."""
 
     at_h: float
     name: str
@@ -40,7 +40,7 @@ class JobTemplate:
     max_runtime_s: float | None = None
 
 
-# Their faults and their owners' requests bring every rule of the policy into play.
+# Together, their faults and requests use every rule of the policy.
 SCRIPTED = (
     JobTemplate("short", 2 * HOUR),
     JobTemplate("follower", 3 * HOUR, after=("short",)),
@@ -65,20 +65,20 @@ SCRIPTED = (
 
 
 def build_jobs(scenario: Scenario) -> list[SimulatedJob]:
-    """Raises Refused for jobs that are larger than the cluster."""
+    """Raises Refused if a job is larger than the cluster."""
     if scenario.trace != "mixed":
         return _build_jobs(scenario, scenario.node_count)
     nodes = scenario.node_count - _SCRIPTED_NODES
     if nodes < 1:
         least = (_SCRIPTED_NODES + 1) * scenario.gpus_per_node
-        raise Refused(f"--trace mixed has {_SCRIPTED_NODES} nodes for jobs of its own: --gpus {least} is the least")
+        raise Refused(f"--trace mixed needs {_SCRIPTED_NODES} nodes for its own jobs: use --gpus {least} or more")
     return [*_build_jobs(scenario, nodes), *(_build(scenario, template) for template in SCRIPTED)]
 
 
 def _build_jobs(scenario: Scenario, nodes: int) -> list[SimulatedJob]:
-    """One that trains all the time, or many that queue for the cluster."""
+    """One job that trains all the time, or many jobs that queue."""
     if scenario.nodes is not None and int(scenario.nodes.rpartition(":")[2]) > nodes:
-        raise Refused(f"--nodes {scenario.nodes} is more than the {nodes} nodes that there are")
+        raise Refused(f"--nodes {scenario.nodes} is more than the {nodes} nodes of the cluster")
     rng = random.Random(f"{scenario.seed}/jobs")
     return [_build_job(scenario, number, nodes, rng) for number in range(1, scenario.jobs + 1)]
 
@@ -88,8 +88,8 @@ def _build_job(scenario: Scenario, number: int, nodes: int, rng: random.Random) 
     size = nodes if alone else min(rng.choice(_SIZES), nodes)
     fails = scenario.trace == "crash-loop" and number == 1
     name = "main" if alone else f"job-{number:06d}"
-    nodes_of_it = scenario.nodes or str(size)
-    return _build(scenario, JobTemplate(name, _draw_work_us(scenario, rng), nodes=nodes_of_it, fails=fails))
+    topology = scenario.nodes or str(size)
+    return _build(scenario, JobTemplate(name, _draw_work_us(scenario, rng), nodes=topology, fails=fails))
 
 
 def _draw_work_us(scenario: Scenario, rng: random.Random) -> int:

@@ -59,9 +59,9 @@ def _on_sqlite(modules: Sequence[str], *tests: str, keyword: str = "sqlite") -> 
 
 _RULES = _unit("rules", "guards", "ladder", "decide", "first_cause", "not_permitted", "queueing_clusters", "chaos")
 _FACTS = _unit("budget", "counted", "event", "hang", "told", "job_requests", "node", "launch", "webhook", "split")
-_FACTS += _unit("found_by_property")
+_FACTS += _unit("act")
 _INSIGHT = _unit("goodput", "shares", "gains", "chronicle", "why", "script_error")
-_ERRANDS = _unit("chaos", "injections", "told_stacks", "deletion", "job_requests")
+_ERRANDS = _unit("chaos", "injections", "rank_stacks", "deletion", "job_requests")
 _IDENTITY = [
     f"tests/identity/test_{name}.py" for name in ("identity", "access", "worker_token", "masking", "reach", "tokens")
 ]
@@ -98,7 +98,7 @@ SUITES = (
     ),
     Suite(
         modules=["orchestrator/supervisor/*.py"],
-        tests=_unit("account", "supervision", "secrets_in_starts", "found_by_crashes", "found_by_property"),
+        tests=_unit("act", "act_events", "supervision"),
     ),
     Suite(modules=["orchestrator/supervisor/lease_keeper.py"], tests=_unit("lease_keeper"), races=True),
     Suite(modules=["orchestrator/supervisor/loop.py"], tests=_unit("loop"), races=True),

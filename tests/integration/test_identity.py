@@ -15,7 +15,7 @@ import pytest
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client, RequestRefused
 from tests.jobs import ended, python_job, until
-from tests.unit.test_tls import make_certificate
+from tests.unit.test_process import make_certificate
 
 pytestmark = pytest.mark.timeout(180)
 

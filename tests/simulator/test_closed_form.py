@@ -14,7 +14,7 @@ def test_youngs_interval_is_the_root_of_twice_the_stall_times_the_mtbf() -> None
     assert young_interval_s(5, 3.09 * 3600) == pytest.approx(333.53, abs=0.01)  # sqrt(111240)
 
 
-def test_dalys_run_time_is_that_of_a_calculation_by_hand() -> None:
+def test_dalys_run_time_matches_a_calculation_by_hand() -> None:
     # M = 100, R = 10, tau = 20, w = 2: 100 * e^0.1 * (e^0.22 - 1) = 100 * 1.105171 * 0.246077 = 27.1957 for 20 of work
     run_s = daly_run_s(60, interval_s=20, stall_s=2, restart_s=10, mtbf_s=100)
     assert run_s == pytest.approx(3 * 27.19568, abs=1e-3)
@@ -25,7 +25,7 @@ def test_without_failures_only_the_stalls_are_lost() -> None:
     assert daly_ettr(interval_s=95, stall_s=5, restart_s=90, mtbf_s=1e12) == pytest.approx(0.95, abs=1e-6)
 
 
-def test_youngs_interval_is_nearly_the_best() -> None:
+def test_youngs_interval_is_close_to_the_optimum() -> None:
     def at(interval_s: float) -> float:
         return daly_ettr(interval_s=interval_s, stall_s=5, restart_s=90, mtbf_s=11124)
 

@@ -19,13 +19,13 @@ def gaps_us(name: str, kind: IncidentKind, *, seed: int = 1, count: int = 20_000
     return [later - earlier for earlier, later in pairwise(times)]
 
 
-def test_exponential_gaps_have_the_mean_and_as_large_a_deviation() -> None:
+def test_exponential_gaps_have_the_given_mean_and_standard_deviation() -> None:
     gaps = gaps_us("exponential", IncidentKind.NODE)
     assert statistics.mean(gaps) == pytest.approx(HOUR_US, rel=0.03)
     assert statistics.stdev(gaps) == pytest.approx(HOUR_US, rel=0.05)
 
 
-def test_weibull_gaps_have_the_same_mean_and_come_in_clusters() -> None:
+def test_weibull_gaps_have_the_given_mean_and_cluster() -> None:
     gaps = gaps_us("weibull", IncidentKind.NODE)
     assert statistics.mean(gaps) == pytest.approx(HOUR_US, rel=0.03)
     # Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1 is the squared coefficient of variation: 1.46 for k = 0.7, 1 for k = 1.
@@ -43,11 +43,11 @@ def test_failed_nodes_are_spread_over_all_nodes() -> None:
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_a_seed_gives_one_trace_in_order(name: str) -> None:
+def test_a_seed_gives_one_trace_in_order_of_time(name: str) -> None:
     one, same, other = (list(islice(build_trace(name, mtbf_us=HOUR_US, seed=seed), 200)) for seed in (7, 7, 8))
     assert one == same != other
     assert one == sorted(one)
 
 
-def test_the_mixed_trace_strikes_in_every_way() -> None:
+def test_the_mixed_trace_has_every_kind_of_incident() -> None:
     assert {each.kind for each in islice(build_trace("mixed", mtbf_us=HOUR_US, seed=1), 2000)} == set(IncidentKind)

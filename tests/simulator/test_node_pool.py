@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.simulator.node_pool import NodePool
 
 
-def test_the_first_free_nodes_are_taken_and_come_back() -> None:
+def test_the_first_free_nodes_are_taken_and_can_be_taken_again() -> None:
     pool = NodePool(3, 0)
     assert pool.take(2, ()) == ["n000000", "n000001"]
     assert pool.take(2, ()) is None
@@ -14,7 +14,7 @@ def test_the_first_free_nodes_are_taken_and_come_back() -> None:
     assert pool.take(1, ()) == ["n000001"]
 
 
-def test_a_node_that_is_down_is_not_given_out_before_it_is_repaired() -> None:
+def test_a_failed_node_is_not_taken_until_it_is_repaired() -> None:
     pool = NodePool(2, 0)
     pool.fail("n000000")
     assert pool.up == 1
@@ -23,14 +23,14 @@ def test_a_node_that_is_down_is_not_given_out_before_it_is_repaired() -> None:
     assert pool.take(2, ()) == ["n000000", "n000001"]
 
 
-def test_avoided_nodes_stay_free_for_others() -> None:
+def test_avoided_nodes_stay_free_for_other_attempts() -> None:
     pool = NodePool(2, 0)
     assert pool.take(2, ["n000000"]) is None
     assert pool.take(1, ["n000000"]) == ["n000001"]
     assert pool.take(1, ()) == ["n000000"]
 
 
-def test_unlimited_spares_stand_in_for_what_failed_and_for_what_is_avoided() -> None:
+def test_unlimited_spares_replace_failed_and_avoided_nodes() -> None:
     pool = NodePool(2, None)
     pool.fail("n000000")
     assert pool.up == 2

@@ -30,12 +30,12 @@ def baseline() -> Result:
     return mixed()
 
 
-def test_two_traces_bring_every_rule_into_play(baseline: Result) -> None:
+def test_two_scenarios_use_every_rule(baseline: Result) -> None:
     assert set(RULES) == set(baseline.decisions) | set(SCARCE)
     assert baseline.violations == []
 
 
-def test_a_job_that_needs_every_node_trains_on_soon_after_the_last_is_back() -> None:
+def test_a_job_that_needs_every_node_continues_soon_after_the_last_repair() -> None:
     patient, stubborn = scarce(), scarce(*SCARCE)
     assert set(SCARCE) <= set(patient.decisions)
     assert patient.violations == stubborn.violations == []
@@ -44,7 +44,7 @@ def test_a_job_that_needs_every_node_trains_on_soon_after_the_last_is_back() -> 
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in SCARCE])
-def test_taking_a_rule_out_changes_the_decisions(rule: str, baseline: Result) -> None:
+def test_removing_a_rule_changes_the_other_decisions(rule: str, baseline: Result) -> None:
     result = mixed(rule)
     decisions = result.decisions
     assert rule not in decisions

@@ -14,7 +14,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_json_holds_what_is_promised() -> None:
+def test_the_json_has_the_documented_fields() -> None:
     done = simulate("--gpus", "64", "--mtbf-hours", "6", "--days", "2", "--seed", "3", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -27,7 +27,7 @@ def test_the_json_holds_what_is_promised() -> None:
     assert "simulated in" in done.stderr  # what differs from run to run is not on standard output
 
 
-def test_a_rule_that_is_taken_out_is_missing_in_the_print() -> None:
+def test_a_rule_that_was_left_out_is_missing_from_the_report() -> None:
     arguments = ("--gpus", "64", "--mtbf-hours", "6", "--days", "1")
     whole, without = simulate(*arguments), simulate(*arguments, "--without", "adopt_end")
     assert "  adopt_end " in whole.stdout
@@ -35,7 +35,7 @@ def test_a_rule_that_is_taken_out_is_missing_in_the_print() -> None:
     assert whole.stdout == simulate(*arguments).stdout
 
 
-def test_an_unknown_rule_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_rule_is_refused_with_a_list_of_the_rules() -> None:
     done = simulate("--without", "gravity")
     assert done.returncode == 2
     assert "adopt_end" in done.stderr

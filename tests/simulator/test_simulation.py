@@ -17,7 +17,7 @@ from orchestrator.simulator.virtual_clock import SECOND
 from .scenarios import NEVER_H, make_scenario, simulate
 
 
-def test_without_failures_all_is_known() -> None:
+def test_without_failures_every_bin_is_exact() -> None:
     result = simulate(mtbf_h=NEVER_H, snapshot_interval_s=95, days=1)
     device_us = 64 * SECOND
     assert result.bins[Bin.START_UP] == 90 * device_us
@@ -29,14 +29,14 @@ def test_without_failures_all_is_known() -> None:
     assert result.attempts == 1
 
 
-def test_the_simulation_ends_when_its_only_job_does() -> None:
+def test_the_simulation_ends_with_its_only_job() -> None:
     result = simulate(mtbf_h=NEVER_H, snapshot_interval_s=595, job_hours=1, days=1)
     assert result.states == {JobState.SUCCEEDED: 1}
     assert result.bins[Bin.PRODUCTIVE] == 3600 * 64 * SECOND
     assert result.lasted_us == (90 + 3600 + 7 * 5) * SECOND
 
 
-def test_the_mean_of_three_seeds_is_near_dalys_form() -> None:
+def test_the_mean_of_three_seeds_is_close_to_dalys_model() -> None:
     """The benchmark simulate_ettr holds the mean of thirty seeds of the large clusters against it."""
     scenario = make_scenario(mtbf_h=3.09, days=54)
     ratios = [ettr(simulate(mtbf_h=3.09, days=54, seed=seed)) for seed in (1, 2, 3)]
@@ -68,7 +68,7 @@ def test_the_same_seed_gives_the_same_output() -> None:
     assert not first.startswith(other)
 
 
-def test_silence_costs_a_healthy_job_nothing() -> None:
+def test_outages_do_not_affect_a_healthy_job() -> None:
     result = simulate(trace="outage", mtbf_h=NEVER_H, days=10)
     quiet = simulate(mtbf_h=NEVER_H, days=10)
     assert result.incidents > 5
@@ -96,7 +96,7 @@ def test_preemption_keeps_the_work() -> None:
     assert result.bins[Bin.RE_DONE] <= 64 * SECOND * result.scenario.interval_s(64)  # at the end of the simulation only
 
 
-def test_an_elastic_job_goes_on_with_fewer_nodes_and_grows_again() -> None:
+def test_an_elastic_job_continues_with_fewer_nodes_and_grows_again() -> None:
     result = simulate(nodes="4:8", days=4)
     assert result.decisions["grow_back"] >= 5
     assert result.decisions["mark_lost_nodes"] >= result.decisions["grow_back"]
@@ -122,11 +122,11 @@ def test_a_thousand_jobs_share_a_cluster() -> None:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"gpus": 60}, "no multiple"),
+        ({"gpus": 60}, "not a multiple"),
         ({"trace": "meteor"}, "unknown"),
         ({"nodes": "9"}, "more than the 8 nodes"),
         ({"without": ("gravity",)}, "no such rule"),
-        ({"trace": "mixed"}, "is the least"),
+        ({"trace": "mixed"}, "or more"),
     ],
 )
 def test_an_impossible_scenario_is_refused(fields: dict[str, object], complaint: str) -> None:

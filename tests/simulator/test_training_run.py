@@ -19,7 +19,7 @@ CADENCE = Cadence(interval_us=10, stall_us=2)
         (29, Split(20, 5, 4)),
     ],
 )
-def test_work_counts_once_the_stall_behind_it_is_over(elapsed: int, parts: Split) -> None:
+def test_work_is_kept_once_its_stall_is_over(elapsed: int, parts: Split) -> None:
     assert split(elapsed, 1000, CADENCE) == parts
 
 
@@ -36,7 +36,7 @@ def test_every_stretch_adds_up() -> None:
         assert split(elapsed, 25, CADENCE).lasted_us == elapsed
 
 
-def test_a_run_tells_when_it_reaches_some_work() -> None:
+def test_a_run_knows_when_it_reaches_some_work() -> None:
     run = Run(100, 4, 40, 25, CADENCE)  # 40 device-microseconds are done; 4 devices do 25 more each
     assert run.reaches_us(40 + 4 * 10) == 110
     assert run.reaches_us(40 + 4 * 11) == 113  # the stall lies between

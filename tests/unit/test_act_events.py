@@ -22,7 +22,7 @@ def a_decision(action: Action, sentence: str = "for a reason") -> Decision:
     return replace(Decision(action=action, sentence=sentence), rule="a_rule")
 
 
-def test_a_verdict_shows_the_failure_that_led_to_it() -> None:
+def test_a_failed_job_shows_its_last_failure() -> None:
     job = a_job(JobState.FAILED)
     event = act_events.finished(a_situation(job, FAILED), job, a_decision(Finish(JobState.FAILED)))
     assert event.evidence == {
@@ -42,14 +42,14 @@ def test_a_verdict_shows_the_failure_that_led_to_it() -> None:
         (JobState.FAILED, an_attempt(AttemptState.CANCELLED)),
     ],
 )
-def test_what_is_no_verdict_on_a_failure_shows_none(state: JobState, attempt: object) -> None:
+def test_other_ends_show_no_failure(state: JobState, attempt: object) -> None:
     job = a_job(state)
     s = a_situation(job, attempt)  # type: ignore[arg-type]
     event = act_events.finished(s, job, a_decision(Finish(state)))
     assert (event.kind, event.evidence) == (EventKind.JOB_STATE, {"state": state.value, "rule": "a_rule"})
 
 
-def test_only_a_stop_that_makes_room_is_a_rung_of_the_ladder() -> None:
+def test_only_a_stop_that_makes_room_adds_a_second_event() -> None:
     def kinds(action: Action) -> list[str]:
         return [event.kind for event in act_events.stopping(an_attempt(), a_decision(action), NOW)]
 
@@ -58,12 +58,12 @@ def test_only_a_stop_that_makes_room_is_a_rung_of_the_ladder() -> None:
     assert kinds(Finish(JobState.CANCELLED)) == [EventKind.ATTEMPT_STATE]
 
 
-def test_a_stop_tells_its_reason_once() -> None:
+def test_a_stop_gives_its_reason_once() -> None:
     (event,) = act_events.stopping(an_attempt(), a_decision(Stop(force=False), "stopping: cancelled by its owner"), NOW)
     assert event.sentence == "attempt 1 is asked to end: cancelled by its owner"
 
 
-def test_a_recovery_has_its_seconds_and_a_first_start_is_none() -> None:
+def test_a_recovery_has_its_seconds_and_a_first_start_is_no_recovery() -> None:
     decision = a_decision(NoteRunning(formed=True))
     assert act_events.recovered(a_job(), an_attempt(), decision, NOW) == []
     (event,) = act_events.recovered(a_job(recovering_since=ago(7.25)), an_attempt(), decision, NOW)
@@ -80,7 +80,7 @@ def test_a_recovery_has_its_seconds_and_a_first_start_is_none() -> None:
         (None, {}, 40, "attempt 1 ended FAILED; a snapshot keeps its steps up to 40"),
     ],
 )
-def test_an_end_tells_what_is_kept_and_what_it_costs(
+def test_an_end_says_what_is_kept_and_what_it_costs(
     failure: Failure | None, cost: dict[str, int], kept_step: int | None, words: str
 ) -> None:
     attempt = an_attempt(AttemptState.FAILED, failure=failure, ended_at=NOW)

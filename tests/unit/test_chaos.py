@@ -51,7 +51,7 @@ def stacks_of(request: JobRequest | None) -> RequestedStacks:
 # Chaos
 
 
-def test_a_fault_is_requested_of_the_running_attempt_by_the_number_of_its_request() -> None:
+def test_a_request_for_chaos_names_the_running_attempt_and_its_own_number() -> None:
     request = request_chaos(a_job(desired=Desired(number=6)), a_target(), Order(fault=Fault.HANG, rank=2))
     assert chaos_of(request) == RequestedChaos(number=7, attempt=1, fault=Fault.HANG, rank=2, replica=1)
     assert request is not None
@@ -71,14 +71,14 @@ def test_a_fault_is_requested_of_the_running_attempt_by_the_number_of_its_reques
         (Order(fault=Fault.CORRUPT_SNAPSHOT), None, None, "corrupt-snapshot"),
     ],
 )
-def test_a_fault_is_aimed_by_rank_or_by_node(order: Order, rank: int | None, replica: int | None, whom: str) -> None:
+def test_a_fault_targets_a_rank_or_a_node(order: Order, rank: int | None, replica: int | None, whom: str) -> None:
     request = request_chaos(a_job(), a_target(), order)
     assert (chaos_of(request).rank, chaos_of(request).replica) == (rank, replica)
     assert request is not None
     assert request.sentence.endswith(f"requested: {whom}")
 
 
-def test_a_rank_that_has_told_nothing_is_found_by_its_agent() -> None:
+def test_the_agents_find_a_rank_that_has_reported_nothing() -> None:
     request = request_chaos(a_job(), a_target(places={}, world_size=None), Order(fault=Fault.KILL, rank=9))
     assert (chaos_of(request).rank, chaos_of(request).replica) == (9, None)
 
@@ -96,24 +96,24 @@ def test_a_rank_that_has_told_nothing_is_found_by_its_agent() -> None:
         (Order(fault=Fault.KILL, node="other"), "/node", "has no node other"),
     ],
 )
-def test_what_is_not_there_cannot_be_struck(order: Order, pointer: str, words: str) -> None:
+def test_a_target_that_does_not_exist_is_refused(order: Order, pointer: str, words: str) -> None:
     with pytest.raises(InvalidSpec) as refused:
         request_chaos(a_job(), a_target(), order)
     assert [problem.pointer for problem in refused.value.problems] == [pointer]
     assert words in str(refused.value)
 
 
-def test_before_an_agent_has_told_its_name_only_numbers_are_known() -> None:
+def test_a_node_cannot_be_named_before_its_agent_has_reported() -> None:
     with pytest.raises(InvalidSpec, match="it has none yet"):
         request_chaos(a_job(), a_target(nodes={}), Order(fault=Fault.KILL, node="n1"))
 
 
-def test_a_name_goes_before_a_number() -> None:
+def test_a_node_name_wins_over_a_replica_number() -> None:
     odd = a_target(nodes={0: "1", 1: "0"})
     assert chaos_of(request_chaos(a_job(), odd, Order(fault=Fault.KILL, node="1"))).replica == 0
 
 
-def test_of_two_agents_on_one_machine_one_is_named_by_its_number() -> None:
+def test_two_agents_on_one_node_are_distinguished_by_number() -> None:
     alike = a_target(nodes={0: "here", 1: "here"})
     with pytest.raises(InvalidSpec, match="2 agents run on here; name one by its number"):
         request_chaos(a_job(), alike, Order(fault=Fault.NODE_LOSS, node="here"))
@@ -153,7 +153,7 @@ def test_a_fault_that_cannot_be_injected_is_refused_and_says_why(
     assert words in str(refused.value)
 
 
-def test_the_bundled_trainer_is_known_to_write_snapshots_and_others_rely_on_none_that_is_killed() -> None:
+def test_a_fault_is_accepted_if_it_needs_no_snapshot_or_there_is_one() -> None:
     alone = a_target(newest_snapshot=None, relied_on_by="other-1")
     assert chaos_of(request_chaos(a_job(spec=TRAINER), alone, Order(fault=Fault.DISK_FULL))).fault is Fault.DISK_FULL
     assert chaos_of(request_chaos(a_job(), alone, KILL)).fault is Fault.KILL
@@ -162,7 +162,7 @@ def test_the_bundled_trainer_is_known_to_write_snapshots_and_others_rely_on_none
     assert chaos_of(request_chaos(paths, a_target(), Order(fault=Fault.CORRUPT_SNAPSHOT))).number == 1
 
 
-def test_the_same_fault_again_before_the_agents_know_is_one_and_another_has_to_wait() -> None:
+def test_a_pending_fault_is_not_repeated_and_another_one_must_wait() -> None:
     request = request_chaos(a_job(), a_target(), KILL)
     assert request is not None
     job = a_job(desired=replace(request.desired, number=1))
@@ -178,7 +178,7 @@ def test_the_same_fault_again_before_the_agents_know_is_one_and_another_has_to_w
 # Stacks
 
 
-def test_stacks_are_asked_of_all_ranks_or_of_one() -> None:
+def test_stacks_are_requested_of_all_ranks_or_of_one() -> None:
     request = request_stacks(a_job(desired=Desired(number=3)), a_target(), None)
     assert stacks_of(request) == RequestedStacks(number=4, attempt=1)
     assert request is not None
@@ -190,7 +190,7 @@ def test_stacks_are_asked_of_all_ranks_or_of_one() -> None:
     assert one.sentence == "the stacks of rank 3 were requested"
 
 
-def test_stacks_that_are_asked_for_already_are_one_request_and_two_ranks_become_all() -> None:
+def test_pending_stacks_are_not_requested_again_and_two_ranks_become_all() -> None:
     def asked(rank: int | None, *, attempt: int = 1) -> Job:
         return a_job(desired=Desired(number=1, stacks=RequestedStacks(number=1, attempt=attempt, rank=rank)))
 
@@ -203,7 +203,7 @@ def test_stacks_that_are_asked_for_already_are_one_request_and_two_ranks_become_
     assert stacks_of(request_stacks(asked(2), told, 2)) == RequestedStacks(number=2, attempt=1, rank=2)
 
 
-def test_of_what_does_not_run_there_are_no_stacks() -> None:
+def test_stacks_need_a_running_attempt_under_elasticrun() -> None:
     with pytest.raises(Conflict, match="nothing to ask for the stacks of"):
         request_stacks(a_job(JobState.QUEUED), a_target(attempt=None), None)
     with pytest.raises(InvalidSpec, match="/rank: is 4"):
@@ -219,7 +219,7 @@ STACKS = RequestedStacks(number=4, attempt=1, rank=2)
 CHAOS = RequestedChaos(number=5, attempt=1, fault=Fault.SLOW, rank=1, replica=0)
 
 
-def test_agents_hear_of_the_requests_for_their_own_attempt_alone() -> None:
+def test_agents_receive_only_the_requests_for_their_own_attempt() -> None:
     desired = Desired(number=9, snapshot_number=2, stacks=STACKS, chaos=CHAOS)
     told = desired_of_attempt(desired, 1)
     assert told == DesiredDocument(
@@ -234,7 +234,7 @@ def test_agents_hear_of_the_requests_for_their_own_attempt_alone() -> None:
     assert parse_desired(render_desired(told)) == told
 
 
-def test_a_request_is_passed_on_once_and_pending_until_then() -> None:
+def test_a_request_is_sent_once_and_is_pending_until_then() -> None:
     for desired, name in ((Desired(number=4, stacks=STACKS), "stacks"), (Desired(number=5, chaos=CHAOS), "chaos")):
         job = a_job(desired=desired)
         number = desired.number
@@ -251,7 +251,7 @@ def test_a_request_is_passed_on_once_and_pending_until_then() -> None:
     assert (both.errand(1), both.errand(2), Desired().errand(1)) == (5, 0, 0)
 
 
-def test_what_was_not_seen_to_run_is_told_nothing() -> None:
+def test_an_attempt_that_was_not_seen_running_receives_no_request() -> None:
     s = a_situation(
         a_job(JobState.STARTING, desired=Desired(number=5, chaos=CHAOS)),
         an_attempt(AttemptState.SUBMITTED, started_at=None),
@@ -271,7 +271,7 @@ def lost_on(node: str, desired: Desired, *, nodes: str) -> Any:
     return decide(a_situation(job, an_attempt(nodes=nodes, errand_told=99), seen(presence, *others, gone)))
 
 
-def test_a_node_that_was_lost_on_purpose_gets_no_mark_that_others_would_avoid() -> None:
+def test_a_node_that_chaos_killed_is_not_marked() -> None:
     assert lost_on("n2", Desired(), nodes="1:2").action == MarkNodes()
     assert lost_on("n2", Desired(), nodes="2").blames == ("n2",)
     disturbed = Desired(number=5, chaos=CHAOS)
@@ -295,7 +295,7 @@ def test_a_node_that_was_lost_on_purpose_gets_no_mark_that_others_would_avoid() 
         ("/runs", False),
     ],
 )
-def test_a_job_relies_on_another_whose_folder_its_source_leads_through(source: str, relies: bool) -> None:
+def test_a_job_relies_on_the_job_whose_folder_its_source_is_in(source: str, relies: bool) -> None:
     assert relying_on("train-abc", {"b": source, "c": "/elsewhere"}) == ("b" if relies else None)
 
 
@@ -317,7 +317,7 @@ def struck(fault: Fault, *, rank: int | None = None, replica: int | None = None)
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.HANG, Fault.SLOW, Fault.NODE_LOSS, Fault.DISK_FULL])
-def test_one_agent_is_struck_by_a_fault_of_a_rank(fault: Fault) -> None:
+def test_a_fault_of_a_rank_hits_one_agent(fault: Fault) -> None:
     assert struck(fault) == {1: (3,)}
     assert struck(fault, rank=1) == {0: (1,)}
     assert struck(fault, replica=0) == {0: (1,)}
@@ -326,7 +326,7 @@ def test_one_agent_is_struck_by_a_fault_of_a_rank(fault: Fault) -> None:
     assert struck(fault, rank=7) == {}
 
 
-def test_a_notice_is_for_all_agents_or_for_one_and_the_newest_snapshot_for_that_of_rank_0() -> None:
+def test_a_preemption_hits_all_agents_or_one_and_a_corrupt_snapshot_that_of_rank_0() -> None:
     assert struck(Fault.PREEMPT) == {0: (0, 1), 1: (2, 3)}
     assert struck(Fault.PREEMPT, replica=1) == {1: (2, 3)}
     assert struck(Fault.CORRUPT_SNAPSHOT) == {0: (0,)}
@@ -334,7 +334,7 @@ def test_a_notice_is_for_all_agents_or_for_one_and_the_newest_snapshot_for_that_
     assert struck_ranks(nobody, replica=0, ranks=(), world_size=4) == ()
 
 
-def test_a_fault_is_read_as_it_was_written_and_what_is_none_is_nothing() -> None:
+def test_a_fault_is_parsed_as_it_was_rendered_and_anything_else_is_none() -> None:
     chaos = Chaos(number=3, fault=Fault.NODE_LOSS, rank=0, replica=0)
     assert parse_chaos(render_chaos(chaos)) == chaos
     document = render_chaos(chaos)
@@ -352,7 +352,7 @@ def test_a_fault_is_read_as_it_was_written_and_what_is_none_is_nothing() -> None
 
 
 @pytest.mark.parametrize(("attempt", "disturbed"), [(None, False), (1, True), (2, False)])
-def test_a_fault_disturbs_the_attempt_that_it_was_requested_of(attempt: int | None, disturbed: bool) -> None:
+def test_chaos_disturbs_only_the_attempt_that_it_names(attempt: int | None, disturbed: bool) -> None:
     job = a_job(desired=Desired(chaos=RequestedChaos(number=1, attempt=1, fault=Fault.KILL)))
     present = None if attempt is None else an_attempt(key=AttemptKey(job.id, attempt))
     assert a_situation(job, present).disturbed is disturbed

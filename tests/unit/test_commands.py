@@ -74,7 +74,7 @@ def a_spec(**fields: Any) -> JobSpec:
     return make_spec(run={"command": ["true"], "workdir": "/"}, **fields)
 
 
-def test_a_submission_that_is_repeated_is_answered_though_it_could_not_be_made_again(desk: Desk) -> None:
+def test_a_repeated_submission_is_answered_even_if_it_would_be_refused_now(desk: Desk) -> None:
     first, is_new = desk.commands.submit(a_spec(after=[desk.add().id]), "key")
     assert is_new
     del desk.store.tables.jobs["job-1"]
@@ -90,7 +90,7 @@ SUBMISSIONS = st.tuples(
 
 @settings(max_examples=examples(25, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(submissions=st.lists(SUBMISSIONS, max_size=12))
-def test_a_key_means_what_its_caller_meant_whatever_others_submit(
+def test_an_idempotency_key_counts_within_one_caller_and_project(
     tmp_path: Path, submissions: list[tuple[str, str, str, int]]
 ) -> None:
     """Caller by caller and project by project, the answers are those of a service that has no other."""
@@ -109,7 +109,7 @@ def test_a_key_means_what_its_caller_meant_whatever_others_submit(
     assert len(desk.store.tables.jobs) == len(first)
 
 
-def test_what_a_submission_names_has_to_be_there(desk: Desk) -> None:
+def test_a_submission_must_name_existing_jobs_and_webhooks(desk: Desk) -> None:
     with pytest.raises(InvalidSpec) as error:
         desk.commands.submit(a_spec(after=["nobody"]), None)
     assert problems(error) == ["/after/0"]
@@ -128,7 +128,7 @@ def test_an_ended_job_is_not_scaled(desk: Desk, end: JobState) -> None:
         desk.commands.scale("job-1", "2")
 
 
-def test_the_size_that_a_job_has_is_requested_already(desk: Desk) -> None:
+def test_scaling_to_the_present_size_changes_nothing(desk: Desk) -> None:
     job = desk.add(state=JobState.RUNNING)
     assert desk.commands.scale("job-1", job.spec.topology.nodes) == job
     assert (desk.requests(), desk.woken) == (0, 0)
@@ -136,14 +136,14 @@ def test_the_size_that_a_job_has_is_requested_already(desk: Desk) -> None:
     assert (desk.requests(), desk.woken) == (1, 1)
 
 
-def test_a_wrong_size_is_refused_by_the_requests_own_field(desk: Desk) -> None:
+def test_a_wrong_size_is_refused_with_the_field_of_the_request(desk: Desk) -> None:
     desk.add(state=JobState.RUNNING)
     with pytest.raises(InvalidSpec) as error:
         desk.commands.scale("job-1", "9")
     assert problems(error) == ["/nodes"]
 
 
-def test_a_snapshot_is_taken_of_a_running_attempt_only(desk: Desk) -> None:
+def test_a_snapshot_needs_a_running_attempt(desk: Desk) -> None:
     desk.add(state=JobState.STARTING)
     with pytest.raises(Conflict, match="no attempt is running"):
         desk.commands.snapshot("job-1")
@@ -157,7 +157,7 @@ def test_a_snapshot_is_taken_of_a_running_attempt_only(desk: Desk) -> None:
     assert (desk.requests(), desk.woken) == (1, 1)
 
 
-def test_a_request_that_another_one_overtook_is_decided_again(desk: Desk) -> None:
+def test_a_request_is_decided_again_if_another_one_came_first(desk: Desk) -> None:
     desk.add(state=JobState.RUNNING)
     request, overtaken = desk.store.record_request, []
 
@@ -174,7 +174,7 @@ def test_a_request_that_another_one_overtook_is_decided_again(desk: Desk) -> Non
 # Retries
 
 
-def test_a_job_that_is_being_cancelled_is_retried_once_it_has_ended(desk: Desk) -> None:
+def test_a_job_that_is_being_cancelled_can_be_retried_once_it_has_ended(desk: Desk) -> None:
     cancelled = Desired(number=1, cancelled=True, suspended=True)
     desk.add(state=JobState.RUNNING, desired=cancelled)
     with pytest.raises(Conflict, match="is being cancelled; retry it when it has ended"):
@@ -191,7 +191,7 @@ def commit(desk: Desk, name: str = SNAPSHOT) -> None:
     (folder / layout.MANIFEST).write_text("{}")
 
 
-def test_the_same_retry_is_requested_once_and_another_one_has_to_wait(desk: Desk) -> None:
+def test_a_pending_retry_is_not_repeated_and_a_different_one_must_wait(desk: Desk) -> None:
     desk.add(state=JobState.FAILED)
     commit(desk)
     commit(desk, "step-00000240-a1-g1")
@@ -220,7 +220,7 @@ def replace_terms(terms: RetryRequest, **fields: Any) -> RetryRequest:
         ("step-00000999-a1-g1", "has no committed snapshot"),
     ],
 )
-def test_a_retry_goes_on_from_a_committed_snapshot_only(desk: Desk, name: str, message: str) -> None:
+def test_a_retry_restores_only_a_committed_snapshot(desk: Desk, name: str, message: str) -> None:
     desk.add(state=JobState.FAILED)
     commit(desk)
     with pytest.raises(InvalidSpec, match=message) as error:
@@ -228,7 +228,7 @@ def test_a_retry_goes_on_from_a_committed_snapshot_only(desk: Desk, name: str, m
     assert problems(error) == ["/restore_from"]
 
 
-def test_a_snapshot_is_looked_for_where_the_retry_will_look(desk: Desk, tmp_path: Path) -> None:
+def test_a_snapshot_is_looked_up_where_the_retry_will_look(desk: Desk, tmp_path: Path) -> None:
     desk.add(state=JobState.FAILED)
     commit(desk)
     elsewhere = RetryRequest(restore_from=SNAPSHOT, patch={"snapshot": {"dir": str(tmp_path / "elsewhere")}})
@@ -240,14 +240,14 @@ def test_a_snapshot_is_looked_for_where_the_retry_will_look(desk: Desk, tmp_path
     assert desk.commands.retry("job-1", elsewhere).desired.restore_from == SNAPSHOT
 
 
-def test_what_a_job_is_filed_by_does_not_change_in_a_retry(desk: Desk) -> None:
+def test_a_retry_cannot_change_name_project_or_cluster(desk: Desk) -> None:
     desk.add(state=JobState.FAILED)
     with pytest.raises(InvalidSpec) as error:
         desk.commands.retry("job-1", RetryRequest(patch={"name": "demo", "project": "other"}))
     assert problems(error) == ["/patch/project"]
 
 
-def test_a_retry_without_a_patch_takes_the_spec_as_it_is_though_it_would_be_refused_now(desk: Desk) -> None:
+def test_a_retry_without_a_patch_does_not_check_the_spec_again(desk: Desk) -> None:
     gone = {"run": {"command": ["true"], "workdir": "/no/such/folder"}}
     desk.add(state=JobState.FAILED, spec=gone)
     assert desk.commands.retry("job-1", RetryRequest()).desired.retry_number == 1
@@ -256,7 +256,7 @@ def test_a_retry_without_a_patch_takes_the_spec_as_it_is_though_it_would_be_refu
     assert problems(error) == ["/patch/run/workdir"]
 
 
-def test_a_patch_keeps_a_webhook_that_the_configuration_lost(desk: Desk) -> None:
+def test_a_patch_keeps_a_webhook_that_was_removed_from_the_settings(desk: Desk) -> None:
     desk.add(state=JobState.FAILED, spec={"notify": ["lost"]})
     patched = desk.commands.retry("job-1", RetryRequest(patch={"priority": 1}))
     assert patched.spec.notify == desk.store.get("job-1").spec.notify
@@ -265,7 +265,7 @@ def test_a_patch_keeps_a_webhook_that_the_configuration_lost(desk: Desk) -> None
     assert problems(error) == ["/patch/notify/1"]
 
 
-def test_no_ring_of_jobs_that_wait_for_each_other_can_be_made(desk: Desk) -> None:
+def test_jobs_cannot_wait_for_each_other_in_a_cycle(desk: Desk) -> None:
     desk.add("job-1", state=JobState.FAILED)
     desk.add("job-2", spec={"after": ["job-1"]})
     desk.add("job-3", spec={"after": ["job-2", "job-gone"]})
@@ -277,7 +277,7 @@ def test_no_ring_of_jobs_that_wait_for_each_other_can_be_made(desk: Desk) -> Non
     assert desk.commands.retry("job-1", RetryRequest(patch={"after": ["job-4"]})).spec.after == ("job-4",)
 
 
-def test_a_submission_shows_the_fields_of_its_own_document(desk: Desk) -> None:
+def test_a_refused_submission_points_into_its_own_document(desk: Desk) -> None:
     with pytest.raises(InvalidSpec) as error:
         desk.commands.submit(replace_spec(a_spec(), "/no/such/folder"), None)
     assert problems(error) == ["/run/workdir"]
@@ -287,7 +287,7 @@ def replace_spec(spec: JobSpec, workdir: str) -> JobSpec:
     return spec.model_copy(update={"run": spec.run.model_copy(update={"workdir": workdir})})
 
 
-def test_a_retry_of_one_that_began_meanwhile_is_a_new_one(desk: Desk) -> None:
+def test_a_retry_after_one_that_has_started_is_a_new_one(desk: Desk) -> None:
     desk.add(state=JobState.FAILED)
     desk.commands.retry("job-1", RetryRequest())
     begun = replace(desk.store.get("job-1"), retries_done=1)
@@ -298,7 +298,7 @@ def test_a_retry_of_one_that_began_meanwhile_is_a_new_one(desk: Desk) -> None:
 STRANGER = Principal(name="eve", grants={"vision": Role.ADMIN})
 
 
-def test_what_a_caller_may_not_see_is_nothing_to_wait_for(desk: Desk) -> None:
+def test_a_caller_cannot_wait_for_a_job_that_it_may_not_see(desk: Desk) -> None:
     waited_for = desk.add().id
     theirs = desk.commands.acting(STRANGER)
     with pytest.raises(InvalidSpec) as error:
@@ -307,13 +307,13 @@ def test_what_a_caller_may_not_see_is_nothing_to_wait_for(desk: Desk) -> None:
     assert desk.commands.submit(a_spec(project="vision", after=[waited_for]), None)[1]
 
 
-def test_what_an_accepted_job_waits_for_stays_whoever_changes_it(desk: Desk) -> None:
+def test_a_change_keeps_a_dependency_that_the_caller_may_not_see(desk: Desk) -> None:
     waited_for = desk.add().id
     mine = desk.add("job-2", spec={"project": "vision", "after": [waited_for], "topology": {"nodes": "1"}})
     assert desk.commands.acting(STRANGER).scale(mine.id, "2").spec.topology.nodes == "2"
 
 
-def test_secrets_are_asked_for_where_a_job_names_some_and_have_to_be_there(desk: Desk) -> None:
+def test_named_secrets_must_exist_and_are_looked_up_only_if_named(desk: Desk) -> None:
     asked: list[str] = []
 
     def stored(project: str) -> tuple[str, ...]:
@@ -332,7 +332,7 @@ def test_secrets_are_asked_for_where_a_job_names_some_and_have_to_be_there(desk:
     assert asked == ["default", "default"]
 
 
-def test_snapshots_lead_to_no_place_behind_the_service_s_walls(desk: Desk) -> None:
+def test_snapshots_cannot_be_at_a_private_address(desk: Desk) -> None:
     desk.commands.submit(a_spec(snapshot={"dir": "s3://bucket/x"}), None)
     with pytest.raises(InvalidSpec) as error:
         desk.commands.submit(a_spec(snapshot={"dir": "http://127.0.0.1:8700/x"}), None)

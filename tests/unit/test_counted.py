@@ -11,5 +11,5 @@ from orchestrator.domain.counted import counted
     ("number", "words"),
     [(0, "0 nodes"), (1, "1 node"), ("1", "1 node"), (2, "2 nodes"), (11, "11 nodes"), ("1:2", "1:2 nodes")],
 )
-def test_one_is_singular_and_everything_else_is_not(number: int | str, words: str) -> None:
+def test_only_one_is_singular(number: int | str, words: str) -> None:
     assert counted(number, "node") == words

@@ -20,7 +20,7 @@ def require(job: Job, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("state", list(JobState))
-def test_only_what_has_ended_is_deleted(state: JobState) -> None:
+def test_only_ended_jobs_are_deleted(state: JobState) -> None:
     if state in ENDED:
         require(a_job(state))
         require(a_job(state, desired=Desired(retry_number=2), retries_done=2))
@@ -29,14 +29,14 @@ def test_only_what_has_ended_is_deleted(state: JobState) -> None:
         require(a_job(state))
 
 
-def test_what_is_to_be_tried_again_or_is_awaited_stays() -> None:
+def test_a_job_with_a_pending_retry_or_a_waiting_job_is_not_deleted() -> None:
     with pytest.raises(Conflict, match="about to start another attempt"):
         require(a_job(JobState.FAILED, desired=Desired(retry_number=3), retries_done=2))
     with pytest.raises(Conflict, match="job b waits for job train-abc"):
         require(a_job(JobState.FAILED), awaited_by="b", files=False)
 
 
-def test_snapshots_stay_that_are_needed_or_out_of_reach() -> None:
+def test_snapshots_that_are_needed_or_out_of_reach_are_not_deleted() -> None:
     relied: dict[str, Any] = {"relied_on_by": "b"}
     require(a_job(JobState.FAILED), **relied, files=False)
     with pytest.raises(Conflict, match="job b continues from a snapshot of job train-abc"):
@@ -53,7 +53,7 @@ def test_snapshots_stay_that_are_needed_or_out_of_reach() -> None:
     require(a_job(JobState.FAILED), shares_files=False)
 
 
-def test_what_stays_says_whose_it_was_and_who_deleted_it() -> None:
+def test_a_deletion_keeps_the_owner_and_who_deleted_the_job() -> None:
     spec = a_spec(snapshot={"dir": "/scratch"}, project="research", cluster="lab")
     job = a_job(JobState.CANCELLED, spec=spec, owner="alice")
     assert bury(job, by="bob", at=NOW, files=True) == Deletion(

@@ -19,7 +19,5 @@ from tests.builders import make_event
         (EventKind.CHAOS_REQUESTED.value, {"replica": 3}, None),
     ],
 )
-def test_an_event_has_a_replica_where_an_agent_told_it(
-    kind: str, evidence: dict[str, object], replica: int | None
-) -> None:
+def test_only_an_event_of_an_agent_has_a_replica(kind: str, evidence: dict[str, object], replica: int | None) -> None:
     assert make_event(kind, evidence=evidence).replica == replica

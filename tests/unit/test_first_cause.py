@@ -41,7 +41,7 @@ def of_generation(record: ExitRecord, generation: int) -> ExitRecord:
 # Our own stop is no cause
 
 
-def test_the_stop_of_what_is_left_remembers_the_lost_peer_that_it_follows() -> None:
+def test_a_stop_after_a_lost_peer_keeps_the_lost_peer_as_its_failure() -> None:
     observation = seen(Presence.RUNNING, DEAD, a_replica(number=1), exits={0: LOST_PEER})
     decision = decide(a_situation(TWO, an_attempt(nodes="2"), observation))
     assert decision.action == Stop(force=False, failure=RENDEZVOUS)
@@ -49,7 +49,7 @@ def test_the_stop_of_what_is_left_remembers_the_lost_peer_that_it_follows() -> N
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.PREEMPTED])
-def test_an_agent_that_we_stopped_after_it_lost_its_peer_does_not_end_as_cancelled(outcome: Outcome) -> None:
+def test_an_attempt_stopped_after_a_lost_peer_does_not_end_as_cancelled(outcome: Outcome) -> None:
     stopped = an_exit(outcome, at="2026-11-20T11:59:30Z")
     observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: LOST_PEER, 1: stopped})
     end = an_end(observation, stopping_since=ago(5), failure=RENDEZVOUS)
@@ -57,14 +57,14 @@ def test_an_agent_that_we_stopped_after_it_lost_its_peer_does_not_end_as_cancell
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_record_of_the_true_cause_that_comes_late_is_preferred_to_the_lost_peer(known: bool) -> None:
+def test_a_late_record_of_the_true_cause_wins_over_the_lost_peer(known: bool) -> None:
     true = an_exit(Outcome.FAILED, FailureKind.HOST_OOM, at="2026-11-20T11:59:30Z")
     observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: LOST_PEER, 1: true})
     end = an_end(observation, stopping_since=ago(5), failure=RENDEZVOUS if known else None)
     assert end.failure == true.failure
 
 
-def test_an_owner_who_cancels_is_the_cause_though_the_agents_lose_each_other_on_the_way() -> None:
+def test_a_cancel_is_the_cause_even_if_agents_lose_each_other_during_it() -> None:
     cancelled = an_exit(Outcome.CANCELLED, at="2026-11-20T11:59:30Z")
     observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: LOST_PEER, 1: cancelled})
     job = replace(TWO, desired=Desired(cancelled=True))
@@ -76,7 +76,7 @@ def test_an_owner_who_cancels_is_the_cause_though_the_agents_lose_each_other_on_
 
 
 @pytest.mark.parametrize("replica", [UNREACHABLE_1, LOST_1])
-def test_a_lost_peer_on_a_node_that_does_not_answer_is_a_lost_node(replica: ReplicaSighting) -> None:
+def test_a_lost_peer_on_an_unreachable_node_is_a_lost_node(replica: ReplicaSighting) -> None:
     observation = seen(Presence.UNKNOWN, DEAD, replica, exits={0: LOST_PEER})
     decision = decide(a_situation(TWO, an_attempt(nodes="2"), observation))
     assert isinstance(decision.action, Stop | EndAttempt)
@@ -85,20 +85,20 @@ def test_a_lost_peer_on_a_node_that_does_not_answer_is_a_lost_node(replica: Repl
     assert "node n2 does not answer" in decision.action.failure.message
 
 
-def test_a_stop_for_a_lost_peer_ends_as_a_lost_node_once_the_scheduler_has_given_the_node_up() -> None:
+def test_a_stop_for_a_lost_peer_ends_as_a_lost_node_once_the_scheduler_reports_it() -> None:
     observation = seen(Presence.GONE, DEAD, LOST_1, exits={0: LOST_PEER})
     end = an_end(observation, stopping_since=ago(5), failure=RENDEZVOUS)
     assert end.failure is not None
     assert (end.state, end.failure.kind) == (AttemptState.LOST, FailureKind.NODE)
 
 
-def test_an_error_of_the_program_is_its_own_cause_whatever_node_does_not_answer() -> None:
+def test_an_error_of_the_program_wins_over_an_unreachable_node() -> None:
     record = an_exit(Outcome.FAILED, FailureKind.APPLICATION)
     observation = seen(Presence.GONE, DEAD, LOST_1, exits={0: record})
     assert an_end(observation).failure == record.failure
 
 
-def test_a_group_that_misses_a_node_that_does_not_answer_is_stopped_for_the_lost_node() -> None:
+def test_a_group_that_lost_an_unreachable_node_is_stopped_for_the_lost_node() -> None:
     observation = replace(seen(Presence.RUNNING, ALIVE, UNREACHABLE_1), missed=frozenset({1}))
     decision = decide(a_situation(TWO, an_attempt(nodes="2"), observation))
     assert isinstance(decision.action, Stop)
@@ -107,14 +107,14 @@ def test_a_group_that_misses_a_node_that_does_not_answer_is_stopped_for_the_lost
     assert decision.blames == ("n2",)
 
 
-def test_one_witness_alone_stops_nobody() -> None:
+def test_a_node_is_lost_only_if_scheduler_and_agents_agree() -> None:
     unreachable = seen(Presence.RUNNING, ALIVE, UNREACHABLE_1)
     missed = replace(seen(Presence.RUNNING, ALIVE, a_replica(number=1)), missed=frozenset({1}))
     for observation in (unreachable, missed):
         assert isinstance(decide(a_situation(TWO, an_attempt(nodes="2"), observation)).action, Wait)
 
 
-def test_a_group_that_waits_for_a_lost_replica_until_it_is_silent_for_too_long_lost_it_and_does_not_hang() -> None:
+def test_a_group_that_waits_silently_for_a_lost_replica_is_a_lost_node_and_no_hang() -> None:
     """Also where the scheduler calls the node well, as where its network is cut in one direction."""
     silent = seen(Presence.RUNNING, ALIVE, replace(a_replica(number=1), node="n2"), progress_at=ago(5000))
     situation = a_situation(TWO, an_attempt(nodes="2"), replace(silent, missed=frozenset({1})))
@@ -127,7 +127,7 @@ def test_a_group_that_waits_for_a_lost_replica_until_it_is_silent_for_too_long_l
 
 
 @pytest.mark.parametrize(("job", "nodes", "missed"), [(TWO, "2", frozenset[int]()), (ELASTIC, "1:2", frozenset({1}))])
-def test_a_group_that_waits_for_nobody_hangs(job: Job, nodes: str, missed: frozenset[int]) -> None:
+def test_a_silent_group_that_needs_no_lost_replica_hangs(job: Job, nodes: str, missed: frozenset[int]) -> None:
     silent = seen(Presence.RUNNING, ALIVE, a_replica(number=1), progress_at=ago(5000))
     action = decide(a_situation(job, an_attempt(nodes=nodes), replace(silent, missed=missed))).action
     assert isinstance(action, Stop)
@@ -135,7 +135,7 @@ def test_a_group_that_waits_for_nobody_hangs(job: Job, nodes: str, missed: froze
     assert action.failure.kind is FailureKind.HANG
 
 
-def test_a_group_that_can_spare_the_node_is_left_alone() -> None:
+def test_a_group_that_can_spare_a_lost_node_continues() -> None:
     observation = replace(seen(Presence.RUNNING, ALIVE, UNREACHABLE_1), missed=frozenset({1}))
     assert isinstance(decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action, Wait)
 
@@ -143,31 +143,31 @@ def test_a_group_that_can_spare_the_node_is_left_alone() -> None:
 # Survivors
 
 
-def test_survivors_that_went_on_are_not_ended_by_the_late_record_of_the_one_they_lost() -> None:
+def test_a_late_record_of_a_lost_replica_does_not_end_the_survivors() -> None:
     observation = seen(Presence.RUNNING, ALIVE, DEAD_1, exits={1: of_generation(LOST_PEER, 1)}, generation=2)
     assert isinstance(decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action, Wait)
 
 
 @pytest.mark.parametrize("record", [LOST_PEER, an_exit(Outcome.PREEMPTED), an_exit(Outcome.FAILED, FailureKind.NODE)])
-def test_who_can_spare_a_replica_has_time_to_go_on_without_it(record: ExitRecord) -> None:
+def test_a_group_that_can_spare_a_failed_replica_gets_time_to_continue(record: ExitRecord) -> None:
     observation = seen(Presence.RUNNING, ALIVE, DEAD_1, exits={1: record}, generation=1)
     assert isinstance(decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action, Wait)
 
 
-def test_an_error_of_the_program_ends_an_elastic_group_too() -> None:
+def test_an_error_of_the_program_ends_an_elastic_group() -> None:
     record = an_exit(Outcome.FAILED, FailureKind.APPLICATION)
     observation = seen(Presence.RUNNING, ALIVE, DEAD_1, exits={1: record}, generation=1)
     assert isinstance(decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action, Stop)
 
 
-def test_survivors_succeed_whatever_became_of_the_one_they_lost() -> None:
+def test_survivors_succeed_without_the_replica_that_they_lost() -> None:
     exits = {0: of_generation(an_exit(Outcome.SUCCEEDED), 2), 1: of_generation(LOST_PEER, 1)}
     observation = seen(Presence.GONE, DEAD, DEAD_1, exits=exits, generation=2)
     action = decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action
     assert action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
 
 
-def test_a_survivor_that_fails_later_is_the_cause_and_not_the_one_that_was_lost_before() -> None:
+def test_a_later_failure_of_a_survivor_is_the_cause() -> None:
     failed = of_generation(an_exit(Outcome.FAILED, FailureKind.NUMERIC, at="2026-11-20T11:59:30Z"), 2)
     lost = of_generation(an_exit(Outcome.PREEMPTED), 1)
     observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: failed, 1: lost}, generation=2)
@@ -176,7 +176,7 @@ def test_a_survivor_that_fails_later_is_the_cause_and_not_the_one_that_was_lost_
     assert action.failure == failed.failure
 
 
-def test_who_closed_the_group_is_the_cause_though_the_group_had_gone_on_without_it() -> None:
+def test_the_agent_that_closed_the_group_is_the_cause_even_if_the_group_had_formed_without_it() -> None:
     """Its agent was frozen: the others formed again, and it told of its program's error when it woke up."""
     raised = an_exit(Outcome.FAILED, FailureKind.APPLICATION)
     assert raised.failure is not None
@@ -187,7 +187,7 @@ def test_who_closed_the_group_is_the_cause_though_the_group_had_gone_on_without_
     assert action == EndAttempt(AttemptState.FAILED, JobState.RECOVERING, raised.failure)
 
 
-def test_an_agent_that_says_it_was_told_to_end_by_nobody_we_know_costs_a_budget() -> None:
+def test_a_stop_that_the_service_did_not_request_is_an_infrastructure_failure() -> None:
     action = decide(
         a_situation(a_job(), an_attempt(), seen(Presence.GONE, DEAD, exits={0: an_exit(Outcome.CANCELLED)}))
     ).action
@@ -196,7 +196,36 @@ def test_an_agent_that_says_it_was_told_to_end_by_nobody_we_know_costs_a_budget(
     assert action.failure.kind is FailureKind.INFRASTRUCTURE
 
 
-def test_a_kill_of_unknown_cause_beside_a_lost_peer_is_the_cause() -> None:
+def test_a_kill_of_unknown_cause_wins_over_a_lost_peer() -> None:
     killed = replace(an_exit(Outcome.FAILED), failure=Failure(kind=FailureKind.UNKNOWN, message="killed by SIGKILL"))
     observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: LOST_PEER, 1: killed})
     assert an_end(observation).failure == killed.failure
+
+
+def test_a_stopped_attempt_that_its_cluster_forgot_ends_for_the_reason_of_the_stop() -> None:
+    hang = Failure(kind=FailureKind.HANG, message="no rank reported anything")
+    attempt = an_attempt(handle="slurm:7", stopping_since=ago(20), failure=hang)
+    decision = decide(a_situation(a_job(), attempt, seen(Presence.ABSENT)))
+    assert decision.action == EndAttempt(AttemptState.FAILED, JobState.RECOVERING, hang)
+
+
+BROKEN_CONNECTION = replace(
+    an_exit(Outcome.FAILED), failure=Failure(kind=FailureKind.APPLICATION, message="Connection closed by peer")
+)
+
+
+def test_a_lost_replica_explains_a_broken_connection_even_with_leftovers() -> None:
+    complaint = BROKEN_CONNECTION
+    left = (a_replica(Liveness.DEAD, number=0), a_replica(Liveness.DEAD, number=1, leftovers=True))
+    decision = decide(a_situation(a_job(), an_attempt(nodes="2"), seen(Presence.GONE, *left, exits={0: complaint})))
+    assert isinstance(decision.action, Stop)
+    assert decision.action.failure is not None
+    assert decision.action.failure.kind is FailureKind.NODE
+
+
+def test_a_replica_that_the_service_killed_does_not_explain_an_earlier_broken_connection() -> None:
+    complaint = BROKEN_CONNECTION
+    gone = (a_replica(Liveness.DEAD, number=0), a_replica(Liveness.DEAD, number=1))
+    stopped = an_attempt(nodes="2", stopping_since=ago(20))
+    decision = decide(a_situation(a_job(), stopped, seen(Presence.GONE, *gone, exits={0: complaint})))
+    assert decision.action == EndAttempt(AttemptState.FAILED, JobState.RECOVERING, complaint.failure)

@@ -10,9 +10,10 @@ import pytest
 from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.observation.hang import AGENT_ACTS_FIRST_S, Hang, deadline_s, find_hang, stopped_first, suspect
 from orchestrator.domain.observation.observation import Observation, Presence, RankWord, Training
+from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.specs.spec import Supervise
 from tests.builders import at, make_journal_event, make_progress
-from tests.unit.situations import NOW, ago, seen
+from tests.unit.situations import NOW, a_job, a_replica, a_situation, ago, an_attempt, seen
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
 from trainer.contract.silence import UNSEEN_S, PhaseTime
@@ -233,3 +234,10 @@ def test_who_waits_for_a_peers_snapshot_has_the_time_of_a_snapshot() -> None:
 
 def observed(training: Training, ranks: tuple[RankWord, ...]) -> Observation:
     return replace(seen(Presence.RUNNING), training=training, ranks=ranks)
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_every_phase_leads_to_a_decision(phase: Phase) -> None:
+    s = a_situation(a_job(), an_attempt(), seen(Presence.RUNNING, a_replica(), phase=phase.value))
+    looks_again = decide(s).look_again_at
+    assert looks_again is None or looks_again > s.now

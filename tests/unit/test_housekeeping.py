@@ -125,7 +125,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, VirtualClock(NOW), Registry())
 
 
-def test_logs_go_after_their_time_and_snapshots_and_fence_stay(world: World) -> None:
+def test_logs_are_removed_after_their_time_and_snapshots_and_fence_stay(world: World) -> None:
     old, young = world.job("old", days_ago=91), world.job("young", days_ago=89)
     world.tidy(logs_days=90.0)
     assert sorted(path.name for path in old.iterdir()) == ["fence", "snapshots"]
@@ -134,7 +134,7 @@ def test_logs_go_after_their_time_and_snapshots_and_fence_stay(world: World) -> 
     assert world.trash() == 2
 
 
-def test_nothing_goes_where_nothing_is_to_go(world: World) -> None:
+def test_nothing_is_removed_if_everything_is_kept(world: World) -> None:
     folder = world.job("old", days_ago=10_000)
     world.shipped(".agents/abc", days_ago=10_000)
     world.tidy()
@@ -143,7 +143,7 @@ def test_nothing_goes_where_nothing_is_to_go(world: World) -> None:
     assert world.registry.owed == []
 
 
-def test_a_whole_folder_goes_and_its_snapshots_are_noted_as_gone(world: World) -> None:
+def test_a_removed_folder_takes_its_snapshots_out_of_the_store(world: World) -> None:
     folder = world.job("old", days_ago=400)
     world.tidy(snapshots_days=365.0)
     assert not folder.exists()
@@ -151,7 +151,7 @@ def test_a_whole_folder_goes_and_its_snapshots_are_noted_as_gone(world: World) -
     assert "its snapshots and all of its folder are removed" in world.registry.told[0][1]
 
 
-def test_what_somebody_needs_stays(world: World) -> None:
+def test_a_needed_job_keeps_its_files(world: World) -> None:
     folder = world.job("source", days_ago=400)
     world.registry.needed = {"source"}
     world.tidy(snapshots_days=365.0, logs_days=90.0)
@@ -159,7 +159,7 @@ def test_what_somebody_needs_stays(world: World) -> None:
     assert (world.registry.told, world.registry.gone) == ([], [])
 
 
-def test_what_was_needed_is_looked_at_again_a_day_later(world: World) -> None:
+def test_a_needed_job_is_checked_again_after_a_day(world: World) -> None:
     folder, keeper = world.job("source", days_ago=400), world.keeper(logs_days=90.0)
     world.registry.needed = {"source"}
     keeper.tidy()
@@ -170,13 +170,13 @@ def test_what_was_needed_is_looked_at_again_a_day_later(world: World) -> None:
     assert not (folder / "attempts").exists()
 
 
-def test_a_job_that_left_nothing_is_passed_over_silently(world: World) -> None:
+def test_a_job_without_files_is_skipped_without_an_event(world: World) -> None:
     world.registry.jobs["elsewhere"] = NOW - timedelta(days=1000)
     world.tidy(logs_days=1.0, snapshots_days=1.0)
     assert (world.registry.told, world.trash()) == ([], 0)
 
 
-def test_many_rows_go_in_pieces_job_by_job(world: World) -> None:
+def test_many_rows_are_removed_in_pieces(world: World) -> None:
     for name in ("a", "b"):
         world.registry.jobs[name] = NOW - timedelta(days=400)
     world.registry.rows = {"a": 5000, "b": 10}
@@ -185,13 +185,13 @@ def test_many_rows_go_in_pieces_job_by_job(world: World) -> None:
     assert (world.registry.rows, world.registry.lesser) == ({"a": 0, "b": 0}, {"a": 0, "b": 0})
 
 
-def test_more_jobs_than_one_piece_takes_are_all_looked_at(world: World) -> None:
+def test_more_jobs_than_fit_into_one_piece_are_all_cleaned_up(world: World) -> None:
     folders = [world.job(f"job-{number:03}", days_ago=100) for number in range(45)]
     world.tidy(logs_days=90.0)
     assert not [folder for folder in folders if (folder / "attempts").exists()]
 
 
-def test_where_there_was_nothing_to_do_it_looks_again_after_a_minute(world: World) -> None:
+def test_after_a_piece_without_work_it_pauses_for_a_minute(world: World) -> None:
     keeper = world.keeper(logs_days=90.0)
     keeper.tidy()
     world.clock.advance(59)
@@ -202,7 +202,7 @@ def test_where_there_was_nothing_to_do_it_looks_again_after_a_minute(world: Worl
     assert world.registry.asked == 2
 
 
-def test_what_was_shipped_goes_when_no_living_job_can_have_asked_for_it(world: World) -> None:
+def test_shipped_files_are_removed_once_no_live_job_can_need_them(world: World) -> None:
     used = [world.shipped(f".agents/{days}", days_ago=days) for days in (20, 31, 50, 52)]
     world.registry.oldest = NOW - timedelta(days=50)
     world.tidy(shipped_days=30.0)
@@ -212,7 +212,7 @@ def test_what_was_shipped_goes_when_no_living_job_can_have_asked_for_it(world: W
     assert [path.exists() for path in used] == [True, False, False, False]
 
 
-def test_a_workspace_that_a_job_names_stays(world: World) -> None:
+def test_a_workspace_in_use_stays(world: World) -> None:
     named, other = (world.shipped(f".workspaces/{name}", days_ago=99) for name in ("named", "other"))
     litter = world.shipped(".workdirs/.half.0123", days_ago=99)
     world.registry.used = {str(named / "src")}
@@ -220,19 +220,19 @@ def test_a_workspace_that_a_job_names_stays(world: World) -> None:
     assert [path.exists() for path in (named, other, litter)] == [True, False, False]
 
 
-def test_deliveries_are_forgotten_after_their_time(world: World) -> None:
+def test_deliveries_are_removed_after_their_time(world: World) -> None:
     world.tidy(deliveries_days=30.0)
     assert world.registry.owed[0] == NOW - timedelta(days=30)
 
 
-def test_trouble_is_no_trouble_of_the_pass(world: World) -> None:
+def test_errors_do_not_reach_the_pass(world: World) -> None:
     world.registry.error = StoreUnavailable("the database is away")
     world.keeper(logs_days=90.0).tidy()
     world.registry.error = OSError("a bad disk")
     world.keeper(logs_days=90.0).tidy()
 
 
-def test_what_a_crash_left_half_way_is_finished_later(world: World) -> None:
+def test_a_removal_that_a_crash_interrupted_is_finished_later(world: World) -> None:
     folder = world.job("old", days_ago=100)
     (world.root / TRASH).mkdir()
     (folder / "attempts").rename(world.root / TRASH / "from-before")
@@ -240,7 +240,7 @@ def test_what_a_crash_left_half_way_is_finished_later(world: World) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["fence", "snapshots"]
 
 
-def test_the_sweeper_empties_the_trash_and_follows_no_link(world: World, tmp_path: Path) -> None:
+def test_the_sweeper_empties_the_trash_without_following_links(world: World, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("stays")
@@ -254,7 +254,7 @@ def test_the_sweeper_empties_the_trash_and_follows_no_link(world: World, tmp_pat
     assert (outside / "precious").read_text() == "stays"
 
 
-def test_periods_are_days_and_never_is_never() -> None:
+def test_periods_are_days_and_none_means_never() -> None:
     assert before(2.0, NOW) == NOW - timedelta(days=2)
     assert before(None, NOW) is None
     assert last_needed(None, NOW, NOW) is None
@@ -263,7 +263,7 @@ def test_periods_are_days_and_never_is_never() -> None:
     assert last_needed(2.0, NOW, NOW - timedelta(days=5)) == NOW - timedelta(days=6)
 
 
-def test_every_part_has_a_period_and_a_sentence() -> None:
+def test_each_kind_of_leftover_has_a_period_and_a_sentence() -> None:
     keep = Keep(logs_days=1, metrics_days=2, events_days=3, snapshots_days=4)
     assert [keep.days(left) for left in (Left.LOGS, Left.METRICS, Left.EVENTS, Left.FOLDER)] == [1, 2, 3, 4]
     assert len({tell_removal(left, 1) for left in Left}) == len(Left)

@@ -31,7 +31,7 @@ def wanted(request: JobRequest | None) -> tuple[EventKind, Desired]:
     return request.kind, request.desired
 
 
-def test_to_cancel_ends_a_suspension_and_is_requested_once() -> None:
+def test_a_cancel_ends_a_suspension_and_is_not_repeated() -> None:
     kind, desired = wanted(request_cancel(a_job(desired=Desired(suspended=True))))
     assert (kind, desired) == (EventKind.CANCEL_REQUESTED, Desired(cancelled=True))
     assert request_cancel(a_job(desired=desired)) is None
@@ -39,13 +39,13 @@ def test_to_cancel_ends_a_suspension_and_is_requested_once() -> None:
 
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
-def test_what_ended_otherwise_cannot_be_cancelled(state: JobState) -> None:
+def test_a_job_that_succeeded_or_failed_cannot_be_cancelled(state: JobState) -> None:
     with pytest.raises(Conflict, match=f"has ended {state} already"):
         request_cancel(a_job(state))
 
 
 @pytest.mark.parametrize("state", [*ENDED, JobState.RUNNING])
-def test_to_cancel_withdraws_a_retry_that_has_not_begun(state: JobState) -> None:
+def test_a_cancel_withdraws_a_retry_that_has_not_started(state: JobState) -> None:
     retried = a_job(state, desired=Desired(retry_number=3, restore_from="step-00000001-a1-g1"), retries_done=2)
     request = request_cancel(retried)
     assert wanted(request) == (EventKind.CANCEL_REQUESTED, Desired(cancelled=True, retry_number=2))
@@ -53,12 +53,12 @@ def test_to_cancel_withdraws_a_retry_that_has_not_begun(state: JobState) -> None
     assert request.sentence == "the retry was withdrawn before it started"
 
 
-def test_a_retry_that_was_requested_of_a_cancelled_job_can_be_withdrawn_again() -> None:
+def test_a_retry_of_a_cancelled_job_can_be_withdrawn() -> None:
     retried = a_job(JobState.CANCELLED, desired=Desired(cancelled=True, retry_number=1))
     assert wanted(request_cancel(retried))[1] == Desired(cancelled=True)
 
 
-def test_to_suspend_is_requested_once_and_taken_back_once() -> None:
+def test_suspend_and_resume_are_not_repeated() -> None:
     kind, suspended = wanted(request_suspend(a_job()))
     assert (kind, suspended) == (EventKind.SUSPEND_REQUESTED, Desired(suspended=True))
     assert request_suspend(a_job(desired=suspended)) is None
@@ -67,27 +67,27 @@ def test_to_suspend_is_requested_once_and_taken_back_once() -> None:
     assert request_resume(a_job(desired=resumed)) is None
 
 
-def test_two_requests_for_a_snapshot_are_one_until_the_agents_have_heard_of_it() -> None:
+def test_a_pending_snapshot_is_not_requested_again() -> None:
     kind, desired = wanted(request_snapshot(a_job(desired=Desired(snapshot_number=4)), 4))
     assert (kind, desired) == (EventKind.SNAPSHOT_REQUESTED, Desired(snapshot_number=5))
     assert request_snapshot(a_job(desired=desired), 4) is None
     assert wanted(request_snapshot(a_job(desired=desired), 5))[1].snapshot_number == 6
 
 
-def test_of_what_does_not_run_no_snapshot_can_be_taken() -> None:
+def test_a_snapshot_needs_a_running_attempt() -> None:
     with pytest.raises(Conflict, match="is QUEUED: no attempt is running"):
         request_snapshot(a_job(JobState.QUEUED), None)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("state", ENDED)
-def test_of_an_ended_job_nothing_can_be_requested(state: JobState, verb: str) -> None:
+def test_an_ended_job_accepts_no_request(state: JobState, verb: str) -> None:
     with pytest.raises(Conflict, match=f"has ended {state}; there is nothing to {verb}"):
         VERBS[verb](a_job(state))
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_of_a_job_that_is_being_cancelled_nothing_can_be_requested(verb: str) -> None:
+def test_a_job_that_is_being_cancelled_accepts_no_request(verb: str) -> None:
     with pytest.raises(Conflict, match=f"is being cancelled; it is too late to {verb} it"):
         VERBS[verb](a_job(desired=Desired(cancelled=True)))
 

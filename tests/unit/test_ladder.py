@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -395,3 +395,33 @@ def test_every_limit_of_time_says_when_it_will_be_passed() -> None:
     submitted = an_attempt(AttemptState.SUBMITTED, tried_at=ago(9), started_at=None)
     unseen = seen(Presence.ABSENT, formed_at=None, progress_at=None)
     assert looks_again(a_situation(a_job(JobState.STARTING), submitted, unseen, submit_timeout_s=10)) == 1.001
+
+
+# Size and budgets after changes
+
+
+def with_replicas(*replicas: ReplicaSighting, resized_at: datetime | None = None) -> Situation:
+    """A job of one to two nodes that has run for long and could have two."""
+    job = a_job(spec=a_spec(topology={"nodes": "1:2"}, supervise={"grow_back_after_s": 60}))
+    observation = seen(Presence.RUNNING, *replicas, resized_at=resized_at, snapshots=1)
+    attempt = an_attempt(nodes="1:2", started_at=ago(1000))
+    return a_situation(job, attempt, observation, Admission(False, "could have 2 nodes", 2))
+
+
+def test_an_unknown_replica_is_no_reason_to_grow() -> None:
+    s = with_replicas(a_replica(number=0), a_replica(Liveness.UNKNOWN, number=1))
+    assert decide(s).rule == "wait"
+
+
+def test_a_group_that_lost_a_replica_shrinks_before_it_grows_back() -> None:
+    lost = (a_replica(number=0), a_replica(Liveness.DEAD, number=1))
+    assert decide(with_replicas(*lost)).rule == "wait"
+    assert decide(with_replicas(*lost, resized_at=ago(59))).rule == "wait"
+    assert decide(with_replicas(*lost, resized_at=ago(61))).rule == "grow_back"
+
+
+def test_a_job_with_a_spent_budget_is_not_revived_by_suspend_and_resume() -> None:
+    hang = Failure(kind=FailureKind.HANG, message="no rank reported anything")
+    spec = a_spec(supervise={"budgets": {"hang": 0}})
+    job = a_job(JobState.RECOVERING, spec=spec, desired=Desired(number=1, suspended=True), spent={"hang": 1})
+    assert decide(a_situation(job, an_attempt(AttemptState.FAILED, failure=hang))).rule == "give_up"

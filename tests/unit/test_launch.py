@@ -54,7 +54,7 @@ def planned(name: str) -> LaunchPlan:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_plan_is_rendered_as_its_golden_file_says(name: str) -> None:
+def test_a_plan_matches_its_golden_file(name: str) -> None:
     plan = planned(name)
     document = (
         json.dumps(
@@ -85,18 +85,18 @@ def test_two_attempts_share_neither_rendezvous_nor_port() -> None:
     assert plans[0].port != plans[1].port
 
 
-def test_no_variable_of_the_user_can_displace_the_launchers() -> None:
+def test_a_users_variable_replaces_a_default_but_not_the_launchers_own() -> None:
     plan = planned("module-torchrun")
     assert plan.environments[0]["OMP_NUM_THREADS"] == "2"
     assert plan.environments[0]["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
 
-def test_what_was_spent_is_not_given_to_the_agent_again() -> None:
+def test_the_agent_gets_what_is_left_of_the_budget() -> None:
     assert restarts_left(a_job(spent={"application": 2})) == 1
     assert restarts_left(a_job(spent={"application": 9})) == 0
 
 
-def test_which_snapshots_are_kept_for_good_reaches_the_trainer_and_a_script() -> None:
+def test_how_many_snapshots_to_keep_reaches_the_trainer_and_a_script() -> None:
     snapshot = {"keep": 2, "keep_every": 50}
     config = a_spec(run={"trainer": {}}, snapshot=snapshot).trainer_config()
     assert config is not None
@@ -108,19 +108,19 @@ def test_which_snapshots_are_kept_for_good_reaches_the_trainer_and_a_script() ->
 
 @pytest.mark.parametrize("launcher", ["elasticrun", "torchrun"])
 @pytest.mark.parametrize("target", [{"script": "train.py"}, {"module": "pkg.train"}])
-def test_a_script_of_torch_distributed_launch_gets_its_local_rank_first(target: dict[str, str], launcher: str) -> None:
+def test_pass_local_rank_adds_the_local_rank_as_the_first_argument(target: dict[str, str], launcher: str) -> None:
     run = {**target, "args": ["--lr", "1"], "pass_local_rank": True}
     command = build_plan(a_job(spec=a_spec(run=run, launcher=launcher)), an_attempt(), SITE).commands[0]
     assert command[-4:] == (next(iter(target.values())), "--local-rank=${local_rank}", "--lr", "1")
 
 
 @pytest.mark.parametrize("target", [{"trainer": {}}, {"command": ["python", "train.py"]}])
-def test_what_takes_no_arguments_is_passed_no_local_rank(target: dict[str, object]) -> None:
+def test_pass_local_rank_needs_a_script_or_a_module(target: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="pass_local_rank applies to script and module"):
         a_spec(run={**target, "pass_local_rank": True})
 
 
-def test_a_value_of_the_environment_may_hold_the_jobs_id() -> None:
+def test_a_value_of_the_environment_can_contain_the_jobs_id() -> None:
     run = {"script": "a.py", "workdir": "/w", "env": {"RUN": "orchestrator://torchx/${app_id}", "OTHER": "${other}"}}
     job = a_job(spec=a_spec(run=run))
     environment = build_plan(job, an_attempt(), SITE).environments[0]
@@ -128,7 +128,7 @@ def test_a_value_of_the_environment_may_hold_the_jobs_id() -> None:
     assert environment["OTHER"] == "${other}"
 
 
-def test_agents_get_a_token_of_their_attempt_where_they_report_by_http() -> None:
+def test_agents_that_report_by_http_get_a_token_of_their_attempt() -> None:
     site = replace(SITE, report_url="http://127.0.0.1:8700/api/v1/reports", worker_key=b"key")
     attempt = an_attempt()
     token = build_plan(a_job(), attempt, site).environments[0][env.REPORT_TOKEN]
@@ -138,13 +138,13 @@ def test_agents_get_a_token_of_their_attempt_where_they_report_by_http() -> None
     assert "key" not in repr(replace(site, worker_key=b"the key itself"))
 
 
-def test_secrets_are_in_no_text_that_a_plan_is_shown_as() -> None:
+def test_no_rendering_of_a_plan_contains_its_secrets() -> None:
     plan = build_plan(a_job(), an_attempt(), SITE, {"KEY": "hunter2-hunter2"})
     assert plan.secrets == {"KEY": "hunter2-hunter2"}
     assert "hunter2" not in render_processes(plan).text + repr(plan) + str(plan.commands) + str(plan.environments)
 
 
-def test_environments_are_those_of_a_list() -> None:
+def test_environments_behave_like_a_list() -> None:
     environments = Environments({"A": "1"}, 3)
     whole = [{"A": "1", env.REPLICA: str(replica)} for replica in range(3)]
     assert (list(environments), environments[:2], environments[1:], environments[-1]) == (

@@ -50,7 +50,7 @@ def here() -> Situation:
     return Situation()
 
 
-def test_a_lease_that_was_not_taken_permits_nothing(here: Situation) -> None:
+def test_without_a_lease_require_raises(here: Situation) -> None:
     keeper = here.keeper()
     keeper.renew()
     assert not keeper.held
@@ -58,7 +58,7 @@ def test_a_lease_that_was_not_taken_permits_nothing(here: Situation) -> None:
         keeper.require()
 
 
-def test_one_lease_at_a_time_is_held(here: Situation) -> None:
+def test_only_one_keeper_holds_the_lease(here: Situation) -> None:
     one, two = here.keeper("one"), here.keeper("two")
     assert one.take() is not None
     assert two.take() is None
@@ -66,7 +66,7 @@ def test_one_lease_at_a_time_is_held(here: Situation) -> None:
     one.require()
 
 
-def test_renewals_hold_it_and_each_counts_from_its_own_time(here: Situation) -> None:
+def test_each_renewal_extends_the_lease_from_its_own_time(here: Situation) -> None:
     keeper = here.keeper()
     keeper.take()
     for _ in range(20):
@@ -77,7 +77,7 @@ def test_renewals_hold_it_and_each_counts_from_its_own_time(here: Situation) -> 
     assert not keeper.held
 
 
-def test_a_pause_past_the_time_is_noticed_though_nobody_told_of_it(here: Situation) -> None:
+def test_a_pause_beyond_the_lease_is_noticed(here: Situation) -> None:
     """As after SIGSTOP and SIGCONT: no renewal failed, and nobody else took the cluster."""
     keeper = here.keeper()
     keeper.take()
@@ -88,7 +88,7 @@ def test_a_pause_past_the_time_is_noticed_though_nobody_told_of_it(here: Situati
     assert not keeper.held
 
 
-def test_the_time_counts_from_before_the_store_was_asked(here: Situation) -> None:
+def test_the_lease_counts_from_before_the_call_to_the_store(here: Situation) -> None:
     """The answer may be late: by the store's clock the lease runs already while it is on its way."""
     keeper = here.keeper()
     here.store.tables.leases.clear()
@@ -115,7 +115,7 @@ def test_the_time_counts_from_before_the_store_was_asked(here: Situation) -> Non
     assert not keeper.held
 
 
-def test_a_refused_renewal_loses_it_at_once(here: Situation) -> None:
+def test_a_refused_renewal_loses_the_lease_at_once(here: Situation) -> None:
     keeper = here.keeper()
     lease = keeper.take()
     assert lease is not None
@@ -125,7 +125,7 @@ def test_a_refused_renewal_loses_it_at_once(here: Situation) -> None:
     assert not keeper.held
 
 
-def test_a_silent_store_costs_it_after_its_time_and_not_before(here: Situation) -> None:
+def test_the_lease_survives_an_outage_of_the_store_until_it_expires(here: Situation) -> None:
     keeper = here.keeper()
     keeper.take()
     here.store.available = False
@@ -137,7 +137,7 @@ def test_a_silent_store_costs_it_after_its_time_and_not_before(here: Situation) 
     assert not keeper.held
 
 
-def test_a_lease_that_is_not_used_lapses(here: Situation) -> None:
+def test_a_lease_without_progress_is_not_renewed(here: Situation) -> None:
     keeper, other = here.keeper("one"), here.keeper("two")
     keeper.take()
     here.lively = False
@@ -148,7 +148,7 @@ def test_a_lease_that_is_not_used_lapses(here: Situation) -> None:
     assert other.take() is not None
 
 
-def test_closing_gives_it_up_at_once(here: Situation) -> None:
+def test_closing_releases_the_lease_at_once(here: Situation) -> None:
     keeper, other = here.keeper("one"), here.keeper("two")
     keeper.open()
     keeper.take()
@@ -159,7 +159,7 @@ def test_closing_gives_it_up_at_once(here: Situation) -> None:
     assert other.held
 
 
-def test_closing_while_the_store_is_silent_raises_nothing(here: Situation) -> None:
+def test_closing_during_an_outage_of_the_store_raises_nothing(here: Situation) -> None:
     keeper = here.keeper()
     keeper.take()
     here.store.available = False
@@ -167,7 +167,7 @@ def test_closing_while_the_store_is_silent_raises_nothing(here: Situation) -> No
     assert not keeper.held
 
 
-def test_a_lease_that_arrives_after_the_closing_is_given_back(here: Situation) -> None:
+def test_a_lease_taken_after_closing_is_released(here: Situation) -> None:
     keeper, other = here.keeper("one"), here.keeper("two")
     keeper.close()
     assert keeper.take() is None
@@ -175,7 +175,7 @@ def test_a_lease_that_arrives_after_the_closing_is_given_back(here: Situation) -
     assert other.take() is not None
 
 
-def test_a_held_lease_renews_by_itself_and_on_through_trouble(here: Situation) -> None:
+def test_a_lease_is_renewed_in_the_background_despite_errors(here: Situation) -> None:
     renewed, troubles = threading.Semaphore(0), iter([StoreUnavailable("silent"), RuntimeError("a defect")])
     renew = here.leases.renew
 
@@ -198,7 +198,7 @@ def test_a_held_lease_renews_by_itself_and_on_through_trouble(here: Situation) -
     assert not keeper.held
 
 
-def test_a_late_refusal_of_an_earlier_lease_does_not_cost_the_present_one(here: Situation) -> None:
+def test_a_late_refusal_of_an_earlier_lease_does_not_lose_the_present_one(here: Situation) -> None:
     keeper = here.keeper()
     keeper.take()
     here.time.seconds += TTL_S
@@ -217,7 +217,7 @@ def test_a_late_refusal_of_an_earlier_lease_does_not_cost_the_present_one(here: 
     assert keeper.held
 
 
-def test_a_late_consent_to_an_earlier_lease_does_not_shorten_the_present_one(here: Situation) -> None:
+def test_a_late_renewal_of_an_earlier_lease_does_not_shorten_the_present_one(here: Situation) -> None:
     keeper = here.keeper()
     keeper.take()
     renew = here.leases.renew
@@ -234,7 +234,7 @@ def test_a_late_consent_to_an_earlier_lease_does_not_shorten_the_present_one(her
     assert keeper.held
 
 
-def test_to_lose_an_earlier_lease_does_not_cost_the_present_one(here: Situation) -> None:
+def test_losing_an_earlier_lease_does_not_lose_the_present_one(here: Situation) -> None:
     keeper = here.keeper()
     first, second = keeper.take(), keeper.take()
     keeper.lose(first)
@@ -253,7 +253,7 @@ def test_what_is_lost_already_is_lost_once(here: Situation) -> None:
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system's steady clock does not stop")
-def test_its_time_goes_on_while_the_machine_sleeps(here: Situation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lease_expires_while_the_machine_sleeps(here: Situation, monkeypatch: pytest.MonkeyPatch) -> None:
     since_boot = {time.CLOCK_BOOTTIME: 1000.0}
     monkeypatch.setattr(time, "clock_gettime", since_boot.__getitem__)
     keeper = LeaseKeeper(here.leases, "local", "one", ttl_s=TTL_S)

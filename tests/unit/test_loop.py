@@ -63,7 +63,7 @@ def leases() -> MemoryLeaseStore:
     return MemoryLeaseStore(MemoryStore(), SystemTime())
 
 
-def test_a_second_loop_waits_until_the_first_one_stops_and_goes_on_at_once(leases: MemoryLeaseStore) -> None:
+def test_a_second_loop_takes_over_as_soon_as_the_first_one_stops(leases: MemoryLeaseStore) -> None:
     first, second = Passes(), Passes()
     one, two = _loop(leases, first, "one"), _loop(leases, second, "two")
     one.start()
@@ -83,7 +83,7 @@ def test_a_second_loop_waits_until_the_first_one_stops_and_goes_on_at_once(lease
     assert [lease.holder for lease in second.leases] == ["two"]
 
 
-def test_a_pass_that_lost_the_lease_is_followed_by_one_under_a_new_lease(leases: MemoryLeaseStore) -> None:
+def test_after_a_lost_lease_passes_continue_under_a_new_one(leases: MemoryLeaseStore) -> None:
     def lose_it_once(number: int) -> None:
         if number == 3:
             raise LeaseLost("another one has it")
@@ -99,7 +99,7 @@ def test_a_pass_that_lost_the_lease_is_followed_by_one_under_a_new_lease(leases:
 
 @pytest.mark.parametrize("trouble", [StoreUnavailable("silent"), RuntimeError("a defect")])
 @pytest.mark.parametrize("behind", [False, True], ids=["in a pass", "in what follows it"])
-def test_no_trouble_ends_the_loop_or_its_lease(leases: MemoryLeaseStore, trouble: Exception, behind: bool) -> None:
+def test_errors_end_neither_the_loop_nor_its_lease(leases: MemoryLeaseStore, trouble: Exception, behind: bool) -> None:
     def always(*_: int) -> None:
         raise trouble
 
@@ -114,7 +114,7 @@ def test_no_trouble_ends_the_loop_or_its_lease(leases: MemoryLeaseStore, trouble
     assert len(passes.leases) == 1
 
 
-def test_a_cluster_that_does_not_answer_one_service_goes_to_another(
+def test_a_cluster_that_does_not_answer_one_service_is_released_to_another(
     leases: MemoryLeaseStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor_loop, "_BLIND_S", 0.2)
@@ -134,7 +134,7 @@ def test_a_cluster_that_does_not_answer_one_service_goes_to_another(
     assert "released the lease: the cluster does not answer here" in {each["event"] for each in logs}
 
 
-def test_a_request_is_looked_at_without_waiting_for_the_poll(leases: MemoryLeaseStore) -> None:
+def test_a_request_starts_a_pass_at_once(leases: MemoryLeaseStore) -> None:
     passes = Passes()
     loop = _loop(leases, passes, poll_s=3600)
     loop.start()
@@ -144,7 +144,7 @@ def test_a_request_is_looked_at_without_waiting_for_the_poll(leases: MemoryLease
     loop.stop()
 
 
-def test_a_stopped_loop_leaves_the_cluster_free(leases: MemoryLeaseStore) -> None:
+def test_a_stopped_loop_releases_the_lease(leases: MemoryLeaseStore) -> None:
     passes = Passes()
     loop = _loop(leases, passes)
     loop.start()
@@ -156,7 +156,7 @@ def test_a_stopped_loop_leaves_the_cluster_free(leases: MemoryLeaseStore) -> Non
     assert "made no progress" in words
 
 
-def test_who_waits_for_the_lease_asks_for_it_again_without_waiting_for_the_poll(leases: MemoryLeaseStore) -> None:
+def test_a_waiting_loop_tries_to_take_the_lease_more_often_than_it_polls(leases: MemoryLeaseStore) -> None:
     assert leases.acquire("local", "another", ttl_s=0.2) is not None
     passes = Passes()
     loop = _loop(leases, passes, poll_s=3600, lease_s=1)
@@ -165,7 +165,7 @@ def test_who_waits_for_the_lease_asks_for_it_again_without_waiting_for_the_poll(
     loop.stop()
 
 
-def test_a_loop_whose_pass_hangs_is_not_ready(leases: MemoryLeaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_with_a_hanging_pass_is_not_ready(leases: MemoryLeaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     passes = Passes(lambda number: cast(None, go_on.wait(20)))
     loop = _loop(leases, passes)

@@ -20,12 +20,12 @@ def excluded(*marks: NodeFailure) -> list[str]:
     return [each.node for each in exclude(marks, now=NOW, cooldown_s=100)]
 
 
-def test_a_node_that_was_lost_is_avoided_until_it_has_cooled_down() -> None:
+def test_a_lost_node_is_avoided_until_its_cool_down_ends() -> None:
     assert excluded(mark("n1", 99)) == ["n1"]
     assert excluded(mark("n1", 100)) == []
 
 
-def test_every_further_mark_doubles_the_cool_down() -> None:
+def test_each_further_incident_doubles_the_cool_down() -> None:
     assert excluded(mark("n1", 199), mark("n1", 350, job="b")) == ["n1"]
     assert excluded(mark("n1", 200), mark("n1", 350, job="b")) == []
     many = [mark("n1", 3199 + 101 * number, job=str(number)) for number in range(50)]
@@ -33,7 +33,7 @@ def test_every_further_mark_doubles_the_cool_down() -> None:
     assert excluded(*[mark("n1", 3200 + 101 * number, job=str(number)) for number in range(50)]) == []
 
 
-def test_one_power_loss_counts_once_whatever_its_jobs_call_it() -> None:
+def test_one_power_loss_counts_once_whatever_its_jobs_report() -> None:
     kinds = (FailureKind.NODE, FailureKind.NODE, FailureKind.INFRASTRUCTURE, FailureKind.NODE)
     four = [mark("n1", 30 + 10 * number, kind, job=str(number)) for number, kind in enumerate(kinds)]
     (only,) = exclude(four, now=NOW, cooldown_s=3600)
@@ -45,12 +45,12 @@ def cleared(*marks: NodeFailure, ago_s: float) -> list[NodeFailure]:
     return [replace(each, cleared_at=ago(ago_s)) for each in marks]
 
 
-def test_a_cleared_record_speaks_against_the_node_no_more_also_where_a_report_of_it_comes_late() -> None:
+def test_a_cleared_incident_does_not_count_even_if_a_report_comes_late() -> None:
     assert excluded(*cleared(mark("n1", 50), mark("n1", 20, job="late"), ago_s=40)) == []
     assert excluded(*cleared(mark("n1", 50), ago_s=50)) == []
 
 
-def test_what_happens_after_the_clearing_counts_as_the_first_mark() -> None:
+def test_an_incident_after_the_clearing_counts_as_the_first_one() -> None:
     again = cleared(mark("n1", 5000), mark("n1", 4000, job="b"), mark("n1", 60, job="c"), ago_s=3000)
     (only,) = exclude(again, now=NOW, cooldown_s=1000)
     assert (only.until - NOW).total_seconds() == 940
@@ -58,7 +58,7 @@ def test_what_happens_after_the_clearing_counts_as_the_first_mark() -> None:
     assert exclude(hangs, now=NOW, cooldown_s=50) == [], "the other hang was cleared away"
 
 
-def test_an_attempt_that_began_after_the_clearing_reports_a_new_incident_however_soon() -> None:
+def test_an_attempt_from_after_the_clearing_reports_a_new_incident() -> None:
     early = cleared(mark("n1", 400), mark("n1", 200, job="b"), ago_s=300)
     assert excluded(*early) == [], "the second is a late report of the first"
     again = replace(early[1], began_at=ago(250))
@@ -68,7 +68,7 @@ def test_an_attempt_that_began_after_the_clearing_reports_a_new_incident_however
     assert len(find_incidents([early[0], again, late], cooldown_s=1000)) == 1
 
 
-def test_a_node_that_fails_again_later_has_failed_twice() -> None:
+def test_a_later_failure_is_a_new_incident() -> None:
     flapping = [mark("n1", INCIDENT_S + 1), mark("n1", 0, job="b")]
     (only,) = exclude(flapping, now=NOW, cooldown_s=3600)
     assert (only.until - NOW).total_seconds() == 7200
@@ -76,12 +76,12 @@ def test_a_node_that_fails_again_later_has_failed_twice() -> None:
     assert len(find_incidents(often, cooldown_s=3600)) == 3, "a chain of failures is not one for ever"
 
 
-def test_a_hang_speaks_against_a_node_only_in_company() -> None:
+def test_a_hang_counts_only_if_two_attempts_report_one() -> None:
     assert excluded(mark("n1", 1, FailureKind.HANG)) == []
     assert excluded(mark("n1", 1, FailureKind.HANG), mark("n1", 2, FailureKind.HANG, job="b")) == ["n1"]
 
 
-def test_the_sentence_names_the_reason() -> None:
+def test_the_sentence_has_the_newest_reason() -> None:
     (only,) = exclude([mark("n1", 10)], now=NOW, cooldown_s=100)
     assert only.sentence == "node n1 is avoided: n1 broke"
     assert (only.until - NOW).total_seconds() == 90

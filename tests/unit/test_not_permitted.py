@@ -35,7 +35,7 @@ def situation(
     ("created_s", "tried_s", "again"),
     [(9, 9, False), (10, 10, True), (39, 19, False), (40, 20, True), (3600, 59, False), (3600, 60, True)],
 )
-def test_it_is_made_again_after_growing_pauses_of_a_minute_at_most(
+def test_a_submission_is_repeated_after_growing_pauses_of_at_most_a_minute(
     created_s: float, tried_s: float, again: bool
 ) -> None:
     decision = decide(situation(created_s, tried_s))
@@ -52,14 +52,14 @@ def test_it_is_made_again_after_growing_pauses_of_a_minute_at_most(
         (Desired(number=1, suspended=True), JobState.SUSPENDED),
     ],
 )
-def test_its_owner_need_not_wait_for_what_was_never_made(desired: Desired, stands: JobState) -> None:
+def test_cancel_and_suspend_take_effect_at_once_if_nothing_was_submitted(desired: Desired, stands: JobState) -> None:
     decision = decide(situation(2, 1, desired=desired))
     assert decision.action == EndAttempt(AttemptState.CANCELLED, stands)
     under_way = decide(situation(2, 1, permitted=True, desired=desired))
     assert not isinstance(under_way.action, EndAttempt)
 
 
-def test_a_submission_that_is_seen_after_all_is_ended_like_any_other() -> None:
+def test_a_submission_that_was_accepted_after_all_is_stopped_first() -> None:
     s = situation(2, 1, desired=Desired(number=1, cancelled=True))
     assert s.live is not None
     running = replace(s, live=replace(s.live, seen=seen(Presence.RUNNING)))

@@ -58,14 +58,14 @@ def a_spec(**fields: object) -> JobSpec:
     return make_spec(run={"command": ["true"], "workdir": "/"}, **fields)
 
 
-def test_a_plan_stands_alone_and_stores_nothing(desk: Desk) -> None:
+def test_a_plan_of_a_spec_stores_nothing(desk: Desk) -> None:
     planned = desk.plans.plan(a_spec())
     assert planned.against is None
     assert planned.replicas[0].command[-1] == "true"
     assert not desk.store.tables.jobs
 
 
-def test_a_plan_may_be_compared_with_a_job_of_its_own_cluster(desk: Desk) -> None:
+def test_a_plan_can_be_compared_with_a_job_of_the_same_cluster(desk: Desk) -> None:
     job = desk.add()
     against = desk.plans.plan(a_spec(priority=7), against=job.id).against
     assert against is not None
@@ -77,14 +77,14 @@ def test_a_plan_may_be_compared_with_a_job_of_its_own_cluster(desk: Desk) -> Non
         desk.plans.plan(a_spec(), against="absent")
 
 
-def test_a_plan_is_made_in_its_callers_name(desk: Desk) -> None:
+def test_a_plan_cannot_use_what_its_caller_may_not_see(desk: Desk) -> None:
     spec = a_spec(project="vision", after=[desk.add().id])
     assert desk.plans.plan(spec)
     with pytest.raises(InvalidSpec, match="there is no job job-1"):
         desk.plans.acting(STRANGER).plan(spec)
 
 
-def test_the_launch_shown_is_that_of_the_newest_attempt_or_of_a_first_one(desk: Desk) -> None:
+def test_the_launch_of_a_job_is_that_of_its_newest_attempt_or_a_draft(desk: Desk) -> None:
     job = desk.add()
     assert desk.plans.launch(job.id).rendezvous_endpoint.endswith(":20000")
     desk.start(make_attempt(port=20007, state=AttemptState.RUNNING))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.domain.errors import InvalidSpec, NotFound, StoreUnavailable, Unavailable
+from orchestrator.domain.job.masking import MASK, Mask
 from orchestrator.intake import reception as reception_module
 from orchestrator.intake.intake import Intake
 from orchestrator.intake.reception import Reception
@@ -75,6 +77,25 @@ def test_a_report_without_a_line_is_heard_and_one_that_is_refused_is_not(intake:
     told = store.tables.summaries
     assert told[make_attempt().key].heard_at == VirtualClock().now()
     assert told[make_attempt("job-3").key].heard_at is None
+
+
+def test_reports_are_stored_with_masked_secrets(store: MemoryStore) -> None:
+    secret = "hunter2-hunter2"
+    intake = Intake(store, store, VirtualClock(), lambda _: Path("/nowhere"), masks=lambda _: {"job-1": Mask([secret])})
+    event = {"at": "2026-01-01T00:00:00Z", "kind": "worker.failed", "sentence": secret, "evidence": {"a": secret}}
+    failure = {"kind": "application", "message": secret}
+    ending = {"outcome": "failed", "at": "2026-01-01T00:00:00Z", "generation": 1, "restarts": 0, "failure": failure}
+    line = json.dumps(event)
+    for job_id in ("job-1", "job-3"):
+        intake.accept([a_report(job_id, events=[line], events_to=len(line) + 1, exit_record=ending)])
+
+    def stored(job_id: str) -> str:
+        events = [event for of, event in store.tables.events if of == job_id and event.kind == "worker.failed"]
+        return repr([events, store.tables.journals[make_attempt(job_id).key]])
+
+    assert secret not in stored("job-1")
+    assert MASK in stored("job-1")
+    assert secret in stored("job-3"), "a job of another project"
 
 
 class Gate:

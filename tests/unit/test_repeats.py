@@ -21,7 +21,7 @@ def minutes_told(reasons: list[str], *, every_s: float) -> list[float]:
     return told
 
 
-def test_the_same_failure_is_told_at_once_and_then_after_twice_the_time() -> None:
+def test_a_repeated_failure_is_logged_after_doubling_pauses() -> None:
     assert minutes_told(["refused"] * 3600 * 10, every_s=1) == [
         0,
         1,
@@ -41,15 +41,15 @@ def test_the_same_failure_is_told_at_once_and_then_after_twice_the_time() -> Non
     ]
 
 
-def test_numbers_in_it_make_it_no_other_failure() -> None:
+def test_failures_that_differ_in_numbers_are_the_same() -> None:
     assert minutes_told([f"nothing was heard for {count} s" for count in range(180)], every_s=1) == [0, 1]
 
 
-def test_another_failure_is_told_at_once() -> None:
+def test_another_failure_is_logged_at_once() -> None:
     assert minutes_told(["refused", "refused", "no answer", "no answer"], every_s=1) == [0, 2 / 60]
 
 
-def test_of_each_job_it_is_told() -> None:
+def test_each_job_has_its_own_line() -> None:
     repeats = Repeats()
     with capture_logs() as logs:
         for job in ("a", "b", "a", "b"):
@@ -57,7 +57,7 @@ def test_of_each_job_it_is_told() -> None:
     assert [each["job"] for each in logs] == ["a", "b"]
 
 
-def test_a_line_says_how_often_it_came_since_the_last_one() -> None:
+def test_a_line_counts_the_failures_since_the_last_one() -> None:
     repeats = Repeats()
     with capture_logs() as logs:
         for second in range(61):
@@ -65,7 +65,7 @@ def test_a_line_says_how_often_it_came_since_the_last_one() -> None:
     assert [each.get("times") for each in logs] == [None, 60]
 
 
-def test_after_a_lull_and_after_a_clock_that_was_set_back_it_is_told_anew() -> None:
+def test_a_lull_or_a_clock_that_was_set_back_starts_again() -> None:
     assert minutes_told(["refused"] * 3, every_s=301) == [0, 301 / 60, 602 / 60]
     repeats = Repeats()
     with capture_logs() as logs:

@@ -33,7 +33,7 @@ def news(job_dir: Path, known: JournalOffsets | None = None) -> list[JournalBatc
     return list(rundir.read_news(job_of(job_dir), KEY, 2, {} if known is None else {(0, 1): known}))
 
 
-def test_whole_lines_are_read_and_a_torn_last_one_waits(tmp_path: Path, life: Path) -> None:
+def test_an_incomplete_last_line_is_read_later(tmp_path: Path, life: Path) -> None:
     (life / "progress.jsonl").write_text(f"{LINE}\n{LINE}\n{LINE[:20]}")
     (batch,) = news(tmp_path)
     assert len(batch.progress) == 2
@@ -45,7 +45,7 @@ def test_whole_lines_are_read_and_a_torn_last_one_waits(tmp_path: Path, life: Pa
     "line",
     ["", "x", "[]", "null", "[" * 200_000, '{"at":1}', LINE[:-1] + ', "metrics": {"loss": 1' + "0" * 400 + "}}", "\0"],
 )
-def test_a_line_that_is_none_is_passed_over(tmp_path: Path, life: Path, line: str) -> None:
+def test_an_invalid_line_is_skipped(tmp_path: Path, life: Path, line: str) -> None:
     (life / "progress.jsonl").write_text(f"{line}\n{LINE}\n")
     (life / "events.jsonl").write_text(f"{line}\n")
     (batch,) = news(tmp_path)
@@ -65,7 +65,7 @@ def test_a_line_that_is_none_is_passed_over(tmp_path: Path, life: Path, line: st
         '{"outcome": "failed", "generation": "x"}',
     ],
 )
-def test_an_exit_record_that_cannot_be_read_is_none(tmp_path: Path, life: Path, text: str) -> None:
+def test_an_exit_record_that_cannot_be_parsed_is_reported_as_broken(tmp_path: Path, life: Path, text: str) -> None:
     (life / "exit.json").write_text(text)
     (batch,) = news(tmp_path)
     assert (batch.exit_record, batch.has_broken_exit, batch.has_news) == (None, True, False)
@@ -82,7 +82,7 @@ def test_a_cause_of_an_unknown_kind_is_kept_as_unknown(tmp_path: Path, life: Pat
 @pytest.mark.parametrize(
     "process", ['{"pid": Infinity}', "7", '{"pid": 1}', '{"pid": "x", "start_ticks": 1, "boot_id": "b"}']
 )
-def test_an_agent_record_that_cannot_be_read_is_none(tmp_path: Path, life: Path, process: str) -> None:
+def test_an_agent_record_that_cannot_be_parsed_is_none(tmp_path: Path, life: Path, process: str) -> None:
     (life / "agent.json").write_text(f'{{"claim": "c", "incarnation": 1, "process": {process}}}')
     with rundir.open_attempt(job_of(tmp_path), 1) as attempt:
         (found,) = rundir.incarnations(attempt, [0])
@@ -90,7 +90,7 @@ def test_an_agent_record_that_cannot_be_read_is_none(tmp_path: Path, life: Path,
 
 
 @pytest.mark.parametrize("name", ["progress.jsonl", "events.jsonl", "exit.json", "agent.json"])
-def test_a_pipe_a_folder_or_a_loop_in_a_files_place_holds_nobody(tmp_path: Path, life: Path, name: str) -> None:
+def test_a_pipe_a_folder_or_a_link_in_place_of_a_file_is_skipped(tmp_path: Path, life: Path, name: str) -> None:
     def nothing_is_read() -> bool:
         return not any(batch.has_news for batch in news(tmp_path))
 
@@ -107,7 +107,7 @@ def test_a_pipe_a_folder_or_a_loop_in_a_files_place_holds_nobody(tmp_path: Path,
     assert nothing_is_read()
 
 
-def test_folders_that_are_no_replicas_are_passed_over(tmp_path: Path, life: Path) -> None:
+def test_folders_of_no_replica_are_skipped(tmp_path: Path, life: Path) -> None:
     attempt = life.parents[1]
     (attempt / ("replica-" + "9" * 25) / "1").mkdir(parents=True)
     (attempt / "replica-x").mkdir()
@@ -117,7 +117,7 @@ def test_folders_that_are_no_replicas_are_passed_over(tmp_path: Path, life: Path
         assert [(found.replica, found.number) for found in rundir.incarnations(folder, range(2))] == [(0, 1)]
 
 
-def test_a_journal_that_was_cut_is_read_from_its_beginning(tmp_path: Path, life: Path) -> None:
+def test_a_journal_that_was_cut_is_read_from_its_start(tmp_path: Path, life: Path) -> None:
     (life / "progress.jsonl").write_text(f"{LINE}\n")
     (batch,) = news(tmp_path, JournalOffsets(progress=2**62))
     assert batch.progress_cut
@@ -137,14 +137,16 @@ def test_the_exit_record_waits_for_the_end_of_long_journals(
     assert last.exit_record is not None
 
 
-def test_a_fence_holds_off_every_attempt_before_it(tmp_path: Path) -> None:
+def test_a_fence_is_raised_once(tmp_path: Path) -> None:
     folders = rundir.LocalRunDirectories(tmp_path)
     folders.fence("train-abc", 3)
     folders.fence("train-abc", 3)
     assert [path.name for path in (tmp_path / "train-abc/fence").iterdir()] == [Term(3, 0).file_name]
 
 
-def test_a_journal_is_read_so_many_lines_at_a_time(tmp_path: Path, life: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_is_read_a_limited_number_of_lines_at_a_time(
+    tmp_path: Path, life: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rundir, "MAX_READ_LINES", 2)
     (life / "progress.jsonl").write_text(f"{LINE}\n" * 5)
     offset, read = 0, []
@@ -155,7 +157,7 @@ def test_a_journal_is_read_so_many_lines_at_a_time(tmp_path: Path, life: Path, m
     assert read == [(2, True), (2, True), (1, False)]
 
 
-def test_a_line_without_an_end_is_passed_over_at_once(tmp_path: Path, life: Path) -> None:
+def test_an_endless_line_is_skipped_at_once(tmp_path: Path, life: Path) -> None:
     """A terabyte that takes no room on the disk."""
     with (life / "events.jsonl").open("wb") as file:
         file.truncate(1 << 40)
@@ -168,9 +170,7 @@ def test_a_line_without_an_end_is_passed_over_at_once(tmp_path: Path, life: Path
     assert all(not each.has_news for each in news(tmp_path, JournalOffsets(events=1 << 40)))
 
 
-def test_a_replica_that_was_not_launched_and_all_but_the_newest_lives_are_passed_over(
-    tmp_path: Path, life: Path
-) -> None:
+def test_only_launched_replicas_and_their_newest_incarnations_are_read(tmp_path: Path, life: Path) -> None:
     for number in (*range(2, 100), 7_000_000):
         (life.parent / str(number)).mkdir()
     (life.parents[1] / "replica-5" / "1").mkdir(parents=True)
@@ -178,3 +178,10 @@ def test_a_replica_that_was_not_launched_and_all_but_the_newest_lives_are_passed
         found = [(each.replica, each.number) for each in rundir.incarnations(attempt, range(2))]
     newest = (*range(101 - rundir.MAX_INCARNATIONS, 100), 7_000_000)
     assert found == [(0, number) for number in newest]
+
+
+def test_an_attempt_can_be_withdrawn_twice(tmp_path: Path) -> None:
+    folders = rundir.LocalRunDirectories(tmp_path)
+    assert folders.withdraw("train-abc", 1)
+    assert folders.withdraw("train-abc", 1)
+    assert [path.name for path in (tmp_path / "train-abc/attempts/1").iterdir()] == ["claim"]

@@ -22,17 +22,17 @@ def sized(spec: JobSpec, gpu_type: str | None = "NVIDIA H100 80GB HBM3") -> Memo
     return found
 
 
-def test_a_device_that_is_too_small_is_told_with_what_would_fit() -> None:
+def test_a_device_that_is_too_small_comes_with_advice() -> None:
     found = sized(large())
     assert (found.device_bytes, found.fits) == (80 * 10**9, False)
     assert "the first that fits is FSDP" in found.advice
 
 
-def test_the_type_that_the_job_asks_for_counts_more_than_the_clusters() -> None:
+def test_the_jobs_gpu_type_wins_over_the_clusters() -> None:
     assert sized(large(resources={"gpu_type": "b300"})).fits is True
 
 
-def test_auto_becomes_what_the_trainer_would_choose() -> None:
+def test_strategy_auto_is_resolved_as_the_trainer_does() -> None:
     assert (sized(large(strategy="auto")).strategy, sized(large(strategy="auto")).fits) == ("fsdp", True)
     assert sized(large(strategy="auto", preset="124m")).strategy == "ddp"
 
@@ -42,16 +42,16 @@ def test_an_elastic_job_is_sized_for_its_smallest_group() -> None:
     assert (smallest.devices, smallest.total_bytes) == (8, sized(large(strategy="fsdp")).total_bytes)
 
 
-def test_an_unknown_device_is_judged_by_nobody() -> None:
+def test_an_unknown_device_has_no_verdict() -> None:
     found = sized(large(), gpu_type=None)
     assert (found.device_bytes, found.fits) == (None, None)
     assert "fit" not in found.advice
 
 
-def test_tokens_of_two_bytes_may_have_a_large_vocabulary() -> None:
+def test_a_file_of_tokens_counts_with_a_large_vocabulary() -> None:
     assert sized(large(data="corpus.bin")).parameters > sized(large()).parameters + 5e8
 
 
-def test_a_task_of_ones_own_is_of_unknown_shape() -> None:
+def test_a_task_of_the_users_is_not_sized() -> None:
     spec = make_spec(run={"trainer": {"task": "my.task:build"}})
     assert size_up(spec, gpus_per_node=8, gpu_type="h100") is None

@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import rundir
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import Desired, JobState
-from orchestrator.domain.job.launch_plan import Site
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import Observation, Presence, Sighting
-from orchestrator.domain.policy.decision import Decision, EndAttempt, NotePending, Stop, Submit, Wait
+from orchestrator.domain.policy.decision import Decision, Wait
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.domain.queueing.admission import Limits
 from orchestrator.ports.cluster import Backend
-from orchestrator.ports.supervision import Change, SupervisorWriter
+from orchestrator.ports.supervision import Change
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.simulator.virtual_clock import VirtualClock
@@ -30,10 +27,8 @@ from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Observer
 from orchestrator.supervisor.reconcile import PassSettings, Reconciler
 from tests.builders import make_attempt, make_batch, make_event, make_job, make_progress, make_spec
-from tests.fakes.cluster import FakeCluster
 from tests.fakes.memory_leases import MemoryLeaseStore
-from tests.unit.situations import a_job, a_situation, seen
-from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.failure import FailureKind
 from trainer.contract.progress import Progress
 
 KEY = AttemptKey("job-1", 1)
@@ -117,7 +112,7 @@ def world() -> World:
     return World()
 
 
-def test_a_pass_decides_about_each_job_that_is_not_at_rest(world: World) -> None:
+def test_a_pass_decides_on_each_job_that_is_not_at_rest(world: World) -> None:
     world.add("job-1", state=JobState.QUEUED)
     world.add("job-2", AttemptState.RUNNING, state=JobState.STARTING)
     world.add("job-3", AttemptState.LOST, state=JobState.RECOVERING)
@@ -126,14 +121,14 @@ def test_a_pass_decides_about_each_job_that_is_not_at_rest(world: World) -> None
     assert world.rules == {"job-1": "start", "job-2": "wait", "job-3": "recover"}
 
 
-def test_what_began_after_the_cluster_was_asked_is_left_for_the_next_pass(world: World) -> None:
+def test_an_attempt_that_began_after_the_observation_is_left_for_the_next_pass(world: World) -> None:
     """By another service, just before its lease was over: of its attempt nothing is known yet."""
     world.before_answer = lambda: world.add("job-1", AttemptState.SUBMITTED, state=JobState.STARTING)
     assert world.reconcile() is None
     assert world.acted == []
 
 
-def test_what_an_ended_attempt_looks_like_is_not_asked(world: World) -> None:
+def test_an_ended_attempt_has_no_observation(world: World) -> None:
     """The job of an attempt that ended after the cluster was asked has nothing live any more."""
     world.add("job-1", AttemptState.RUNNING, state=JobState.RUNNING)
 
@@ -147,13 +142,13 @@ def test_what_an_ended_attempt_looks_like_is_not_asked(world: World) -> None:
     assert facts.observation(facts.supervised[0]) is None
 
 
-def test_a_job_without_an_attempt_has_none_to_look_at(world: World) -> None:
+def test_a_job_without_an_attempt_has_no_observation(world: World) -> None:
     world.add("job-1")
     facts = world.observer.observe()
     assert facts.observation(facts.supervised[0]) is None
 
 
-def test_a_silent_cluster_admits_nobody_and_ends_nothing(world: World) -> None:
+def test_while_the_cluster_does_not_answer_nothing_starts_or_ends(world: World) -> None:
     world.add("job-1", state=JobState.QUEUED)
     world.add("job-2", AttemptState.RUNNING, state=JobState.RUNNING)
     world.presence = None
@@ -162,7 +157,7 @@ def test_a_silent_cluster_admits_nobody_and_ends_nothing(world: World) -> None:
     assert [(job_id, decision.action) for job_id, decision in world.acted] == [("job-1", Wait()), ("job-2", Wait())]
 
 
-def test_nodes_with_a_record_are_avoided_while_it_is_fresh(world: World) -> None:
+def test_a_marked_node_is_excluded_until_its_cool_down_ends(world: World) -> None:
     world.add("job-1", AttemptState.LOST, state=JobState.RECOVERING)
     mark = NodeFailure(
         cluster="local", node="n7", at=world.clock.now(), key=KEY, kind=FailureKind.NODE, sentence="it died"
@@ -184,7 +179,7 @@ def test_nodes_with_a_record_are_avoided_while_it_is_fresh(world: World) -> None
         (RuntimeError("a defect"), "cannot continue now: a defect"),
     ],
 )
-def test_one_jobs_trouble_is_told_to_its_owner_and_costs_the_others_nothing(
+def test_an_error_with_one_job_is_its_reason_and_does_not_affect_other_jobs(
     world: World, trouble: Exception, reason: str
 ) -> None:
     world.add("job-1", state=JobState.QUEUED)
@@ -196,13 +191,13 @@ def test_one_jobs_trouble_is_told_to_its_owner_and_costs_the_others_nothing(
     assert world.rules == {"job-2": "start"}
 
 
-def test_what_changes_only_the_books_is_followed_by_another_look_at_once(world: World) -> None:
+def test_a_decision_that_only_changes_the_store_is_followed_by_a_pass_at_once(world: World) -> None:
     world.add("job-1", state=JobState.QUEUED, desired=Desired(number=1, cancelled=True))
     assert world.reconcile() == world.clock.now() + timedelta(milliseconds=10)
     assert world.rules == {"job-1": "finish_cancelled"}
 
 
-def test_a_job_that_was_at_rest_when_its_cluster_had_answered_is_left_alone(world: World) -> None:
+def test_a_job_at_rest_is_left_alone(world: World) -> None:
     world.add("job-1", AttemptState.RUNNING, state=JobState.RUNNING)
     live = world.observer.observe()
     ended = [replace(each, job=replace(each.job, state=JobState.SUCCEEDED)) for each in live.supervised]
@@ -224,19 +219,19 @@ def apart() -> World:
 _IMPATIENT = {"startup_timeout_s": 60, "heartbeat_timeout_s": 60}
 
 
-def test_agents_that_never_report_are_not_listened_to(apart: World) -> None:
+def test_without_any_report_the_service_never_starts_to_listen(apart: World) -> None:
     began = apart.clock.now()
     looks = apart.look_for(100)
     assert [one.heard_since for one in looks] == [began + timedelta(seconds=n) for n in range(100)]
     assert all(one.unheard for one in looks)
 
 
-def test_agents_are_listened_to_from_their_first_report_on_while_reports_come(apart: World) -> None:
+def test_the_service_listens_from_the_first_report_on_while_reports_come(apart: World) -> None:
     last = apart.look_for(20)[-1].heard_since
     assert {(one.heard_since, one.unheard) for one in apart.look_for(100, reporting=True)} == {(last, False)}
 
 
-def test_half_a_minute_without_a_report_is_the_networks_affair_and_more_is_a_closed_road(apart: World) -> None:
+def test_more_than_30_seconds_without_a_report_end_the_listening(apart: World) -> None:
     (before,) = apart.look_for(1, reporting=True)
     heard_at = apart.clock.now() - timedelta(seconds=1)
     looks = apart.look_for(40)
@@ -246,7 +241,7 @@ def test_half_a_minute_without_a_report_is_the_networks_affair_and_more_is_a_clo
     assert [(one.heard_since, one.unheard) for one in looks[30:]] == [(now, True) for now in closed]
 
 
-def test_a_clock_that_was_set_back_begins_to_listen_anew(world: World) -> None:
+def test_a_clock_that_was_set_back_starts_the_listening_again(world: World) -> None:
     """What was heard before lies in its future: no silence would be long enough for an hour."""
     world.add(attempt=AttemptState.RUNNING, state=JobState.RUNNING)
     world.look_for(5)
@@ -255,7 +250,7 @@ def test_a_clock_that_was_set_back_begins_to_listen_anew(world: World) -> None:
     assert {seen.heard_since for seen in world.look_for(5)} == {back}
 
 
-def test_where_files_are_shared_nobody_has_to_report(world: World) -> None:
+def test_with_shared_files_no_reports_are_needed(world: World) -> None:
     world.add("job-1", AttemptState.RUNNING, state=JobState.RUNNING)
     began = world.clock.now()
     assert {(one.heard_since, one.unheard) for one in world.look_for(100)} == {(began, False)}
@@ -272,7 +267,7 @@ def passes(world: World, seconds: int, *, reporting: bool = False) -> set[str]:
     return {decision.rule for _, decision in world.acted}
 
 
-def test_a_start_that_nobody_can_hear_of_is_not_stopped_for_being_slow(apart: World) -> None:
+def test_a_start_without_reports_is_not_stopped_as_slow(apart: World) -> None:
     assert passes(apart, 300) == {"wait"}
     assert apart.memory.get("job-1").reason.startswith("no reports from its agents: no report since they started; ")
     assert passes(apart, 59, reporting=True) == {"wait"}
@@ -280,7 +275,7 @@ def test_a_start_that_nobody_can_hear_of_is_not_stopped_for_being_slow(apart: Wo
     assert "stop_slow_start" in passes(apart, 3, reporting=True), "its agents are heard, and tell of no group"
 
 
-def test_training_that_told_of_itself_until_the_road_was_closed_is_not_stopped_as_a_hang(apart: World) -> None:
+def test_training_whose_reports_stop_is_not_stopped_as_a_hang(apart: World) -> None:
     apart.report((10, make_progress(1)))
     assert passes(apart, 5, reporting=True) == {"note_running"}
     apart.store.apply(Change(job=replace(apart.memory.get("job-1"), state=JobState.RUNNING), attempt=None, events=[]))
@@ -289,37 +284,7 @@ def test_training_that_told_of_itself_until_the_road_was_closed_is_not_stopped_a
     assert "stop_stalled" in passes(apart, 10, reporting=True), "its agents are heard, and tell of no step"
 
 
-@pytest.mark.parametrize("action", [NotePending(), Submit()])
-def test_acting_on_an_attempt_that_does_not_exist_is_a_defect(tmp_path: Path, action: NotePending | Submit) -> None:
-    nothing: Any = None
-    actor = Actor(
-        cast(SupervisorWriter, nothing),
-        cast(Backend, nothing),
-        rundir.LocalRunDirectories(tmp_path),
-        cast(Site, nothing),
-        ports=range(1),
-    )
-    with pytest.raises(AssertionError, match="an attempt that does not exist"):
-        actor.act(a_situation(a_job()), Decision(action=action, sentence="x"), ())
-
-
-@pytest.mark.parametrize("ends", [True, False], ids=["an end", "a stop"])
-def test_an_attempt_tells_which_nodes_have_it_in_their_record(world: World, tmp_path: Path, ends: bool) -> None:
-    world.add("job-1", AttemptState.RUNNING, state=JobState.RUNNING)
-    (each,) = world.observer.observe().supervised
-    failure = Failure(kind=FailureKind.NODE, message="n2 is down")
-    action = EndAttempt(AttemptState.LOST, JobState.RECOVERING, failure) if ends else Stop(force=False, failure=failure)
-    folders, cluster = rundir.LocalRunDirectories(tmp_path), FakeCluster(world.clock, slots=None)
-    actor = Actor(world.store, cluster, folders, cast(Site, None), ports=range(1))
-    s = a_situation(each.job, each.attempt, seen(Presence.GONE))
-    actor.act(s, Decision(action=action, sentence="n2 is down", blames=("n2",)), ())
-    (each,) = world.store.supervised("local")
-    assert each.attempt is not None
-    assert each.attempt.marked_nodes == ("n2",)
-    assert [mark.node for mark in world.store.node_failures("local", since=world.clock.now() - HOUR)] == ["n2"]
-
-
-def test_a_cluster_that_does_not_answer_is_told_to_whoever_waits_for_it(world: World) -> None:
+def test_jobs_that_wait_for_a_silent_cluster_get_its_error_as_reason(world: World) -> None:
     world.add("job-1", state=JobState.QUEUED)
     world.add("job-2", AttemptState.PENDING, state=JobState.STARTING)
     world.add("job-3", AttemptState.LOST, state=JobState.RECOVERING)

@@ -95,3 +95,11 @@ def test_a_step_that_is_none_keeps_nothing() -> None:
         for kind in (EventKind.RESTORED, EventKind.SNAPSHOT_COMMITTED):
             sum_up.add_event(make_journal_event(kind.value, evidence={"name": "s", "step": step}), at(1))
         assert (sum_up.began_step, sum_up.kept_step, sum_up.kept_at) == (None, None, None)
+
+
+def test_a_group_whose_workers_report_has_formed_even_if_its_event_was_lost() -> None:
+    summary = TrainingSummary()
+    summary.add_line(make_progress(seconds=7), at(8))
+    assert summary.formed_at == at(7)
+    summary.add_event(make_journal_event("generation.started"), at(9))
+    assert summary.formed_at == at(7)

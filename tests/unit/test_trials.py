@@ -27,7 +27,7 @@ SPEC = make_spec(
 )
 
 
-def test_a_drill_is_the_same_job_twice_and_one_of_them_dies_between_two_snapshots() -> None:
+def test_a_drill_is_the_same_job_twice_with_one_kill_between_two_snapshots() -> None:
     disturbed, undisturbed = build_drill(SPEC, steps=60)
     kill_at, config = disturbed.run.args[1], json.loads(disturbed.run.args[3])
     assert (disturbed.run.module, disturbed.run.args[0], disturbed.run.args[2]) == (
@@ -47,14 +47,14 @@ def test_a_drill_is_the_same_job_twice_and_one_of_them_dies_between_two_snapshot
 
 
 @pytest.mark.parametrize("steps", [12, 13, 60, 5000])
-def test_a_drills_kill_comes_after_a_snapshot_and_before_the_end(steps: int) -> None:
+def test_the_kill_comes_after_a_snapshot_and_before_the_end(steps: int) -> None:
     disturbed, _ = build_drill(SPEC, steps=steps)
     kill_at, interval = int(disturbed.run.args[1]), int(disturbed.snapshot.interval)
     assert interval < kill_at < steps
     assert kill_at % interval != 0
 
 
-def test_a_drill_of_another_fault_waits_for_it_at_the_same_step() -> None:
+def test_a_drill_of_another_fault_waits_at_the_same_step() -> None:
     killed, _ = build_drill(SPEC, steps=60)
     for fault in Fault:
         args = build_drill(SPEC, steps=60, fault=fault)[0].run.args
@@ -70,36 +70,36 @@ def steps(*terms: tuple[int, int, int, float]) -> list[StepDone]:
 STRIKE = Strike(at=at(10), attempt=1, generation=2, step=35)
 
 
-def test_a_run_is_scored_by_the_next_step_of_a_later_generation() -> None:
+def test_the_score_is_the_time_to_the_next_step_of_a_later_generation() -> None:
     run = steps((30, 1, 2, 9), (31, 1, 3, 12.5), (32, 1, 3, 12.0), (36, 1, 3, 14))
     assert score_run(STRIKE, run, ends_generation=True) == Score(seconds=2.0, redone=5)
     later = steps((34, 1, 2, 11), (31, 2, 1, 40), (36, 2, 1, 41))
     assert score_run(STRIKE, later, ends_generation=True) == Score(seconds=30.0, redone=5)
 
 
-def test_a_fault_that_ends_nobody_is_scored_by_the_next_step() -> None:
+def test_a_fault_that_ends_no_generation_is_scored_by_the_next_step() -> None:
     run = steps((35, 1, 2, 10), (36, 1, 2, 11), (37, 1, 2, 12))
     assert score_run(STRIKE, run, ends_generation=False) == Score(seconds=1.0, redone=0)
 
 
-def test_a_run_that_never_went_on_has_no_score_and_clocks_may_differ() -> None:
+def test_a_run_that_did_not_continue_has_no_score_and_clocks_may_differ() -> None:
     assert score_run(STRIKE, steps((35, 1, 2, 30)), ends_generation=True) == Score(seconds=None, redone=None)
     assert score_run(STRIKE, steps((35, 1, 2, 10)), ends_generation=False) == Score(seconds=None, redone=None)
     assert score_run(STRIKE, steps((36, 1, 3, 9.5)), ends_generation=True) == Score(seconds=0.0, redone=0)
 
 
-def test_the_name_stays_a_name() -> None:
+def test_the_names_keep_their_maximum_length() -> None:
     disturbed, undisturbed = build_drill(SPEC.model_copy(update={"name": "x" * 63}), steps=60)
     assert (len(disturbed.name), len(undisturbed.name)) == (63, 63)
     assert disturbed.name.endswith("-drill")
 
 
-def test_a_program_of_ones_own_cannot_be_drilled() -> None:
+def test_a_drill_needs_the_bundled_trainer() -> None:
     with pytest.raises(InvalidSpec, match=r"run\.trainer"):
         build_drill(make_spec(), steps=60)
 
 
-def test_a_preflight_is_tried_once_with_the_jobs_own_configuration() -> None:
+def test_a_preflight_runs_once_with_the_jobs_configuration() -> None:
     trial = build_preflight(SPEC)
     assert (trial.run.module, trial.run.args[0], trial.supervise.budgets.application) == (
         "trainer.checks.preflight",
@@ -110,11 +110,11 @@ def test_a_preflight_is_tried_once_with_the_jobs_own_configuration() -> None:
     assert parse_spec(trial.model_dump(mode="json", by_alias=True)) == trial
 
 
-def test_a_program_of_ones_own_gets_the_checks_of_its_nodes() -> None:
+def test_a_preflight_of_another_program_checks_only_the_nodes() -> None:
     assert build_preflight(make_spec()).run.args == ()
 
 
-def test_nodes_are_left_out_besides_those_that_were() -> None:
+def test_excluded_nodes_are_added_to_those_of_the_spec() -> None:
     spec = SPEC.model_copy(update={"placement": SPEC.placement.model_copy(update={"exclude": ("a", "b"), "qos": "q"})})
     left_out = exclude_nodes(spec, ("b", "c"))
     assert (left_out.placement.exclude, left_out.placement.qos) == (("a", "b", "c"), "q")

@@ -18,7 +18,7 @@ def texts(*events: Event) -> dict[int, str | None]:
     return {each.rank: each.text for each in newest_stacks(events[::-1])}
 
 
-def test_of_each_rank_the_newest_word_counts() -> None:
+def test_the_newest_stacks_of_each_rank_count() -> None:
     events = [
         saved(1, wish=3, stacks={"0": "old", "1": "one"}),
         saved(2, wish=4, stacks={"10": "ten", "0": "new"}, silent=[2]),
@@ -28,12 +28,12 @@ def test_of_each_rank_the_newest_word_counts() -> None:
     assert newest_stacks(events[::-1])[0] == RankStacks(rank=0, attempt=1, generation=2, at=at(2), wish=4, text="new")
 
 
-def test_ranks_of_an_earlier_attempt_are_no_more() -> None:
+def test_stacks_of_an_earlier_attempt_are_left_out() -> None:
     assert texts(saved(1, stacks={"5": "gone"}), saved(2, attempt=2, stacks={"0": "here"})) == {0: "here"}
     assert texts(saved(1, attempt=2, stacks={"0": "here"}), saved(2, stacks={"5": "late"})) == {0: "here"}
 
 
-def test_stacks_that_nobody_asked_for_answer_no_request() -> None:
+def test_stacks_without_a_request_answer_none() -> None:
     assert [each.wish for each in newest_stacks([saved(1, stacks={"0": "x"}, ranks=[0])])] == [None]
     assert [each.wish for each in newest_stacks([saved(1, stacks={"0": "x"}, wish="4")])] == [None]
 
@@ -49,6 +49,6 @@ def test_stacks_that_nobody_asked_for_answer_no_request() -> None:
         {"stacks": [["0", "y"]]},
     ],
 )
-def test_what_is_no_stack_is_left_out(evidence: dict[str, object]) -> None:
+def test_invalid_evidence_is_left_out(evidence: dict[str, object]) -> None:
     assert newest_stacks([saved(1, **evidence)]) == ()
     assert newest_stacks([]) == ()

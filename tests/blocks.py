@@ -1,4 +1,4 @@
-"""A stream of Server-Sent Events as its reader sees it: blocks of fields, and what is wrong with one."""
+"""Parse and check a stream of Server-Sent Events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Block = dict[str, Any]
 
 
 def parse_blocks(lines: Iterable[str]) -> Iterator[Block]:
-    """By the rules of html.spec.whatwg.org, 9.2.6; a comment is no field, and a block of comments is empty."""
+    """Parse as html.spec.whatwg.org, 9.2.6, says. A comment is no field, so a block of comments is empty."""
     block: Block = {}
     for line in lines:
         if not line:
@@ -22,24 +22,24 @@ def parse_blocks(lines: Iterable[str]) -> Iterator[Block]:
             name, _, value = line.partition(":")
             value = value.removeprefix(" ")
             assert name != "retry" or value.isdecimal(), line
-            assert name not in block, f"{line!r} comes twice in one block"
+            assert name not in block, f"{line!r} is twice in one block"
             block[name] = int(value) if name == "retry" else value
     assert block == {}, "the stream ends within a block"
 
 
 def schema_of_blocks(document: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """As the OpenAPI document states it for the stream at a path."""
+    """The schema of the stream at a path in the OpenAPI document."""
     content = document["paths"][path]["get"]["responses"]["200"]["content"]
     schema: dict[str, Any] = content["text/event-stream"]["itemSchema"]
     return schema
 
 
 def faults_of(block: Block, schema: Mapping[str, Any]) -> list[str]:
-    """In sentences. `contentSchema` alone is a note to a validator: what it is about is read and held against it."""
+    """The violations of the schema. Validators only annotate `contentSchema`, so the data is validated separately."""
     faults = [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(block)]
     if "data" not in block:
         return faults
-    told = schema["properties"]["data"]
-    assert told["contentMediaType"] == "application/json"
-    data = jsonschema.Draft202012Validator(told["contentSchema"]).iter_errors(json.loads(block["data"]))
+    declared = schema["properties"]["data"]
+    assert declared["contentMediaType"] == "application/json"
+    data = jsonschema.Draft202012Validator(declared["contentSchema"]).iter_errors(json.loads(block["data"]))
     return faults + [f"data: {error.message}" for error in data]

@@ -1,4 +1,4 @@
-"""Builders of the domain's nouns for tests: every argument has a value that is right where it does not matter."""
+"""Builders of domain objects. Every argument has a default that suits tests in which it does not matter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
 
 
 def at(seconds: float) -> datetime:
-    """So many seconds after NOW."""
+    """This many seconds after NOW."""
     return NOW + timedelta(seconds=seconds)
 
 
@@ -105,7 +105,7 @@ def make_batch(
     progress_from: int = 0,
     reported: bool = False,
 ) -> JournalBatch:
-    """Lines with the offsets behind them, a batch that ends with its last line."""
+    """A batch of lines, each with the offset of its end. The batch ends with its last line."""
     progress, events = progress or [], events or []
     return JournalBatch(
         key=AttemptKey(job_id, attempt),

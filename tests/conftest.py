@@ -1,4 +1,4 @@
-"""A real service on a free port, and a throw-away PostgreSQL, for the tests that need one."""
+"""Fixtures of the whole suite: a real service on a free port, a small disk, a temporary PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deploy.dev.service import ThrowawayService
     from orchestrator.client import Client
 
-# How fast a machine draws examples is no property of ours: a busy one must not turn a test red.
+# The speed of the machine must not fail a test.
 settings.register_profile(
     "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(25, 300)
 )
@@ -30,7 +30,7 @@ settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What lies in a folder `long` is of `make long`, like a test that bears the mark."""
+    """Give the tests in folders `long` the mark `long`."""
     for item in items:
         if "long" in item.path.parts:
             item.add_marker(pytest.mark.long)
@@ -38,15 +38,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def calm_collector() -> None:
-    """Search for garbage seldom: each search looks at every module, and together they take a fifth of the CPU."""
+    """Collect garbage rarely: otherwise collections take a fifth of the CPU time."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Remove what tests and their processes leave in TMPDIR. Its path is short: sockets lie there (unix(7))."""
-    tmp_path_factory.getbasetemp()  # this one stays, to look into after a failure
+    """Remove what tests and their processes leave in TMPDIR. Its path is short, for sockets (unix(7))."""
+    tmp_path_factory.getbasetemp()  # created before TMPDIR changes, so that it stays for inspection
     with tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)  # PostgreSQL has a user of its own
         with patch.dict(os.environ, TMPDIR=folder), patch.object(tempfile, "tempdir", folder):
@@ -55,8 +55,8 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @contextmanager
 def quick_service(root: Path) -> Iterator[ThrowawayService]:
-    """A service that looks often, and waits for two seconds where a user's waits for thirty."""
-    # Here, because the tests of the trainer and the launcher run where the service is not installed.
+    """A service with shorter times than the defaults: it polls more often and kills attempts sooner."""
+    # Imported here: tests of the trainer also run where the service is not installed.
     from deploy.dev.service import ThrowawayService
 
     settings = {"ORCHESTRATOR_LOCAL_SLOTS": "4", "ORCHESTRATOR_POLL_S": "0.1", "ORCHESTRATOR_STOP_TIMEOUT_S": "2"}
@@ -80,14 +80,14 @@ def client(service: ThrowawayService) -> Iterator[Client]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """16 MB, room for one snapshot of 11 MB."""
+    """A folder of 16 MB, with room for one snapshot of 11 MB."""
     with mount_small_disk(tmp_path / "disk") as folder:
         yield folder
 
 
 @contextmanager
 def mount_small_disk(folder: Path) -> Iterator[Path]:
-    """A new folder of 16 MB. Skips where it cannot be made."""
+    """Mount a new folder of 16 MB. Skips the test if that is not possible."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("mounting a small tmpfs needs root")
     folder.mkdir(parents=True)
@@ -101,9 +101,9 @@ def mount_small_disk(folder: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """The URL of a server on which databases may be made: ORCHESTRATOR_TEST_POSTGRES_URL, or one that is started here.
+    """The URL of a server for new databases: ORCHESTRATOR_TEST_POSTGRES_URL, or one that is started here.
 
-    Skips on a laptop without one, fails in CI.
+    Without PostgreSQL, skips on a laptop and fails in CI.
     """
     from deploy.dev.postgres import NoPostgres, postgres_server
 

@@ -1,4 +1,4 @@
-"""Jobs for tests: what to submit, and how to wait for them."""
+"""Small jobs for tests, and how to wait for them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from orchestrator.wire.job_views import JobView
 
 
 def python_job(code: str, *, workers: int = 1, **fields: Any) -> dict[str, Any]:
-    """A job whose workers run a line of Python: no torch, so that it starts as fast as its agent does."""
+    """A job whose workers run a line of Python without torch, so that it starts quickly."""
     fields.setdefault("supervise", {"backoff_s": [0.1, 0.2]})
     run = {"command": [sys.executable, "-c", code], "workdir": "/"}
     return {"name": "small", "run": run, "topology": {"workers_per_node": workers}, **fields}
 
 
 def until(client: Client, job_id: str, holds: Callable[[JobView], bool], *, timeout_s: float = 60) -> JobView:
-    """Wait until the job is as wanted; the failure says how it stood."""
+    """Wait until the condition holds. After the time-out, fail with the job's events."""
     deadline = time.monotonic() + timeout_s
     while True:
         job = client.job(job_id)

@@ -1,4 +1,4 @@
-"""Interpreters with which no agent can start, as files of a folder."""
+"""Broken interpreters with which no agent can start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_python_with_a_wrong_torch(folder: Path) -> Path:
-    """It imports, and lacks all that an agent needs of it."""
+    """Its torch can be imported but has nothing that an agent needs."""
     torch = folder / "wrong" / "torch"
     torch.mkdir(parents=True, exist_ok=True)
     (torch / "__init__.py").write_text("__version__ = '99.1'\n")

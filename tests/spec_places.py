@@ -1,4 +1,4 @@
-"""Every place of a job spec that takes text, found in its JSON schema: a new field is attacked from its first day."""
+"""Every place of a job spec that takes text, found in its JSON schema, so that new fields are tested too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.contract.config import TrainerConfig
 
 ITEM, VALUE, KEY = "[]", "{value}", "{key}"
 
-# Each alone would run `touch canary` somewhere, were it taken for a piece of shell, YAML or an option.
+# Each would run `touch canary` somewhere if it were interpreted as shell, YAML or an option.
 SHELL = (
     "$(touch canary)",
     "`touch canary`",
@@ -50,7 +50,7 @@ _BASES: tuple[dict[str, Any], ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`steps` lead from the document to the text: names, and ITEM, VALUE or KEY where there is a list or an object."""
+    """`steps` lead from the document to the text: names, or ITEM, VALUE or KEY in a list or an object."""
 
     steps: tuple[str, ...]
 
@@ -59,7 +59,7 @@ class Place:
 
 
 def find_places() -> list[Place]:
-    """The configuration of the bundled trainer, which the schema leaves open, is found in its own class."""
+    """All places. The schema leaves the bundled trainer open, so its places come from its configuration class."""
     schema = JobSpec.model_json_schema()
     found = [Place(steps) for steps in _texts(schema, schema["$defs"], ())]
     own = [Place(("run", "trainer", field.name)) for field in dataclasses.fields(TrainerConfig)]
@@ -67,7 +67,7 @@ def find_places() -> list[Place]:
 
 
 def accepted(place: Place, text: str) -> list[JobSpec]:
-    """Specs with this text at this place that are not refused: one for each launcher that has any."""
+    """Accepted specs with this text at this place, at most one for each launcher."""
     by_launcher: dict[str, JobSpec] = {}
     for base in _BASES:
         if base["launcher"] in by_launcher:

@@ -1,1 +1,1 @@
-"""A fake cluster whose agents write the files of real ones: for tests that drive the supervisor through every fault."""
+"""A fake cluster whose agents write real files, to drive the supervisor through every fault."""

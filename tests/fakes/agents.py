@@ -1,4 +1,4 @@
-"""A fake agent: no process, but the files of a real one in the run directory."""
+"""A fake agent without a process, which writes the files of a real one."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from trainer.contract.progress import Phase, Progress, render_progress
 
 
 class AgentState(StrEnum):
-    STARTING = "starting"  # a process, which has not claimed the attempt yet
+    STARTING = "starting"  # it has not claimed the attempt yet
     WORKING = "working"  # it holds the claim and writes its files
     ENDED = "ended"
 
 
 class FakeAgent:
-    """One life of a replica's agent, from one submission (`token`). `deaf`: it never obeys a polite word."""
+    """One incarnation of a replica's agent, from one submission (`token`). `deaf`: it ignores requests to stop."""
 
     def __init__(self, job_dir: Path, key: AttemptKey, replica: int, token: str, clock: Clock, *, node: str) -> None:
         self.replica = replica
         self.token = token
         self.node = node
         self.state = AgentState.STARTING
-        self.orphans = False  # workers that outlived it
-        self.told_to_stop = False  # by a signal
+        self.orphans = False  # whether its workers outlived it
+        self.told_to_stop = False  # whether it got a signal
         self.deaf = False
         self.exit_record: ExitRecord | None = None
         self.claimed = False
@@ -56,11 +56,11 @@ class FakeAgent:
 
     @property
     def folder(self) -> Path:
-        """Of its files, once it has claimed the attempt."""
+        """The folder of its files, once it has claimed the attempt."""
         return self._replica_dir / str(self.incarnation)
 
     def claim(self) -> None:
-        """The first act of an agent. The loser of a double start ends without a word."""
+        """Claim the attempt, as the first act of an agent. The loser of a double start ends without a record."""
         if not self._takes_claim():
             self.state = AgentState.ENDED
             return
@@ -74,7 +74,7 @@ class FakeAgent:
         self.journal(EventKind.AGENT_STARTED, 0)
 
     def hear(self) -> bool:
-        """Read what is desired; whether the agent is to stop, and would."""
+        """Read the desired state. Returns whether the agent is asked to stop and obeys."""
         desired = self._attempt_dir / layout.DESIRED
         document = parse_desired(json.loads(desired.read_text()) if desired.exists() else {})
         self.desired = newest(self.desired, document)
@@ -82,7 +82,7 @@ class FakeAgent:
         return stop and self.state is AgentState.WORKING and not self.deaf
 
     def obey(self, generation: int) -> None:
-        """Stop as asked."""
+        """Stop as requested."""
         stop = self.desired.state is DesiredState.STOP
         self.exit(Outcome.CANCELLED if stop else Outcome.PREEMPTED, generation=generation)
 
@@ -94,7 +94,7 @@ class FakeAgent:
         self._append(layout.EVENTS, render_journal_event(event))
 
     def tell(self, phase: Phase, step: int | None, *, rank: int, generation: int, world_size: int) -> None:
-        """Say as a worker that a phase begins; with a step in phase STEP, that it is complete."""
+        """Report as a worker that a phase begins, or in phase STEP with a step, that the step is complete."""
         line = Progress(
             at=self._now(),
             rank=rank,
@@ -109,14 +109,14 @@ class FakeAgent:
         self._append(layout.PROGRESS, render_progress(line))
 
     def exit(self, outcome: Outcome, failure: Failure | None = None, *, generation: int = 1) -> None:
-        """Leave a record, then go."""
+        """Write an exit record and end."""
         record = ExitRecord(outcome=outcome, at=self._now(), generation=generation, restarts=0, failure=failure)
         self._write(layout.EXIT, render_exit_record(record))
         self.exit_record = record
         self.state = AgentState.ENDED
 
     def die(self, *, orphans: bool) -> None:
-        """Go without a record, as by SIGKILL or with the machine."""
+        """End without a record, as after SIGKILL or a power failure."""
         self.state = AgentState.ENDED
         self.orphans = orphans
 

@@ -1,7 +1,7 @@
-"""A fake cluster: it starts fake agents, tells what it sees of them, and misbehaves as told.
+"""A fake cluster: it starts fake agents, reports them, and misbehaves as requested.
 
-What no cluster may ever be asked (a second attempt beside a living one, a submission without a fence) is written down
-in `breaches`.
+It records in `breaches` what the service must never do: start a second attempt beside a live one, or submit without a
+fence.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from trainer.contract import layout
 from trainer.contract.fence import Term
 from trainer.contract.progress import Phase
 
-LATE_S = 30.0  # from a submission that was not answered to its start, at the most
-_OLDEST_ANSWER = timedelta(seconds=20)  # of what a stale look may show
+LATE_S = 30.0  # after an unanswered submission, it starts at the latest after this time
+_OLDEST_ANSWER = timedelta(seconds=20)  # the maximum age of a stale answer
 
 
 class Fate(StrEnum):
-    """What becomes of a submission."""
+    """The outcome of a submission."""
 
     STARTS = "starts"
-    QUEUED = "queued"  # the cluster holds it in a queue of its own
+    QUEUED = "queued"  # it waits in the cluster's own queue
     BUSY = "busy"  # the cluster takes no more for now
     REFUSED = "refused"  # it can never start
-    FORBIDDEN = "forbidden"  # the service has no right to it for now, and nothing was made
-    LOST = "lost"  # no answer, and nothing started
-    UNHEARD = "unheard"  # no answer, but it started
-    LATE = "late"  # no answer, and it starts after a while
-    PARTLY = "partly"  # no answer, and only the first replica started
+    FORBIDDEN = "forbidden"  # the service has no permission now, and nothing starts
+    LOST = "lost"  # no answer, and nothing starts
+    UNHEARD = "unheard"  # no answer, but it starts
+    LATE = "late"  # no answer, but it starts later
+    PARTLY = "partly"  # no answer, and only the first replica starts
 
 
 class FakeCluster:
@@ -49,12 +49,12 @@ class FakeCluster:
         self.breaches: list[str] = []
         self.fate = Fate.STARTS  # of the next submission
         self.never_forms = False  # the group of the next new attempt
-        self.silent = False  # it answers nothing
+        self.silent = False  # whether it does not answer
         self.unknown: set[AttemptKey] = set()  # attempts that it cannot judge now
-        self.hidden: set[tuple[AttemptKey, int]] = set()  # replicas of which it sees nothing now
-        self.forgets = False  # what has ended is as if it had never been submitted
-        self.stale = False  # the next look shows what the last one showed
-        self.before_look: Callable[[], None] = lambda: None  # what happens just before it looks
+        self.hidden: set[tuple[AttemptKey, int]] = set()  # replicas that it cannot see now
+        self.forgets = False  # whether it reports ended attempts as never submitted
+        self.stale = False  # whether the next observation repeats the last one
+        self.before_look: Callable[[], None] = lambda: None  # called just before the next observation
         self.nodes = [f"node-{number}" for number in range(nodes)]
         self._slots = slots
         self._clock = clock
@@ -75,7 +75,7 @@ class FakeCluster:
         if fate is Fate.FORBIDDEN:
             raise NotPermitted("the service has no right to submit")
         known = plan.key in self.attempts
-        if fate is Fate.REFUSED and not known:  # what could start once is not refused later
+        if fate is Fate.REFUSED and not known:  # a submission that was accepted once is not refused later
             raise LaunchRefused(f"{plan.workdir} is no folder on this cluster")
         lineage = self.lineages.setdefault(plan.key.job_id, FakeLineage(Path(plan.job_dir)))
         attempt = self.attempts.setdefault(plan.key, FakeAttempt(plan, self._agents_clock, lineage))
@@ -135,14 +135,14 @@ class FakeCluster:
                 self._check_start(attempt)
 
     def leave_queue(self, attempt: FakeAttempt) -> None:
-        """What waits in the cluster's own queue gets its place."""
+        """Start an attempt that waits in the cluster's own queue."""
         if attempt.queued is not None:
             attempt.queued = None
             self._submissions += 1
             attempt.spawn(f"submission-{self._submissions}", self._place(attempt.plan))
 
     def used_slots(self) -> int:
-        """By agents that really work, one to a replica."""
+        """The slots of agents that really work, one for each replica."""
         return sum(
             attempt.plan.workers_per_node * len({agent.replica for agent in attempt.working})
             for attempt in self.attempts.values()
@@ -150,7 +150,7 @@ class FakeCluster:
         )
 
     def _place(self, plan: LaunchPlan) -> list[str]:
-        """A node for each replica: free and not to be avoided, then free, then any."""
+        """A node for each replica: free and not avoided, else free, else any."""
         busy = {agent.node for attempt in self.attempts.values() for agent in attempt.agents if agent.running}
         return sorted(self.nodes, key=lambda node: (node in busy, node in plan.excluded_nodes))[: plan.max_nodes]
 
@@ -169,7 +169,7 @@ class FakeCluster:
         return attempt.sight(frozenset(replica for of, replica in self.hidden if of == key))
 
     def _stale(self, key: AttemptKey) -> Sighting:
-        """An old answer. Once a submission was acknowledged, no cluster may say that there never was one."""
+        """An old answer. After a submission was acknowledged, it never is that there was none."""
         before = Sighting(key=key, presence=Presence.ABSENT, evidence="it was never submitted")
         at, old = self._answers.get(key, (self._clock.now(), before))
         if self._clock.now() - at > _OLDEST_ANSWER:

@@ -1,4 +1,4 @@
-"""A fake attempt: the agents of all its submissions, and the worker group that they form."""
+"""A fake attempt: the agents of all its submissions, and their worker group."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ _STEPS_PER_SNAPSHOT = 3
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """From `phase` on the group stands still because of one replica; `told`: the others say that they wait for it."""
+    """From `phase` on, the group stalls because of one replica. `told`: the others report that they wait for it."""
 
     phase: Phase  # START: it never forms
-    culprit: int  # a place among the members
+    culprit: int  # its index among the members
     told: bool = False
 
 
 class FakeAttempt:
-    """What the cluster really has of one attempt."""
+    """The true state of one attempt."""
 
     def __init__(self, plan: LaunchPlan, clock: Clock, lineage: FakeLineage) -> None:
         self.plan = plan
         self.lineage = lineage
         self.agents: list[FakeAgent] = []
         self.delayed: list[tuple[datetime, str, list[str]]] = []  # submissions that start later: when, token, nodes
-        self.queued: str | None = None  # why the cluster lets it wait in its own queue
-        self.cause: Failure | None = None  # the cluster's own word on its end
+        self.queued: str | None = None  # why it waits in the cluster's own queue
+        self.cause: Failure | None = None  # why it ended according to the cluster
         self.ended_in_queue = False
-        self.cut_off = False  # its machines are out of reach: they count as dead, and go on
-        self.missed: set[int] = set()  # replicas that neither the cluster nor their peers reach; they may be at work
+        self.cut_off = False  # its nodes are unreachable: they count as dead but continue
+        self.missed: set[int] = set()  # replicas that neither the cluster nor other agents reach; they may still work
         self.generation = 0
         self.members: list[FakeAgent] = []
         self.phase = Phase.START
         self.step = 0
-        self.saved = 0  # the newest step that is in a snapshot
+        self.saved = 0  # the step of the newest snapshot
         self.saves_on_request = 0
-        self.checked: SnapshotName | None = None  # a commit that has passed its check and is not yet renamed in
+        self.checked: SnapshotName | None = None  # a snapshot that has passed its check and is not renamed yet
         self.stale = False
         self.restarts = 0
-        self.deaths = 0  # agents that went without a record, by no doing of the service
+        self.deaths = 0  # agents that died without a record and without the service
         self.stall: Stall | None = None
-        self.stalled: Stall | None = None  # once it is in effect
+        self.stalled: Stall | None = None  # `stall`, once it is in effect
         self.quiet_until: datetime | None = None  # slow, not stalled
         self.polite_words = 0
         self.partial = False  # not all of its replicas were started
@@ -69,7 +69,7 @@ class FakeAttempt:
         ]
 
     def come_back(self, agent: FakeAgent) -> None:
-        """The cluster starts a dead replica again: its next life, from the same submission."""
+        """The cluster starts a dead replica again: its next incarnation, from the same submission."""
         job_dir = Path(self.plan.job_dir)
         self.agents.append(FakeAgent(job_dir, self.plan.key, agent.replica, agent.token, self._clock, node=agent.node))
 
@@ -79,14 +79,14 @@ class FakeAttempt:
 
     @property
     def lost(self) -> int:
-        """Replicas that were at work, and went without a record or another life."""
+        """The number of replicas that died without a record and were not started again."""
         mine = [[agent for agent in self.agents if agent.replica == replica] for replica in range(self.plan.max_nodes)]
         gone = [all(not agent.running and agent.exit_record is None for agent in lives) for lives in mine if lives]
         return sum(gone)
 
     @property
     def _finished(self) -> int:
-        """Agents whose workers are through: the others can do without them."""
+        """The number of agents whose workers have finished. The others continue without them."""
         records = [agent.exit_record for agent in self.agents]
         return sum(record is not None and record.outcome is Outcome.SUCCEEDED for record in records)
 
@@ -96,22 +96,22 @@ class FakeAttempt:
 
     @property
     def training(self) -> bool:
-        """Whether its term has begun: it restored something, or chose to begin at step 0."""
+        """Whether its term has begun: it restored a snapshot or started at step 0."""
         return self.formed and self.phase not in (Phase.START, Phase.RESTORE) and not self.stale
 
     @property
     def runs(self) -> bool:
-        """Whether any process of it runs or will, as far as the cluster reaches."""
+        """Whether any process of it that the cluster reaches runs or will run."""
         present = any(agent.running or agent.orphans for agent in self.agents)
         return bool(self.delayed or self.queued) or (present and not self.cut_off)
 
     @property
     def starts(self) -> int:
-        """How many submissions got to train."""
+        """The number of submissions whose agents claimed the attempt."""
         return len({agent.token for agent in self.agents if agent.claimed})
 
     def work(self) -> None:
-        """One stage: agents obey, claim, form the group, or train a step."""
+        """Do one thing: obey, claim, form the group, or train a step."""
         now = self._clock.now()
         for due, token, nodes in [each for each in self.delayed if each[0] <= now]:
             self.delayed.remove((due, token, nodes))
@@ -130,18 +130,18 @@ class FakeAttempt:
             self._advance()
 
     def be_quiet(self, seconds: float) -> None:
-        """Healthy but slow: nothing is told for so long."""
+        """Stay healthy but report nothing for this long."""
         self.quiet_until = self._clock.now() + timedelta(seconds=seconds)
 
     def miss(self, replica: int) -> None:
-        """Its peers need this replica, and lose it: they tell, and wait."""
+        """The other agents lose this replica, report that, and wait for it."""
         self.missed.add(replica)
         for agent in self.working:
             if agent.replica != replica:
                 agent.journal(EventKind.PEER_LOST, self.generation, replicas=[replica])
 
     def restart_in_place(self) -> None:
-        """The agents answer a worker's failure by themselves, while the policy lets them."""
+        """The agents restart after a worker's failure, if their policy allows it."""
         if (
             self.formed
             and self.working
@@ -157,21 +157,21 @@ class FakeAttempt:
 
     @property
     def at_work(self) -> bool:
-        """Whether anything of it that holds the claim runs, as far as the cluster reaches."""
+        """Whether any process that holds the claim and that the cluster reaches runs."""
         return not self.cut_off and any(agent.claimed and (agent.running or agent.orphans) for agent in self.agents)
 
     def leave_queue_for_good(self) -> None:
         self.ended_in_queue, self.queued = self.queued is not None, None
 
     def end_all(self) -> None:
-        """By force: every process of it that can be reached."""
+        """Kill every process of it that can be reached."""
         for agent in [] if self.cut_off else self.agents:
             if agent.running:
                 agent.die(orphans=False)
             agent.orphans = False
 
     def sight(self, hidden: frozenset[int]) -> Sighting:
-        """The truth, but for the replicas of which nothing is to be seen."""
+        """The true state, except for hidden replicas."""
         key = self.plan.key
         if self.queued is not None:
             return Sighting(key=key, presence=Presence.PENDING, evidence=self.queued)
@@ -208,7 +208,7 @@ class FakeAttempt:
         )
 
     def _heed(self) -> None:
-        """Who is told to stop saves first, then goes; a snapshot that is requested comes next."""
+        """Agents that are asked to stop save a snapshot and end."""
         obeying = [agent for agent in self.working if agent.hear()]
         if obeying and self.training and self.step > self.saved and not (self.stalled or self.missed):
             self._save()
@@ -217,7 +217,7 @@ class FakeAttempt:
             agent.obey(self.generation)
 
     def _form_again(self) -> None:
-        """The members have changed: whoever is left goes on, or whoever came joins."""
+        """Form the group again after its members have changed."""
         change = None
         if self.formed:
             before, now = len(self.members), len(self.working)
@@ -237,7 +237,7 @@ class FakeAttempt:
             agent.journal(EventKind.GENERATION_STARTED, self.generation, world_size=len(self.members))
 
     def _advance(self) -> None:
-        """The next thing that a healthy group does; each is told by every member."""
+        """Do what a healthy group does next. Every member reports it."""
         if self.stale:
             return
         if self.phase is Phase.START:
@@ -294,7 +294,7 @@ class FakeAttempt:
         self._enter(Phase.STEP, self.step or None)
 
     def _save(self) -> None:
-        """Write, and check whether it may be committed; it is not renamed in yet."""
+        """Write a snapshot and check whether it may be committed. It is not renamed yet."""
         term = Term(self.plan.key.number, self.generation)
         with suppress(StaleTerm):
             self.lineage.check(term)
@@ -308,6 +308,5 @@ class FakeAttempt:
         self.checked = None
 
     def _journal(self, kind: EventKind, name: SnapshotName) -> None:
-        """As rank 0 does."""
         if self.members and self.members[0].running:
             self.members[0].journal(kind, self.generation, name=str(name), step=name.step)

@@ -1,4 +1,4 @@
-"""A job's fence and snapshots as a fake worker group writes them: the real rules, on the real run directory."""
+"""A job's fence and snapshots as a fake worker group writes them, by the real rules in a real run directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StaleTerm(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """A generation began from a snapshot; from step 0 where that is None."""
+    """A generation began from a snapshot, or from step 0 if it is None."""
 
     term: Term
     retry: int
@@ -31,7 +31,7 @@ class Committed:
 
 
 class FakeLineage:
-    """`history`: what was done to the folders, oldest first."""
+    """`history` is what was done to the folders, oldest first."""
 
     def __init__(self, job_dir: Path) -> None:
         self.history: list[Began | Committed] = []
@@ -39,7 +39,7 @@ class FakeLineage:
         self._snapshots = layout.snapshots_dir(job_dir)
 
     def begin(self, term: Term, *, retry: int, restore_from: str | None) -> SnapshotName | None:
-        """Choose what to restore and write the term down. Raises StaleTerm."""
+        """Choose the snapshot to restore and write the term down. Raises StaleTerm."""
         self.check(term)
         restored = self._choose(retry, restore_from)
         step = 0 if restored is None else restored.step
@@ -53,24 +53,24 @@ class FakeLineage:
         return restored
 
     def check(self, term: Term) -> None:
-        """Raises StaleTerm where the term may not commit any more."""
+        """Raises StaleTerm if the term may no longer commit."""
         if not may_commit(term, [record.term for record in self.records()]):
             raise StaleTerm(f"{term} is not the newest")
 
     def commit(self, name: SnapshotName) -> None:
-        """Rename it in. The check lies before: in between, anything may have happened."""
+        """Commit. `check` came before, and anything may have happened in between."""
         folder = self._snapshots / str(name)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / layout.MANIFEST).write_text(json.dumps({"step": name.step}))
         self.history.append(Committed(name))
 
     def names(self) -> list[SnapshotName]:
-        """Those that were committed."""
+        """The committed snapshots."""
         folders = [path.parent for path in self._snapshots.glob(f"*/{layout.MANIFEST}")]
         return [name for folder in folders if (name := parse_snapshot_name(folder.name)) is not None]
 
     def order(self) -> list[SnapshotName]:
-        """Those that count, newest first."""
+        """The committed snapshots that count, newest first."""
         return restore_order(self.names(), self.records())
 
     def records(self) -> list[TermRecord]:
@@ -78,7 +78,7 @@ class FakeLineage:
         return [_read(term, path) for path in found if (term := parse_term(path.name)) is not None]
 
     def _choose(self, retry: int, restore_from: str | None) -> SnapshotName | None:
-        """As trainer.snapshot.lineage: the newest that counts; after a way back, only what is newer than that retry."""
+        """As trainer.snapshot.lineage: the newest that counts; after `restore_from`, only those of this retry."""
         wanted = None if restore_from is None else parse_snapshot_name(restore_from)
         if wanted is None:
             return next(iter(self.order()), None)

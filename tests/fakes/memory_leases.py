@@ -1,4 +1,4 @@
-"""Leases in the store in memory, for tests with more than one service."""
+"""Leases in the store in memory."""
 
 from __future__ import annotations
 

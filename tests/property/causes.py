@@ -1,4 +1,4 @@
-"""What really ended an attempt, as only the world's maker knows it."""
+"""The true causes of an attempt's end, which the world knows and the service does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainer.contract.failure import Failure, FailureKind, is_collateral, is_tak
 
 
 def explain_end(attempt: Attempt, real: FakeAttempt, *, by_request: bool, overlong: bool) -> bool:
-    """Whether something that happened to the attempt accounts for the end that was written down."""
+    """Whether something that happened to the attempt explains the recorded end."""
     if attempt.state is AttemptState.SUCCEEDED:
         return True
     records = [agent.exit_record for agent in real.agents if agent.exit_record is not None]
@@ -20,9 +20,9 @@ def explain_end(attempt: Attempt, real: FakeAttempt, *, by_request: bool, overlo
     if real.cause is not None:
         kinds.add(real.cause.kind)
     if real.deaths or real.cut_off or real.partial or real.missed:
-        kinds |= {FailureKind.NODE, FailureKind.INFRASTRUCTURE}  # the latter where the cluster has forgotten it
+        kinds |= {FailureKind.NODE, FailureKind.INFRASTRUCTURE}  # the latter if the cluster has forgotten it
     if real.stalled is not None or real.deaths or real.missed:
-        kinds.add(FailureKind.HANG)  # also of those who wait in vain for one that is dead and out of sight
+        kinds.add(FailureKind.HANG)  # also if the others wait for a replica that is dead and hidden
     if overlong:
         kinds.add(FailureKind.TIMEOUT)
     if Outcome.PREEMPTED in outcomes:
@@ -33,7 +33,7 @@ def explain_end(attempt: Attempt, real: FakeAttempt, *, by_request: bool, overlo
 
 
 def first_cause(real: FakeAttempt) -> Failure | None:
-    """The earliest failure that is no mere consequence of another one, where records tell which that was."""
+    """The earliest failure that does not follow from another one, if the records show which it was."""
     records = [agent.exit_record for agent in real.agents if agent.exit_record is not None]
     if any(record.outcome not in (Outcome.FAILED, Outcome.SUCCEEDED) for record in records):
         return None
@@ -49,7 +49,7 @@ def first_cause(real: FakeAttempt) -> Failure | None:
 
 
 def ran_too_long(attempt: Attempt, limit_s: float | None) -> bool:
-    """By the times that were written down."""
+    """Whether the attempt exceeded the limit, by its recorded times."""
     if limit_s is None or attempt.started_at is None or attempt.stopping_since is None:
         return False
     return (attempt.stopping_since - attempt.started_at).total_seconds() >= limit_s

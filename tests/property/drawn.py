@@ -1,4 +1,4 @@
-"""What Hypothesis draws: jobs, quotas, pauses, failures. Biased towards what makes rules of the policy matter."""
+"""Hypothesis strategies for jobs, quotas, pauses and failures, biased towards those that use the policy's rules."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.property.service_faults import Fault, FaultKind
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.progress import Phase
 
-which = st.integers(min_value=0, max_value=7)  # of what there is, modulo
+which = st.integers(min_value=0, max_value=7)  # an index, modulo the number of things
 topologies = st.sampled_from(["1", "1", "2", "1:2", "1:3", "2:3", "4"])
 rarely = st.sampled_from([False, False, False, True])
-then_s = st.sampled_from([None, 0.0, 30.0])  # how long the service watches what comes of it, if it does
+then_s = st.sampled_from([None, 0.0, 30.0])  # how long the service runs afterwards; None: it does not
 pauses_s = st.sampled_from([1.0, 5.0, 20.0, 130.0, 700.0])
 budgets = st.fixed_dictionaries(
     {

@@ -1,6 +1,6 @@
-"""A ledger of all that is written: it compares every change with what is really there, and notes what is wrong.
+"""Compare every change of the store with the true state, and collect what is wrong.
 
-It reckons for itself, from what agents really did, and not with the rules that are on trial.
+The ledger computes budgets itself, from what the agents did, and does not use the rules under test.
 """
 
 from __future__ import annotations
@@ -31,27 +31,31 @@ LARGEST_SKEW_S = 20.0  # between two services
 
 @dataclass
 class Ledger:
-    """`account`: failures by budget since the owner's last retry, refunds taken off."""
+    """`account` is the failures by budget since the last retry, less refunds."""
 
     store: MemoryStore
     cluster: FakeCluster
     wrong: list[str] = field(default_factory=list)
     account: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    kept: dict[str, tuple[int, float]] = field(default_factory=dict)  # by job: step of a snapshot, seconds of training
-    farthest: dict[str, int] = field(default_factory=dict)  # step that any attempt since then has reached, by job
-    owed: set[str] = field(default_factory=set)  # jobs whose retry has begun and has no attempt yet
+    kept: dict[str, tuple[int, float]] = field(
+        default_factory=dict
+    )  # by job: the step of a snapshot, and seconds of training
+    farthest: dict[str, int] = field(
+        default_factory=dict
+    )  # the step that any attempt since the last retry has reached, by job
+    owed: set[str] = field(default_factory=set)  # jobs whose retry has started but has no attempt yet
     requested: Counter[str] = field(default_factory=Counter)  # owners' requests that may end an attempt, by job
     grown: Counter[str] = field(default_factory=Counter)
-    succeeded: set[str] = field(default_factory=set)  # jobs that ever did
-    marks_before: set[object] = field(default_factory=set)  # in the nodes' records as the pass began
-    surprised: bool = False  # since the pass read what there is, the world has gone on
+    succeeded: set[str] = field(default_factory=set)  # jobs that ever succeeded
+    marks_before: set[object] = field(default_factory=set)  # failures in node records when the pass began
+    surprised: bool = False  # whether the world has changed since the pass observed it
 
     def begin_pass(self) -> None:
         self.surprised = False
         self.marks_before = set(self.store.tables.node_failures)
 
     def check(self, job: Job, attempt: Attempt | None, change: Change) -> None:
-        """`job` and `attempt` are as they were before."""
+        """Check a change. `job` and `attempt` are from before it."""
         self.wrong += find_wrong_transitions(job, attempt, change)
         self._check_job(job, change)
         if change.attempt is not None:
@@ -70,31 +74,31 @@ class Ledger:
             self.succeeded.add(after.id)
         if before.state is after.state and before.reason == after.reason:
             return
-        # A retry that is withdrawn in the very moment in which it begins meets the cancellation next.
+        # A retry that is withdrawn at the moment in which it starts is cancelled next.
         if before.state.terminal and before.desired.retry_number <= before.retries_done and not self.surprised:
-            self._say(f"{before.id} is at rest and changes to {after.state}")
+            self._note(f"{before.id} is at rest but changes to {after.state}")
         if before.state is after.state:
             return
         if after.state is JobState.FAILED:
             self._check_verdict(after)
         if after.state is JobState.CANCELLED and not self.surprised and not before.desired.cancelled:
-            self._say(f"{after.id} became CANCELLED and nobody requested it")
+            self._note(f"{after.id} became CANCELLED without a request")
 
     def _check_verdict(self, job: Job) -> None:
-        """A job fails only by what its last attempt ended with."""
+        """A job fails only because of the failure of its last attempt."""
         last = self.store.attempts_of(job.id)[-1]
         failure, limit_s = last.failure, job.spec.supervise.max_runtime_s
         if job.id in self.owed:
-            self._say(f"{job.id} gives up before the attempt that its owner asked for")
+            self._note(f"{job.id} gives up before the requested retry")
         if failure is None:
-            self._say(f"{job.id} failed without a failure")
+            self._note(f"{job.id} failed without a failure")
         elif not (
             self._overspent(job)
             or failure.kind is FailureKind.LAUNCH
             or failure.repeated
             or (failure.kind is FailureKind.TIMEOUT and ran_too_long(last, limit_s))
         ):
-            self._say(f"{job.id} gave up with budget left: {dict(self.account[job.id])}, {job.reason}")
+            self._note(f"{job.id} gave up with budget left: {dict(self.account[job.id])}, {job.reason}")
 
     def _overspent(self, job: Job) -> list[str]:
         budgets = job.spec.supervise.budgets
@@ -108,7 +112,7 @@ class Ledger:
         if before is None:
             self._check_new(job, after)
         elif before.stopping_since is not None and after.stopping_since is None:
-            self._say(f"{after.key} was being stopped and is not any more")
+            self._note(f"{after.key} was being stopped and no longer is")
         if any(event.kind == EventKind.GREW_BACK for event in change.events):
             self._check_growth(job, after)
         if after.state.terminal and (before is None or before.state is not after.state):
@@ -119,13 +123,13 @@ class Ledger:
         earlier = self.store.attempts_of(job.id)[: after.key.number - 1]
         self.wrong += find_wrong_start(earlier[-1] if earlier else None, after)
         if not self.surprised and (job.desired.cancelled or job.desired.suspended):
-            self._say(f"{after.key} begins though its owner does not want it")
+            self._note(f"{after.key} starts though the job is cancelled or suspended")
         if job.state is JobState.QUEUED and not {*job.spec.after} <= self.succeeded:
-            self._say(f"{after.key} begins before {job.spec.after} succeeded")
+            self._note(f"{after.key} starts before {job.spec.after} succeeded")
         for overspent in self._overspent(job):
             failure = earlier[-1].failure if earlier else None
             if failure is not None and f" {budget_of(failure)} " in overspent:
-                self._say(f"{after.key} begins after {overspent}")
+                self._note(f"{after.key} starts after {overspent}")
         if not self.surprised:
             self._check_exclusions(job, after)
 
@@ -134,45 +138,45 @@ class Ledger:
         fresh = timedelta(seconds=NODE_COOLDOWN_S - LARGEST_SKEW_S)
         bad = {mark.node for mark in marks if mark.kind in GRAVE and after.created_at - mark.at < fresh}
         if job.spec.supervise.exclude_bad_nodes and not bad <= {*after.excluded_nodes}:
-            self._say(f"{after.key} may run on {bad - {*after.excluded_nodes}}")
+            self._note(f"{after.key} may run on {bad - {*after.excluded_nodes}}")
         if not {*after.excluded_nodes} <= {mark.node for mark in marks}:
-            self._say(f"{after.key} avoids {after.excluded_nodes}, of which some have no record")
+            self._note(f"{after.key} avoids {after.excluded_nodes}, but some have no record")
 
     def _check_growth(self, job: Job, after: Attempt) -> None:
         self.grown[job.id] += 1
         real = self.cluster.attempts[after.key]
         if after.max_nodes >= job.spec.topology.max_nodes and not real.deaths and not real.partial:
-            self._say(f"{after.key} is stopped to grow, and has all it could have")
+            self._note(f"{after.key} is stopped to grow, but has all nodes that it could have")
 
     def _check_mark(self, node: str, change: Change) -> None:
         key = None if change.attempt is None else change.attempt.key
         real = None if key is None else self.cluster.attempts.get(key)
         if real is None or node not in {agent.node for agent in real.agents}:
-            self._say(f"{node} has a record of {key}, which never ran there")
+            self._note(f"{node} was marked by {key}, which never ran there")
         if not any(event.kind == EventKind.NODE_MARKED for event in change.events):
-            self._say(f"{node} was marked without an event")
+            self._note(f"{node} was marked without an event")
 
     def _check_end(self, job: Job, after: Attempt, change: Change) -> None:
         self._charge(job, after)
         budgets = type(job.spec.supervise.budgets).model_fields
         spent = Counter({name: count for name, count in change.job.spent.items() if name in budgets})
         if not self.surprised and spent != self.account[job.id]:
-            self._say(f"{after.key} leaves the account {change.job.spent}, not {dict(self.account[job.id])}")
+            self._note(f"{after.key} leaves the account {change.job.spent}, not {dict(self.account[job.id])}")
         real = self.cluster.attempts.get(after.key)
         if real is not None:
             self.wrong += [f"{after.key} ended {after.state}: {what}" for what in self._judge(job, after, real)]
 
     def _judge(self, job: Job, after: Attempt, real: FakeAttempt) -> Iterator[str]:
-        """What contradicts the end that was written down."""
+        """Contradictions to the recorded end."""
         if real.runs:
             yield f"it still runs: {[(each.replica, each.state, each.orphans) for each in real.agents]} {real.delayed}"
         records = [agent.exit_record for agent in real.agents if agent.exit_record is not None]
         dead = [agent for agent in real.agents if not agent.running and agent.exit_record is None]
         if real.agents and not records and not dead and not real.cut_off:
-            yield "all its agents are well"
+            yield "all its agents are healthy"
         formed = self.store.tables.summaries[after.key].formed_at is not None
         if after.failure is not None and after.failure.at_launch and (formed or self.farthest.get(job.id) is not None):
-            yield "it is called a failed launch, and workers of the job had begun"
+            yield "it is called a failed launch, but workers of the job had started"
         outcomes = [record.outcome for record in records]
         if outcomes.count(Outcome.SUCCEEDED) == real.plan.max_nodes and after.state is not AttemptState.SUCCEEDED:
             yield "all its agents succeeded"
@@ -188,11 +192,11 @@ class Ledger:
             yield f"its first cause was {cause}, not {told}"
 
     def _charge(self, job: Job, after: Attempt) -> None:
-        """What the attempt cost, by what its journals had told."""
+        """Charge the budgets for the attempt, by its journals."""
         training = self.store.tables.summaries[after.key].training()
         ended_at, started_at = after.ended_at, after.started_at
         ran = timedelta() if started_at is None or ended_at is None else ended_at - started_at
-        # For how long a program that tells no steps has hung, nobody knows.
+        # It is not known how long a program without reported steps has hung.
         farther = after.failure is None or after.failure.kind is not FailureKind.HANG
         farthest = self.farthest.get(job.id)
         if started_at is not None and training.step_s is not None and training.progress_at is not None:
@@ -209,7 +213,7 @@ class Ledger:
         if keeps_s is not None and keeps_s >= max(lasted_s - keeps_s, refund_s / 10):
             return
         account.update(application=training.restarts, node=training.shrinks)
-        # What its owner ended, or ended well, costs nothing, for whatever reason it was being stopped before.
+        # A cancelled or successful attempt costs nothing, even if it was being stopped for a failure.
         free = after.failure is None or after.state in (AttemptState.CANCELLED, AttemptState.SUCCEEDED)
         at_its_limit = after.failure is not None and after.failure.kind is FailureKind.TIMEOUT
         budget = None if free or (at_its_limit and keeps_s is not None) else budget_of(after.failure)
@@ -217,7 +221,7 @@ class Ledger:
             account[budget] += 1
 
     def _keep(self, job: Job, after: Attempt, training: Training) -> tuple[float | None, float]:
-        """Seconds of training that the attempt left in a newer snapshot than any before; those of all attempts."""
+        """Seconds of training in snapshots that are newer than any before: of this attempt, and of all."""
         step, all_s = self.kept.get(job.id, (0, 0.0))
         if training.kept_step is None or training.kept_step <= max(step, training.began_step or 0):
             return None, all_s
@@ -228,5 +232,5 @@ class Ledger:
         self.kept[job.id] = (training.kept_step, all_s + keeps_s)
         return keeps_s, all_s + keeps_s
 
-    def _say(self, what: str) -> None:
+    def _note(self, what: str) -> None:
         self.wrong.append(what)

@@ -1,4 +1,4 @@
-"""What befalls agents, cluster, journals and clocks. What may cost a job an attempt is put down as harm."""
+"""Faults of agents, cluster, journals and clocks. A fault that justifies another attempt is counted as harm."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from trainer.contract.exit_record import Outcome, render_exit_record
 from trainer.contract.failure import Failure
 from trainer.contract.progress import Phase
 
-# Well within what a phase may last: a limit of 60 s for steps is the shortest that a job here has, 600 s otherwise. Two
-# looks may lie around it.
+# Well within the limits of a phase: the shortest limit of a job here is 60 s for steps and 600 s otherwise. Two passes
+# may be around it.
 _SLOW_S = {Phase.STEP: 20.0, Phase.START: 20.0}
 _SLOW_OTHERWISE_S = 500.0
 
 
 class Misfortunes:
-    """`which` counts modulo what there is; where there is nothing, nothing happens."""
+    """`which` is an index, modulo the number of candidates. Without candidates, nothing happens."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -34,7 +34,7 @@ class Misfortunes:
         self._forgetful: set[AttemptKey] = set()  # attempts whose journals have lost lines
 
     def stop(self) -> None:
-        """From now on all is well: everything answers, is seen, and keeps the right time."""
+        """Repair everything: all parts answer, are seen, and have the right time."""
         self.show_everything()
         self._world.store.available = True
         self._cluster.never_forms = False
@@ -70,9 +70,9 @@ class Misfortunes:
                     agent.deaf = deaf
 
     def slow_group(self, which: int) -> None:
-        """Healthy, and silent for a good part of what its phase may last: this must cost nothing."""
+        """Let a healthy group be silent for a part of its phase's limit. This must cost nothing."""
         for key, attempt in self._running(which):
-            # What it told last before it became slow may be lost, and of those who are through nothing is heard.
+            # Its last report may be lost, and finished agents report nothing.
             if key in self._forgetful or any(agent.exit_record for agent in attempt.agents):
                 continue
             if attempt.quiet_until is None and attempt.stall is None and attempt.formed and attempt.working:
@@ -98,7 +98,7 @@ class Misfortunes:
             attempt.restart_in_place()
 
     def revive_agent(self, which: int) -> None:
-        """The cluster starts a dead replica again, as long as the service has not seen the attempt's end."""
+        """The cluster starts a dead replica again, unless the service has seen the attempt's end."""
         live = {attempt.key for attempt in self._world.live() if attempt.stopping_since is None}
         dead = [
             (attempt, agent)
@@ -118,7 +118,7 @@ class Misfortunes:
     # Journals and reports
 
     def report(self, which: int, *, again: bool) -> None:
-        """A report over HTTP, of this moment or one that is late and was sent before."""
+        """A report over HTTP: a current one, or a late one that was sent before."""
         reports = [self._report(key, agent) for key, agent in self._working(which)] + self._late[-1:]
         for body in reports[-1:] if again else reports[:1]:
             self._late.append(body)
@@ -131,7 +131,7 @@ class Misfortunes:
                 service.restart()
 
     def cut_journal(self, which: int) -> None:
-        """A file system that lost its cache: the end of a journal is missing."""
+        """The end of a journal is lost, as when a file system loses its cache."""
         for key, agent in self._working(which):
             self._forgetful.add(key)
             for name in (layout.PROGRESS, layout.EVENTS):
@@ -151,7 +151,7 @@ class Misfortunes:
         self._cluster.hidden |= {(key, agent.replica) for key, agent in self._working(which)}
 
     def miss_replica(self, which: int) -> None:
-        """A node is out of reach for the cluster and for its peers, which cannot do without it."""
+        """A node becomes unreachable for the cluster and for the other agents, which need it."""
         for key, agent in self._working(which):
             attempt = self._cluster.attempts[key]
             if attempt.formed and len(attempt.working) > 1 and attempt.plan.max_nodes == attempt.plan.min_nodes:
@@ -173,7 +173,7 @@ class Misfortunes:
             self._cluster.leave_queue(attempt)
 
     def end_by_cluster(self, which: int, cause: Failure, *, records: bool) -> None:
-        """The cluster takes the place away, and says why; the agents had the time to leave records, or not."""
+        """The cluster ends an attempt and reports why. `records`: the agents have time to write records."""
         for key, attempt in self._running(which):
             if not attempt.working:
                 continue
@@ -187,14 +187,14 @@ class Misfortunes:
                     attempt.deaths += 1
 
     def cut_off(self, which: int) -> None:
-        """Its machines are out of reach and declared dead; on them it goes on."""
+        """The nodes of an attempt are declared dead, but the attempt continues there."""
         for key, attempt in self._running(which):
             if attempt.working and not attempt.delayed:
                 self._harm(key)
                 attempt.cut_off = True
 
     def jump_clock(self, service: Service, skew_s: float) -> None:
-        """Not while a submission may be under way: how long that takes is measured by the time of day."""
+        """Not while a submission may be under way, because its time-out is measured on this clock."""
         under_way = any(attempt.delayed for attempt in self._cluster.attempts.values())
         if not under_way and all(attempt.handle is not None for attempt in self._world.live()):
             service.clock.skew_s = skew_s
@@ -220,12 +220,12 @@ class Misfortunes:
         )
 
     def _running(self, which: int) -> list[tuple[AttemptKey, FakeAttempt]]:
-        """One attempt of which something runs, if there is any."""
+        """One running attempt, if there is any."""
         running = [(key, attempt) for key, attempt in self._cluster.attempts.items() if attempt.runs]
         return [running[which % len(running)]] if running else []
 
     def _working(self, which: int) -> list[tuple[AttemptKey, FakeAgent]]:
-        """One agent at work, if there is any."""
+        """One working agent, if there is any."""
         working = [(key, each) for key, attempt in self._cluster.attempts.items() for each in attempt.working]
         return [working[which % len(working)]] if working else []
 

@@ -1,4 +1,4 @@
-"""What owners do to their jobs in the simulated world."""
+"""Owners' requests in the simulated world."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.property.world import World
 
 
 class Owners:
-    """Each request is granted or refused, as the API would; one that may end an attempt is put down in the ledger."""
+    """Each request is accepted or refused as in the API. The ledger counts those that may end an attempt."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -32,7 +32,7 @@ class Owners:
         self._request(job, lambda: self._world.commands.scale(job.id, nodes))
 
     def retry(self, job: Job, *, nodes: str | None = None, back: int | None = None) -> None:
-        """`back`: from the snapshot that lies so many before the newest that counts."""
+        """`back`: restore the snapshot that is this many before the newest one that counts."""
         oracle = self._world.oracle(job.id)
         known = [] if oracle is None else oracle.counted
         named = str(known[-1 - back % len(known)]) if back is not None and known else None

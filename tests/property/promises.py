@@ -1,4 +1,4 @@
-"""What must hold after every step, and what must hold when all is quiet."""
+"""What must hold after every step, and what must hold once all faults have stopped."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _check_limits(world: World) -> None:
 
 
 def _check_counts(world: World, job: Job) -> None:
-    """No attempt without a fault or a request behind it."""
+    """Each attempt but the first needs a fault or a request."""
     attempts = world.store.attempts_of(job.id)
     mine = [real for key, real in world.cluster.attempts.items() if key.job_id == job.id]
     never_whole = sum(real.partial or (real.stall is not None and real.stall.phase is Phase.START) for real in mine)
@@ -67,20 +67,20 @@ def _check_counts(world: World, job: Job) -> None:
 
 
 def check_rest(world: World) -> None:
-    """When all is quiet and every job has had its time."""
+    """All faults have stopped, and every job has had time to end."""
     for job in world.jobs():
         assert job.state.terminal, f"{job.id} is still {job.state}: {job.reason}"
         assert job.desired.cancelled or job.retries_done == job.desired.retry_number, f"{job.id} awaits its retry"
     assert not world.live()
     running = [str(key) for key, attempt in world.cluster.attempts.items() if attempt.runs]
     assert not running, f"{running} still run"
-    # A port that was reserved for an attempt which was then never written down waits for the job's next one.
+    # A port may be reserved for an attempt that was never written down. The job's next attempt gets it.
     held = [str(key) for key in world.store.tables.ports if key in world.store.tables.attempts]
     assert not held, f"ports are held by {held}"
 
 
 def check_settled(world: World) -> None:
-    """While nothing goes wrong any more, a look later: what owners request and what is seen has been written down."""
+    """Faults have stopped and a pass has run: requests and observations must be in the store."""
     for attempt in world.live():
         job = world.job(attempt.key.job_id)
         _check_requests(job, attempt)
@@ -99,7 +99,7 @@ def check_settled(world: World) -> None:
 def _check_requests(job: Job, attempt: Attempt) -> None:
     key, requested, stopping = attempt.key, job.desired, attempt.stopping_since is not None
     unwanted = requested.cancelled or requested.suspended or requested.retry_number > job.retries_done
-    assert stopping or not unwanted, f"{key} goes on against its owner's will"
+    assert stopping or not unwanted, f"{key} continues against its owner's request"
     if stopping or attempt.state is not AttemptState.RUNNING:
         return
     assert attempt.snapshots_told == requested.snapshot_number, (
@@ -118,4 +118,4 @@ def _check_seen(job: Job, attempt: Attempt, real: FakeAttempt) -> None:
         assert job.state is JobState.RUNNING, f"{attempt.key} trains and {job.id} is {job.state}"
         alive = {agent.replica for agent in real.agents if agent.running}
         dead = {agent.node for agent in real.agents if agent.claimed and agent.replica not in alive}
-        assert dead <= {*attempt.marked_nodes}, f"{attempt.key} went on without {dead}, which have no record"
+        assert dead <= {*attempt.marked_nodes}, f"{attempt.key} continued without {dead}, which were not marked"

@@ -1,4 +1,4 @@
-"""How a world comes to rest: what must become of every job once nothing goes wrong any more."""
+"""Bring a world to rest: once faults have stopped, every job must end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.property.world import SLOTS, World
 
 
 def come_to_rest(world: World, owners: Owners) -> None:
-    """All faults have stopped; what trains may finish."""
+    """Let all jobs end. Faults must have stopped."""
     for _ in range(4):
         world.watch(25)
         promises.check(world)

@@ -1,4 +1,4 @@
-"""Faults of one process of the service: each is scheduled before or after its Nth effect on the world."""
+"""Faults of a service process, each scheduled before or after its Nth effect on the world."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ R = TypeVar("R")
 
 
 class ServiceCrash(BaseException):
-    """The service's process is gone. No Exception: nothing in the service may catch it and go on."""
+    """The service process has crashed. Not an Exception, so that the service cannot catch it."""
 
 
 class FaultKind(StrEnum):
-    CRASH = "crash"  # the process is gone
-    ERROR = "error"  # the effect's own error
-    PAUSE = "pause"  # the process stands still while the world goes on, then goes on as if nothing had happened
+    CRASH = "crash"  # the process ends
+    ERROR = "error"  # the effect raises its usual error
+    PAUSE = "pause"  # the process is paused while the world continues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """`after`: the effect has happened; of a crash or an error the service does not learn that it did."""
+    """`after`: the effect happens first, and the service does not learn that it did."""
 
     countdown: int  # 1: the next effect
     after: bool
@@ -31,7 +31,7 @@ class Fault:
 
 
 class Faults:
-    """Counts the effects of one process and injects one fault. `pause`: what happens while the process is paused."""
+    """Counts the effects of one process and injects one fault. `pause` is called while the process is paused."""
 
     def __init__(self, pause: Callable[[], None] = lambda: None) -> None:
         self.injected: list[str] = []  # oldest first
@@ -42,7 +42,7 @@ class Faults:
         self._due = fault
 
     def wrap(self, effect: Callable[P, R], error: type[Exception]) -> Callable[P, R]:
-        """The same effect, with the scheduled fault; `error` is how such an effect fails."""
+        """Wrap an effect to inject the scheduled fault. `error` is the effect's usual error."""
 
         def faulty(*args: P.args, **kwargs: P.kwargs) -> R:
             fault = self._next()

@@ -1,4 +1,4 @@
-"""One process of the service in the simulated world, with faults in every effect that it has on the world."""
+"""A service process in the simulated world. Each of its effects can fail."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from trainer.contract import layout
 from trainer.contract.fence import Term
 
 PORTS = range(20000, 20008)
-MOST_PASSES = 60  # without a pause: a few decisions for each job
+MOST_PASSES = 60  # passes without a pause, enough for a few decisions on each job
 
 
 class Surroundings(Protocol):
-    """What a service needs of its world."""
+    """The parts of the world that a service needs."""
 
     root: Path
     clock: VirtualClock
@@ -56,7 +56,7 @@ class Surroundings(Protocol):
 
 
 class Service:
-    """As SupervisorLoop, without its threads: `turn` is what it does when it looks, `keep` what its keeper does."""
+    """A SupervisorLoop without threads: `turn` runs passes, and `keep` renews the lease."""
 
     def __init__(self, name: str, world: Surroundings) -> None:
         self.name = name
@@ -68,7 +68,7 @@ class Service:
         self.restart()
 
     def restart(self) -> None:
-        """A new process: whatever the old one knew is forgotten, and its lease runs on."""
+        """Start a new process, which knows nothing of the old one. The old lease stays until it expires."""
         world = self._world
         self._lives += 1
         self.faults.schedule(None)
@@ -81,13 +81,13 @@ class Service:
         self.intake = Intake(journals, world.store, self.clock, partial(JobFolder, world.root))
 
     def retire(self) -> None:
-        """Stop in good order, and begin anew."""
+        """Shut down cleanly and start again."""
         with suppress(ServiceCrash):
             self.keeper.close()
         self.restart()
 
     def keep(self) -> None:
-        """The keeper's thread: hold on to the lease."""
+        """Renew the lease, as the keeper's thread does."""
         if not self.asleep and self.keeper.held:
             try:
                 self.keeper.renew()
@@ -95,7 +95,7 @@ class Service:
                 return
 
     def turn(self) -> None:
-        """Pass after pass until there is a pause."""
+        """Run passes until there is a pause."""
         if self.asleep:
             return
         try:
@@ -120,7 +120,7 @@ class Service:
             if look_again_at is None or look_again_at > self.clock.now() + timedelta(seconds=0.1):
                 return
             self._world.clock.advance(0.01)
-        raise AssertionError(f"the policy goes in circles: {[*self._world.decided]}")
+        raise AssertionError(f"the policy does not settle: {[*self._world.decided]}")
 
     def _supervision(self, lease: Lease) -> Reconciler:
         world = self._world
@@ -142,7 +142,7 @@ class _FaultyLeases:
 
 
 class _FaultyStore:
-    """A supervisor's store whose writes can fail; the ledger sees each one that was accepted."""
+    """A supervisor's store whose writes can fail. The ledger checks each accepted write."""
 
     def __init__(self, world: Surroundings, store: MemorySupervisorStore, faults: Faults) -> None:
         tables, ledger = world.store.tables, world.ledger
@@ -206,7 +206,7 @@ class _FaultyCluster:
 
 
 class Ears:
-    """Listens to a log: an error of ours, which the edge of a loop holds back, is a broken promise."""
+    """A logger that treats an unexpected exception, which the loop would only log, as wrong."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""What each generation should have restored, reckoned from the order of events and not from names and bases."""
+"""What each generation should have restored, computed from the order of events and not from names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainer.contract.manifest import SnapshotName, parse_snapshot_name
 
 
 class SnapshotOracle:
-    """Follows one job. Commits of the newest generation count; its owner's way back forgets what lies beyond it."""
+    """Follows one job. Commits of the newest generation count. A retry with `restore_from` drops newer snapshots."""
 
     def __init__(self, lineage: FakeLineage) -> None:
         self._lineage = lineage
@@ -22,7 +22,7 @@ class SnapshotOracle:
         return self._counted
 
     def follow(self) -> list[str]:
-        """What is wrong with what happened since the last call."""
+        """What went wrong since the last call."""
         news, self._seen = self._lineage.history[self._seen :], len(self._lineage.history)
         return [wrong for entry in news for wrong in self._take(entry)]
 
@@ -37,10 +37,10 @@ class SnapshotOracle:
             self._counted = [name for name in self._counted if name.step < wanted.step] + [wanted]
         wrong = []
         if entry.term < self._newest:
-            wrong.append(f"{entry.term} begins after {self._newest}")
+            wrong.append(f"{entry.term} starts after {self._newest}")
         self._newest = max(self._newest, entry.term)
         expected = self._counted[-1] if self._counted else None
-        # Of one step there may be two, of two generations: they hold the same.
+        # One step may have two equal snapshots, of two generations.
         if (None if entry.restored is None else entry.restored.step) != (None if expected is None else expected.step):
             wrong.append(f"{entry.term} restored {entry.restored}, not {expected}")
         return wrong

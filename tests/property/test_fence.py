@@ -1,8 +1,8 @@
-"""Terms and snapshots under any interleaving: what a reader restores is never what a fenced-off group wrote.
+"""Terms and snapshots under any interleaving: nobody restores a snapshot of a fenced-off group.
 
-A generation begins in two steps (look and choose, then write its term down) and commits in two (check, then rename), so
-that commits of all others may happen in between. Of two generations that begin at once only the later one does: when
-the earlier writes its term down after the later has looked, its base can hide a snapshot that the later restored.
+A generation begins in two steps (choose a snapshot, then write its term down) and commits in two (check, then rename).
+Others may commit in between. Of two generations that begin at once, only the later one does: if the earlier one wrote
+its term down after the later one had chosen, its base could hide the snapshot that the later one restored.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tests.examples import LONG, examples
 from trainer.contract.fence import Term, TermRecord, may_commit, parse_term
 from trainer.contract.manifest import SnapshotName, parse_snapshot_name, restore_order
 
-which = st.integers(min_value=0, max_value=9)  # of what there is, modulo
+which = st.integers(min_value=0, max_value=9)  # an index, modulo the number of groups
 
 
 @dataclass
 class Group:
-    """One generation's workers: stale ones go on as long as Hypothesis likes."""
+    """The workers of one generation. Stale ones may continue for any time."""
 
     term: Term
     restored: SnapshotName | None
     step: int
-    checked: int | None = None  # a commit of this step has passed its check and is not yet renamed in
+    checked: int | None = None  # a snapshot of this step has passed its check and is not renamed yet
 
 
 class FenceMachine(RuleBasedStateMachine):
@@ -35,7 +35,7 @@ class FenceMachine(RuleBasedStateMachine):
         super().__init__()
         self.records: list[TermRecord] = []
         self.committed: list[SnapshotName] = []
-        self.choosing: Group | None = None  # it has looked, its term is not written down yet
+        self.choosing: Group | None = None  # it has chosen, but its term is not written down yet
         self.groups: list[Group] = []
         self.attempts = 0
 
@@ -50,9 +50,9 @@ class FenceMachine(RuleBasedStateMachine):
 
     @rule(late_by=st.sampled_from([0, 0, 0, 1]), back=st.sampled_from([0, 0, 1, 2]), at_once=st.booleans())
     def group_chooses(self, late_by: int, back: int, at_once: bool) -> None:
-        """A new generation of the newest attempt, or of the one before it, which does not know yet that it is stale.
+        """A new generation of the newest attempt, or of the one before it, which does not know that it is stale.
 
-        `back`: its owner wants it to go on from an older snapshot of the lineage.
+        `back`: its owner requested an older snapshot.
         """
         attempt = max(1, self.attempts - late_by)
         generations = [group.term.generation for group in self.groups if group.term.attempt == attempt]
@@ -84,7 +84,7 @@ class FenceMachine(RuleBasedStateMachine):
 
     @rule(which=which)
     def group_commits(self, which: int) -> None:
-        """However late: between check and rename anything may have happened."""
+        """Rename, however long after the check."""
         checked = [group for group in self.groups if group.checked is not None]
         if checked:
             self._commit(checked[which % len(checked)])

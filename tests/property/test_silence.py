@@ -1,4 +1,4 @@
-"""Silence is evidence of nothing: named cases of what the state machine searches for, each on the same world."""
+"""Silence is no evidence: outages and pauses, each in the same world of three healthy jobs."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def assert_nothing_happened(world: World) -> None:
     assert all(real.working and not real.polite_words for real in world.cluster.attempts.values())
 
 
-def test_an_hour_without_an_answer_of_the_scheduler_costs_nothing(world: World) -> None:
+def test_an_hour_without_the_scheduler_costs_nothing(world: World) -> None:
     world.cluster.silent = True
     world.watch(HOUR_S)
     world.cluster.silent = False
     assert_nothing_happened(world)
 
 
-def test_an_hour_without_an_answer_of_the_store_costs_nothing(world: World) -> None:
+def test_an_hour_without_the_store_costs_nothing(world: World) -> None:
     world.store.available = False
     world.watch(HOUR_S)
     world.store.available = True
@@ -64,8 +64,8 @@ def test_an_hour_without_the_run_directories_costs_nothing(world: World) -> None
     assert_nothing_happened(world)
 
 
-def test_an_hour_in_which_every_service_sleeps_costs_nothing(world: World) -> None:
-    """No look and no renewal; the agents could tell nothing to anybody either, as where the network was down."""
+def test_an_hour_in_which_every_service_is_paused_costs_nothing(world: World) -> None:
+    """There are no passes, no renewals and no reports, as when the network is down."""
     for service in world.services:
         service.asleep = True
     world.advance(HOUR_S)
@@ -76,14 +76,14 @@ def test_an_hour_in_which_every_service_sleeps_costs_nothing(world: World) -> No
     assert_nothing_happened(world)
 
 
-def test_an_hour_in_which_the_cluster_cannot_judge_costs_nothing(world: World) -> None:
+def test_an_hour_in_which_all_attempts_are_unknown_costs_nothing(world: World) -> None:
     world.cluster.unknown |= set(world.cluster.attempts)
     world.watch(HOUR_S)
     world.cluster.unknown.clear()
     assert_nothing_happened(world)
 
 
-def test_an_hour_in_which_one_replica_is_out_of_sight_costs_nothing(world: World) -> None:
+def test_an_hour_in_which_one_replica_is_hidden_costs_nothing(world: World) -> None:
     world.cluster.hidden |= {(key, 0) for key in world.cluster.attempts}
     world.watch(HOUR_S)
     world.cluster.hidden.clear()
@@ -101,7 +101,7 @@ def test_twenty_five_status_time_outs_in_a_row_change_nothing(world: World) -> N
 
 
 def test_a_slow_snapshot_costs_nothing(world: World) -> None:
-    """Of a phase that was never seen to take long, ten minutes are still nothing."""
+    """The limit of a phase without observations is ten minutes."""
     for real in world.cluster.attempts.values():
         real.be_quiet(30)
     world.watch(25)
@@ -109,7 +109,7 @@ def test_a_slow_snapshot_costs_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("forgotten", [True, False])
-def test_what_finished_while_the_service_was_down_is_adopted(world: World, forgotten: bool) -> None:
+def test_an_end_while_the_service_was_down_is_adopted(world: World, forgotten: bool) -> None:
     failure = Failure(kind=FailureKind.LAUNCH, message="python: can't open file '/train.py'")
     for service in world.services:
         service.asleep = True
@@ -152,12 +152,12 @@ def test_no_second_submission_while_the_first_may_be_under_way(asked: str | None
     world.close()
 
 
-def test_a_service_that_slept_in_its_submission_starts_nothing_that_has_ended() -> None:
+def test_a_service_that_was_paused_in_its_submission_does_not_start_an_ended_attempt() -> None:
     world = World(lease_s=15)
     world.look()
     job = world.add_job(topology={"nodes": "1"}, supervise=SUPERVISE)
     world.pause_s, world.meanwhile = 300, lambda: Owners(world).cancel(job)
-    # Its effects are: reserve a port, fence, write the attempt down, submit.
+    # Its effects are: reserve a port, fence, write the attempt, submit.
     world.services[0].faults.schedule(Fault(countdown=4, after=False, kind=FaultKind.PAUSE))
     world.watch(400)
     assert world.services[0].faults.injected == ["pause before submit"]
@@ -167,12 +167,12 @@ def test_a_service_that_slept_in_its_submission_starts_nothing_that_has_ended() 
     world.close()
 
 
-def test_a_snapshot_of_machines_that_are_cut_off_does_not_count() -> None:
+def test_a_late_snapshot_of_nodes_that_are_cut_off_does_not_count() -> None:
     world = World()
     job = world.add_job(topology={"nodes": "1"}, supervise={**SUPERVISE, "backoff_s": [0, 0]})
     world.watch(50)
     lost = world.real(job.id)
-    while lost.checked is None or not lost.saved:  # one that has passed its check is on its way
+    while lost.checked is None or not lost.saved:  # until a snapshot has passed its check
         world.cluster.work()
     saved, late = lost.saved, lost.checked
     lost.cut_off = True
@@ -182,7 +182,7 @@ def test_a_snapshot_of_machines_that_are_cut_off_does_not_count() -> None:
     heir = world.real(job.id, 2)
     assert (heir.training, lost.saved) == (True, saved)
     world.watch(400)
-    assert late in heir.lineage.names(), "it was renamed in after all"
+    assert late in heir.lineage.names(), "it was renamed after all"
     assert late not in heir.lineage.order()
     world.real(job.id, 2).restart_in_place()
     world.watch(50)

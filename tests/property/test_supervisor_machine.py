@@ -1,7 +1,7 @@
-"""The real supervisor in a world where everything may go wrong at any moment.
+"""The real supervisor in a world where everything may fail at any time.
 
-Hypothesis injects faults into cluster, agents, store, run directory, clocks and two processes of the service in any
-order. After each step no promise of the architecture may be broken; when the faults stop, every job comes to its end.
+Hypothesis injects faults into the cluster, agents, store, run directories, clocks and two service processes, in any
+order. After each step, every promise of the architecture must hold. Once the faults stop, every job must end.
 HYPOTHESIS_PROFILE=long searches for a long time.
 """
 
@@ -27,7 +27,7 @@ from trainer.contract.failure import Failure
 
 
 class SupervisorMachine(RuleBasedStateMachine):
-    """What may happen at any time; the two halves of the search add what they are about."""
+    """The steps that both searches share."""
 
     @initialize(
         limits=drawn.limits,

@@ -1,4 +1,4 @@
-"""Simulations log many decisions that nobody reads."""
+"""Silence the log of simulations."""
 
 from __future__ import annotations
 

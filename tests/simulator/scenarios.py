@@ -1,4 +1,4 @@
-"""Small simulations, built by saying only what matters."""
+"""Builders of small simulations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.simulator.scenario import Scenario
 from orchestrator.simulator.simulation import Result, Simulation
 
-NEVER_H = 1e9  # a mean time between failures longer than every simulation
+NEVER_H = 1e9  # a mean time between failures beyond the end of any simulation
 
 
 def make_scenario(**fields: Any) -> Scenario:

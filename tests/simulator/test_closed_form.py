@@ -1,4 +1,4 @@
-"""The formulas, against numbers worked out by hand."""
+"""Young's and Daly's formulas, compared with calculations by hand."""
 
 from __future__ import annotations
 

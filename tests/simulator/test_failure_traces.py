@@ -1,4 +1,4 @@
-"""The traces keep their promises: means, shapes, order, and the same failures for the same seed."""
+"""Failure traces: means, distributions, order, and reproducibility."""
 
 from __future__ import annotations
 

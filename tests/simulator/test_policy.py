@@ -1,4 +1,4 @@
-"""Every rule of the policy matters: take it out, and the simulation decides otherwise."""
+"""Every rule of the policy matters: without it, the simulation decides differently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .scenarios import simulate
 RULES = [rule.__name__ for rule in POLICY]
 
 
-SCARCE = ("avoid_less",)  # in play where no node is to spare: the mixed trace has as many as are needed
+SCARCE = ("avoid_less",)  # used only if there is no spare node; the mixed trace has unlimited spares
 
 
 def mixed(*without: str) -> Result:
@@ -21,7 +21,7 @@ def mixed(*without: str) -> Result:
 
 
 def scarce(*without: str) -> Result:
-    """One job that needs every node; each comes back half an hour after it went down."""
+    """One job that needs every node. Failed nodes are repaired after half an hour."""
     return simulate(gpus=64, mtbf_h=2, days=1.5, spares=0, repair_h=0.5, without=without)
 
 
@@ -40,7 +40,7 @@ def test_a_job_that_needs_every_node_continues_soon_after_the_last_repair() -> N
     assert set(SCARCE) <= set(patient.decisions)
     assert patient.violations == stubborn.violations == []
     starts = [result.decisions["recover"] for result in (patient, stubborn)]
-    assert starts[0] > 5 * starts[1], "without the rule it waits until a cool-down ends, which doubles"
+    assert starts[0] > 5 * starts[1], "without the rule, it waits for the end of the cool-down, which doubles"
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in SCARCE])

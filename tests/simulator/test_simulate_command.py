@@ -1,4 +1,4 @@
-"""`orchestrator simulate` as people and programs call it. In processes of their own: the command configures the log."""
+"""`orchestrator simulate`, in processes of its own because it configures the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_json_has_the_documented_fields() -> None:
     assert sum(report["goodput"].values()) == pytest.approx(2 * 86400 * 64, rel=1e-12)
     assert report["ettr"] == pytest.approx(report["goodput"]["productive"] / report["device_seconds"])
     assert report["attempts"] == 1 + sum(report["restarts"].values())
-    assert "simulated in" in done.stderr  # what differs from run to run is not on standard output
+    assert "simulated in" in done.stderr  # standard output must be the same in each run
 
 
 def test_a_rule_that_was_left_out_is_missing_from_the_report() -> None:

@@ -1,4 +1,4 @@
-"""Simulations of small clusters: what they count is right, and what must never happen does not."""
+"""Simulations of small clusters: their counts are right, and they violate no invariant."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_simulation_ends_with_its_only_job() -> None:
 
 
 def test_the_mean_of_three_seeds_is_close_to_dalys_model() -> None:
-    """The benchmark simulate_ettr holds the mean of thirty seeds of the large clusters against it."""
+    """The benchmark simulate_ettr compares the mean of thirty seeds on large clusters."""
     scenario = make_scenario(mtbf_h=3.09, days=54)
     ratios = [ettr(simulate(mtbf_h=3.09, days=54, seed=seed)) for seed in (1, 2, 3)]
     assert statistics.mean(ratios) == pytest.approx(closed_form(scenario), rel=0.005)
@@ -48,7 +48,7 @@ def test_a_restart_takes_as_long_as_the_scenario_says() -> None:
     restarts = result.restarts["node"]
     assert restarts > 10
     per_restart_s = result.bins[Bin.RECOVERING] / restarts / 64 / SECOND
-    assert per_restart_s == pytest.approx(90.01, abs=0.02)  # one decision at once after another: 10 ms
+    assert per_restart_s == pytest.approx(90.01, abs=0.02)  # 10 ms for two decisions
 
 
 @pytest.mark.parametrize("trace", sorted(set(TRACES) - {"mixed"}))
@@ -80,7 +80,7 @@ def test_a_program_that_fails_at_the_same_step_is_stopped() -> None:
     result = simulate(trace="crash-loop", mtbf_h=NEVER_H, job_hours=10)
     assert result.states == {JobState.FAILED: 1}
     assert result.decisions["give_up"] == 1
-    assert result.restarts_in_place == 1  # once more in place; then the same error again
+    assert result.restarts_in_place == 1  # then the same error again
 
 
 def test_a_node_that_fails_again_and_again_is_avoided() -> None:
@@ -116,7 +116,7 @@ def test_a_thousand_jobs_share_a_cluster() -> None:
     result = simulate(gpus=16384, mtbf_h=3.09, jobs=1000, job_hours=0.25, pass_pause_s=60, days=2)
     assert result.violations == []
     assert result.states == {JobState.SUCCEEDED: 1000}
-    assert result.bins[Bin.QUEUE] > 0  # they did not all fit
+    assert result.bins[Bin.QUEUE] > 0  # not all fit at once
 
 
 @pytest.mark.parametrize(

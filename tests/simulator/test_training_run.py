@@ -14,7 +14,7 @@ CADENCE = Cadence(interval_us=10, stall_us=2)
     [
         (0, Split(0, 0, 0)),
         (7, Split(0, 7, 0)),
-        (11, Split(0, 10, 1)),  # within the stall: the snapshot is not committed yet
+        (11, Split(0, 10, 1)),  # in the stall, the snapshot is not committed yet
         (12, Split(10, 0, 2)),
         (29, Split(20, 5, 4)),
     ],

@@ -1,4 +1,4 @@
-"""Situations, built by saying only what matters."""
+"""Builders of situations for the policy."""
 
 from __future__ import annotations
 
@@ -125,11 +125,11 @@ def a_situation(
 
 
 def with_attempt(s: Situation, attempt: Attempt) -> Situation:
-    """The same moment with another attempt."""
+    """The same situation with another attempt."""
     return replace(s, attempt=attempt, live=None if s.live is None else Watched(attempt, s.live.seen))
 
 
 def with_seen(s: Situation, observation: Observation) -> Situation:
-    """The same moment with something else seen."""
+    """The same situation with another observation."""
     assert s.attempt is not None
     return replace(s, live=Watched(s.attempt, observation))

@@ -1,4 +1,4 @@
-"""Stacks and faults on purpose: what may be requested of whom, which agent is struck, and who is blamed for it."""
+"""Requests for stacks and chaos: what is accepted, which agent carries it out, and which node is not blamed."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_a_node_that_chaos_killed_is_not_marked() -> None:
     assert isinstance(ended.action, EndAttempt)
     assert ended.blames == ()
     earlier = Desired(number=5, chaos=replace(CHAOS, attempt=7))
-    assert lost_on("n2", earlier, nodes="2").blames == ("n2",), "another attempt's chaos excuses nothing"
+    assert lost_on("n2", earlier, nodes="2").blames == ("n2",), "chaos of another attempt excuses nothing"
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_job_does_not_rely_on_itself_and_the_first_of_several_is_named() -> No
 
 
 def struck(fault: Fault, *, rank: int | None = None, replica: int | None = None) -> dict[int, tuple[int, ...]]:
-    """By agent, of two agents with two ranks each."""
+    """The ranks that are hit, by agent. Two agents have two ranks each."""
     chaos = Chaos(number=1, fault=fault, rank=rank, replica=replica)
     parts = {0: [0, 1], 1: [2, 3]}
     found = {each: struck_ranks(chaos, replica=each, ranks=ranks, world_size=4) for each, ranks in parts.items()}
@@ -322,7 +322,7 @@ def test_a_fault_of_a_rank_hits_one_agent(fault: Fault) -> None:
     assert struck(fault, rank=1) == {0: (1,)}
     assert struck(fault, replica=0) == {0: (1,)}
     assert struck(fault, rank=2, replica=1) == {1: (2,)}
-    assert struck(fault, rank=2, replica=0) == {}, "the rank has moved: nobody is struck in its place"
+    assert struck(fault, rank=2, replica=0) == {}, "the rank has moved, so no other rank is hit"
     assert struck(fault, rank=7) == {}
 
 

@@ -1,4 +1,4 @@
-"""Submissions and requests on a store in memory: what is written, what is refused, and what is said twice."""
+"""Submissions and requests on a store in memory: what is written, refused, or changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SNAPSHOT = "step-00000120-a1-g1"
 
 
 class Desk:
-    """Commands over one cluster of four slots, and the hands of those that work behind them."""
+    """Commands on one cluster of four slots."""
 
     def __init__(self, root: Path) -> None:
         self.store, clock, self.woken = MemoryStore(), VirtualClock(), 0
@@ -93,7 +93,7 @@ SUBMISSIONS = st.tuples(
 def test_an_idempotency_key_counts_within_one_caller_and_project(
     tmp_path: Path, submissions: list[tuple[str, str, str, int]]
 ) -> None:
-    """Caller by caller and project by project, the answers are those of a service that has no other."""
+    """Each caller gets the same answers in each project as if there were no other caller or project."""
     desk = Desk(tmp_path)
     first: dict[tuple[str, str, str], tuple[str, int]] = {}
     for caller, project, key, priority in submissions:

@@ -1,4 +1,4 @@
-"""One of a thing, and several."""
+"""Numbers with their nouns."""
 
 from __future__ import annotations
 

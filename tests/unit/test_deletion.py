@@ -1,4 +1,4 @@
-"""When a job's record may be deleted, and what stays of it."""
+"""When a job can be deleted, and what is kept of it."""
 
 from __future__ import annotations
 

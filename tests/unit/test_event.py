@@ -1,4 +1,4 @@
-"""Events: whose word each one is."""
+"""Events, and the replica that wrote them."""
 
 from __future__ import annotations
 

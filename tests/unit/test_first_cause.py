@@ -1,4 +1,4 @@
-"""The first cause of an end: among the records of agents, the scheduler's words, silent nodes and our own stop."""
+"""The first cause of an end: exit records, the scheduler's reason, unreachable nodes and the service's own stop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of_generation(record: ExitRecord, generation: int) -> ExitRecord:
     return replace(record, generation=generation)
 
 
-# Our own stop is no cause
+# The service's own stop is no cause
 
 
 def test_a_stop_after_a_lost_peer_keeps_the_lost_peer_as_its_failure() -> None:
@@ -72,7 +72,7 @@ def test_a_cancel_is_the_cause_even_if_agents_lose_each_other_during_it() -> Non
     assert action == EndAttempt(AttemptState.CANCELLED, JobState.CANCELLED)
 
 
-# A node that its scheduler does not reach
+# A node that its scheduler cannot reach
 
 
 @pytest.mark.parametrize("replica", [UNREACHABLE_1, LOST_1])
@@ -115,7 +115,7 @@ def test_a_node_is_lost_only_if_scheduler_and_agents_agree() -> None:
 
 
 def test_a_group_that_waits_silently_for_a_lost_replica_is_a_lost_node_and_no_hang() -> None:
-    """Also where the scheduler calls the node well, as where its network is cut in one direction."""
+    """Even if the scheduler reports the node as healthy, as when its network fails in one direction."""
     silent = seen(Presence.RUNNING, ALIVE, replace(a_replica(number=1), node="n2"), progress_at=ago(5000))
     situation = a_situation(TWO, an_attempt(nodes="2"), replace(silent, missed=frozenset({1})))
     decision = decide(situation)
@@ -177,7 +177,7 @@ def test_a_later_failure_of_a_survivor_is_the_cause() -> None:
 
 
 def test_the_agent_that_closed_the_group_is_the_cause_even_if_the_group_had_formed_without_it() -> None:
-    """Its agent was frozen: the others formed again, and it told of its program's error when it woke up."""
+    """Its agent was frozen. The others formed a new group, and it recorded its program's error when it woke up."""
     raised = an_exit(Outcome.FAILED, FailureKind.APPLICATION)
     assert raised.failure is not None
     message = f"the rendezvous is closed: {raised.failure.message}"

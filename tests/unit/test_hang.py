@@ -1,4 +1,4 @@
-"""When silence is a hang, how long a phase may last, and who stopped first."""
+"""Hangs: the deadline of each phase, and the ranks that stopped first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def in_phase(phase: Phase, **fields: Any) -> Training:
 
 
 def limit_of(training: Training, supervise: Supervise) -> float:
-    """What the agent judges by; the service gives it time to act first."""
+    """The limit of the agent. The service adds time so that the agent acts first."""
     deadline = deadline_s(training, supervise)
     assert deadline is not None
     return deadline - AGENT_ACTS_FIRST_S
@@ -51,7 +51,7 @@ def test_a_deadline_is_a_multiple_of_what_was_observed_and_never_hasty() -> None
         phase_times = {"step": PhaseTime(count, typical, longest), "snapshot": PhaseTime(count, typical, longest)}
         return limit_of(in_phase(phase, phase_times=phase_times), AUTO)
 
-    assert learned(5, 0.1, 0.2) == 120, "the shortest"
+    assert learned(5, 0.1, 0.2) == 120, "the minimum"
     assert learned(5, 30, 40) == 600, "twenty times the usual"
     assert learned(5, 1, 300) == 1200, "four times the longest: one slow step is in the job's nature"
     assert learned(4, 0.1, 0.2) == 600, "too few to learn from"
@@ -205,7 +205,7 @@ def test_a_new_generation_starts_up_anew() -> None:
     assert limit_of(training, AUTO) == AUTO.startup_timeout_s
     silent = TrainingSummary()
     silent.add_event(make_journal_event(EventKind.GENERATION_STARTED.value, generation=1), at(1))
-    assert silent.training().progress_at is None, "a program that tells nothing is not judged"
+    assert silent.training().progress_at is None, "a program that reports nothing has no deadline"
 
 
 def test_a_clock_that_jumps_teaches_nothing() -> None:

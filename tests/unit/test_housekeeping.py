@@ -1,4 +1,4 @@
-"""What goes when, and what no housekeeping may touch."""
+"""What housekeeping removes, when, and what it must keep."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAY_S = 86400
 
 @dataclass
 class Registry:
-    """Ended jobs by name and end, and what is asked of the store."""
+    """A fake RetentionStore. `jobs` has the end of each ended job by id."""
 
     jobs: dict[str, datetime] = field(default_factory=dict)
     needed: set[str] = field(default_factory=set)
@@ -107,7 +107,7 @@ class World:
         return Housekeeper("local", self.root, self.registry, self.clock, kept)
 
     def tidy(self, **keep: float | None) -> None:
-        """Until there is nothing left to do."""
+        """Clean up until there is nothing left to do."""
         keeper, asked = self.keeper(**keep), -1
         for _ in range(100):
             if asked == self.registry.asked:

@@ -1,4 +1,4 @@
-"""What an owner may request of a job in which state, what is refused, and what is requested already."""
+"""Requests to a job in each state: accepted, refused, or already requested."""
 
 from __future__ import annotations
 

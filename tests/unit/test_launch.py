@@ -1,4 +1,4 @@
-"""A plan is made of job, attempt and site alone; what it says is compared with golden files."""
+"""Launch plans, compared with golden files."""
 
 from __future__ import annotations
 

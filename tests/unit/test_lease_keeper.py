@@ -1,4 +1,4 @@
-"""The right to supervise: taken, kept, lost and given up, by a clock that the tests turn."""
+"""The lease of a cluster: taken, renewed, lost and released, on a clock that the tests advance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TTL_S = 10.0
 
 
 class Time:
-    """The store's clock and the services' steady ones; a service's may stand still."""
+    """The clock of the store and the monotonic clock of the keepers."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -78,7 +78,7 @@ def test_each_renewal_extends_the_lease_from_its_own_time(here: Situation) -> No
 
 
 def test_a_pause_beyond_the_lease_is_noticed(here: Situation) -> None:
-    """As after SIGSTOP and SIGCONT: no renewal failed, and nobody else took the cluster."""
+    """As after SIGSTOP and SIGCONT: no renewal failed, and no other service took the lease."""
     keeper = here.keeper()
     keeper.take()
     here.time.seconds += TTL_S + 0.001
@@ -89,7 +89,7 @@ def test_a_pause_beyond_the_lease_is_noticed(here: Situation) -> None:
 
 
 def test_the_lease_counts_from_before_the_call_to_the_store(here: Situation) -> None:
-    """The answer may be late: by the store's clock the lease runs already while it is on its way."""
+    """The answer may be late: the store counts from when it handled the call."""
     keeper = here.keeper()
     here.store.tables.leases.clear()
     acquire, renew = here.leases.acquire, here.leases.renew
@@ -207,7 +207,7 @@ def test_a_late_refusal_of_an_earlier_lease_does_not_lose_the_present_one(here: 
     def overtaken(lease: Lease, *, ttl_s: float) -> bool:
         renewed = renew(lease, ttl_s=ttl_s)
         here.leases.renew = renew  # type: ignore[method-assign]
-        keeper.take()  # by the passes' thread, while the answer is on its way to the keeper's
+        keeper.take()  # by the thread of the passes, before the answer reaches the keeper's thread
         return renewed
 
     here.leases.renew = overtaken  # type: ignore[method-assign]
@@ -285,7 +285,7 @@ def test_a_lease_is_lost_once_however_often_that_is_noticed(here: Situation) -> 
     keeper.lose()
     assert len(losses) == 1
     keeper.take()
-    here.time.seconds += TTL_S + 1  # nobody tells of it: it is noticed where the next one is taken
+    here.time.seconds += TTL_S + 1  # unnoticed until the next one is taken
     keeper.take()
     assert len(losses) == 2
 

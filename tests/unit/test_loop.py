@@ -1,4 +1,4 @@
-"""The loop that makes passes: with its lease, through trouble, soon after a request; and one that hangs is noticed."""
+"""The loop that runs passes: under its lease, despite errors, soon after a request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SystemTime:
 
 
 class Passes:
-    """Stands for a Reconciler; `during` is what happens in a pass."""
+    """A fake Reconciler. `during` is called in each pass with its number."""
 
     def __init__(self, during: Callable[[int], None] = lambda number: None) -> None:
         self.leases: list[Lease] = []

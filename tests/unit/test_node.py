@@ -1,4 +1,4 @@
-"""Nodes with a record: who is avoided, and until when."""
+"""Node records: which nodes are avoided, and until when."""
 
 from __future__ import annotations
 

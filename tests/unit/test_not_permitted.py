@@ -1,4 +1,4 @@
-"""A submission that is not permitted: what is kept of it, and what its owner may do."""
+"""Submissions that the cluster does not permit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: of a spec, of a spec beside a job, and of a job as it was launched."""
+"""Plans of a spec, of a spec compared with a job, and of a launched job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STRANGER = Principal(name="eve", grants={"vision": Role.ADMIN})
 
 
 class Desk:
-    """Plans over two clusters that are alike."""
+    """Plans on two equal clusters."""
 
     def __init__(self, root: Path) -> None:
         self.store, clock = MemoryStore(), VirtualClock()

@@ -1,4 +1,4 @@
-"""Where ranks stood, from what agents of any version wrote."""
+"""The stacks of ranks, read from events of agents of any version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def saved(seconds: float, *, attempt: int | None = 1, **evidence: object) -> Eve
 
 
 def texts(*events: Event) -> dict[int, str | None]:
-    """Of events in the order of their arrival."""
+    """The text of each rank. Events are in the order of their arrival."""
     return {each.rank: each.text for each in newest_stacks(events[::-1])}
 
 

@@ -1,4 +1,4 @@
-"""What comes again and again is a few lines of a log."""
+"""The log of failures that repeat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
 
 def minutes_told(reasons: list[str], *, every_s: float) -> list[float]:
-    """After how many minutes a line was logged, where the failure comes so often."""
+    """The minutes at which a line was logged, for a failure every `every_s` seconds."""
     repeats, told = Repeats(), []
     for count, reason in enumerate(reasons):
         with capture_logs() as logs:

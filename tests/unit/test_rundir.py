@@ -1,4 +1,4 @@
-"""Run directories that somebody or something has damaged: what cannot be read is passed over, never followed."""
+"""Damaged run directories: what cannot be read is skipped, and links are never followed."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_journal_is_read_a_limited_number_of_lines_at_a_time(
 
 
 def test_an_endless_line_is_skipped_at_once(tmp_path: Path, life: Path) -> None:
-    """A terabyte that takes no room on the disk."""
+    """A sparse file of a terabyte."""
     with (life / "events.jsonl").open("wb") as file:
         file.truncate(1 << 40)
     (batch,) = news(tmp_path)

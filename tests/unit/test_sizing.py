@@ -1,4 +1,4 @@
-"""What a plan says of a job's memory."""
+"""The memory of a job in its plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pass: what is taken for seen, who is decided about, and what one job's trouble costs the others."""
+"""One pass: what it observes, which jobs it decides on, and what an error with one job does to the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOUR = timedelta(hours=1)
 
 
 class World:
-    """A cluster, its run directories and an actor, each of which only tells what it was asked."""
+    """A fake cluster, journals and actor that record the calls to them."""
 
     def __init__(self, *, by_reports_alone: bool = False) -> None:
         self.clock, self.memory = VirtualClock(), MemoryStore()
@@ -69,7 +69,7 @@ class World:
         self.memory.ingest([make_batch(progress=list(lines), reported=True)], arrived_at=self.clock.now())
 
     def look_for(self, seconds: int, *, reporting: bool = False) -> list[Observation]:
-        """Pass after pass, a second apart; what each saw of the first job's attempt."""
+        """Observe once a second. Returns each observation of the first job's attempt."""
         seen = []
         for _ in range(seconds):
             if reporting:
@@ -78,7 +78,7 @@ class World:
             self.clock.advance(1)
         return seen
 
-    # What an Observer asks: the backend and the journals
+    # Backend and journals, for the Observer
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         if self.presence is None:
@@ -93,7 +93,7 @@ class World:
     def collect(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, str]:
         return {}
 
-    # What a Reconciler asks: the actor
+    # The actor, for the Reconciler
 
     def act(self, s: Situation, decision: Decision, exclusions: Sequence[Any]) -> None:
         if s.job.id in self.trouble:
@@ -103,7 +103,7 @@ class World:
 
     @property
     def rules(self) -> dict[str, str]:
-        """By job: the rule that decided."""
+        """The rule that decided, by job."""
         return {job_id: decision.rule for job_id, decision in self.acted}
 
 
@@ -122,14 +122,14 @@ def test_a_pass_decides_on_each_job_that_is_not_at_rest(world: World) -> None:
 
 
 def test_an_attempt_that_began_after_the_observation_is_left_for_the_next_pass(world: World) -> None:
-    """By another service, just before its lease was over: of its attempt nothing is known yet."""
+    """Another service started it just before its lease expired, so this one has not observed it."""
     world.before_answer = lambda: world.add("job-1", AttemptState.SUBMITTED, state=JobState.STARTING)
     assert world.reconcile() is None
     assert world.acted == []
 
 
 def test_an_ended_attempt_has_no_observation(world: World) -> None:
-    """The job of an attempt that ended after the cluster was asked has nothing live any more."""
+    """Even if it was live when the cluster was asked."""
     world.add("job-1", AttemptState.RUNNING, state=JobState.RUNNING)
 
     def end() -> None:
@@ -208,7 +208,7 @@ def test_a_job_at_rest_is_left_alone(world: World) -> None:
 
 @pytest.fixture
 def apart() -> World:
-    """A cluster that shares no files, with an attempt whose agents were seen to start just now."""
+    """A cluster that shares no files, with an attempt whose agents have just started."""
     world = World(by_reports_alone=True)
     world.add("job-1", state=JobState.STARTING, spec=make_spec(supervise=_IMPATIENT))
     attempt = make_attempt(state=AttemptState.RUNNING, started_at=world.clock.now())
@@ -242,7 +242,7 @@ def test_more_than_30_seconds_without_a_report_end_the_listening(apart: World) -
 
 
 def test_a_clock_that_was_set_back_starts_the_listening_again(world: World) -> None:
-    """What was heard before lies in its future: no silence would be long enough for an hour."""
+    """Otherwise no silence would be long enough for an hour, because earlier reports are in the future."""
     world.add(attempt=AttemptState.RUNNING, state=JobState.RUNNING)
     world.look_for(5)
     world.clock.advance(-3600)
@@ -257,7 +257,7 @@ def test_with_shared_files_no_reports_are_needed(world: World) -> None:
 
 
 def passes(world: World, seconds: int, *, reporting: bool = False) -> set[str]:
-    """The rules that decided about the first job meanwhile."""
+    """The rules that decide on the first job during this time."""
     world.acted.clear()
     for _ in range(seconds):
         if reporting:
@@ -272,7 +272,7 @@ def test_a_start_without_reports_is_not_stopped_as_slow(apart: World) -> None:
     assert apart.memory.get("job-1").reason.startswith("no reports from its agents: no report since they started; ")
     assert passes(apart, 59, reporting=True) == {"wait"}
     assert apart.memory.get("job-1").reason == "the agents are running, the workers are starting"
-    assert "stop_slow_start" in passes(apart, 3, reporting=True), "its agents are heard, and tell of no group"
+    assert "stop_slow_start" in passes(apart, 3, reporting=True), "its agents report, but no group has formed"
 
 
 def test_training_whose_reports_stop_is_not_stopped_as_a_hang(apart: World) -> None:
@@ -281,7 +281,7 @@ def test_training_whose_reports_stop_is_not_stopped_as_a_hang(apart: World) -> N
     apart.store.apply(Change(job=replace(apart.memory.get("job-1"), state=JobState.RUNNING), attempt=None, events=[]))
     assert passes(apart, 1000) == {"wait"}
     assert passes(apart, 70, reporting=True) == {"wait"}
-    assert "stop_stalled" in passes(apart, 10, reporting=True), "its agents are heard, and tell of no step"
+    assert "stop_stalled" in passes(apart, 10, reporting=True), "its agents report, but no step"
 
 
 def test_jobs_that_wait_for_a_silent_cluster_get_its_error_as_reason(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What is said at submit of a time limit that leaves a job no time."""
+"""Messages at submission about a time limit that leaves a job too little time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SLURM = Notice(before_s=60)
 
 
 def judged(limit_s: float | None, notice: Notice | None = SLURM, **placement: object) -> tuple[bool, bool]:
-    """Whether it is refused, and whether it is warned of."""
+    """Whether the limit is refused, and whether it gets a warning."""
     spec = make_spec(placement={"time_limit_s": limit_s, **placement})
     return find_limit_problem(spec, notice) is not None, bool(list_limit_warnings(spec, notice))
 
@@ -26,7 +26,7 @@ def judged(limit_s: float | None, notice: Notice | None = SLURM, **placement: ob
 def test_a_limit_within_the_notice_is_refused_and_one_below_a_start_gets_a_warning(
     limit_s: float | None, refused: bool, warned: bool
 ) -> None:
-    """In whole minutes: Slurm makes three of 121 s."""
+    """Slurm rounds up to minutes: 121 s are three."""
     assert judged(limit_s) == (refused, warned)
 
 

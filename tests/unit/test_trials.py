@@ -1,4 +1,4 @@
-"""A drill and a preflight are jobs in the real job's place."""
+"""The jobs of a drill and of a preflight, and the score of a drill."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_drill_of_another_fault_waits_at_the_same_step() -> None:
 
 
 def steps(*terms: tuple[int, int, int, float]) -> list[StepDone]:
-    """Of (step, attempt, generation, second)."""
+    """Steps from tuples of (step, attempt, generation, second)."""
     return [StepDone(step=step, attempt=a, generation=g, at=at(second)) for step, a, g, second in terms]
 
 

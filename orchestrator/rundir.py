@@ -66,30 +66,6 @@ def write_launch(job: JobFolder, attempt: int, policy: LaunchPolicy, *, replicas
         write_document(folder, layout.attempt_dir(_HERE, attempt) / layout.LAUNCH, document)
 
 
-def write_desired(job: JobFolder, attempt: int, desired: DesiredDocument) -> None:
-    """Idempotent. Writes nothing if the document is the same."""
-    path, document = layout.attempt_dir(_HERE, attempt) / layout.DESIRED, render_desired(desired)
-    with job.made() as folder:
-        if read_document(folder, path) != document:
-            write_document(folder, path, document)
-
-
-def fence(job: JobFolder, attempt: int) -> None:
-    """Let no earlier attempt commit a snapshot any more. Idempotent."""
-    with job.made() as folder:
-        folder.touch(layout.fence_dir(_HERE) / Term(attempt, 0).file_name)
-
-
-def withdraw(job: JobFolder, attempt: int) -> bool:
-    """Claim the attempt, so that all its agents are refused. False if an agent has claimed it. Idempotent.
-
-    The claim appears with its content: agents ignore an empty one.
-    """
-    path = layout.attempt_dir(_HERE, attempt) / layout.CLAIM
-    with job.made() as folder:
-        return folder.create(path, _WITHDRAWN) or folder.read(path, limit=MAX_DOCUMENT_BYTES) == _WITHDRAWN
-
-
 @dataclass(frozen=True, slots=True)
 class LocalRunDirectories:
     """Implements ports.RunDirectories on a file system that the service mounts."""
@@ -97,13 +73,23 @@ class LocalRunDirectories:
     root: Path
 
     def fence(self, job_id: str, attempt: int) -> None:
-        fence(JobFolder(self.root, job_id), attempt)
+        with JobFolder(self.root, job_id).made() as folder:
+            folder.touch(layout.fence_dir(_HERE) / Term(attempt, 0).file_name)
 
     def write_desired(self, job_id: str, attempt: int, desired: DesiredDocument) -> None:
-        write_desired(JobFolder(self.root, job_id), attempt, desired)
+        path, document = layout.attempt_dir(_HERE, attempt) / layout.DESIRED, render_desired(desired)
+        with JobFolder(self.root, job_id).made() as folder:
+            if read_document(folder, path) != document:
+                write_document(folder, path, document)
 
     def withdraw(self, job_id: str, attempt: int) -> bool:
-        return withdraw(JobFolder(self.root, job_id), attempt)
+        """Claim the attempt, so that all its agents are refused. False if an agent has claimed it.
+
+        The claim appears with its content: agents ignore an empty one.
+        """
+        path = layout.attempt_dir(_HERE, attempt) / layout.CLAIM
+        with JobFolder(self.root, job_id).made() as folder:
+            return folder.create(path, _WITHDRAWN) or folder.read(path, limit=MAX_DOCUMENT_BYTES) == _WITHDRAWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,9 +109,9 @@ def _snapshot(ground: Ground) -> object:
 
 
 CALLS: dict[str, Callable[[Ground], object]] = {
-    "fence": lambda ground: rundir.fence(ground.job, ATTEMPT + 1),
-    "withdraw": lambda ground: rundir.withdraw(ground.job, ATTEMPT),
-    "write desired": lambda ground: rundir.write_desired(ground.job, ATTEMPT, _STOP),
+    "fence": lambda ground: rundir.LocalRunDirectories(ground.root).fence(JOB, ATTEMPT + 1),
+    "withdraw": lambda ground: rundir.LocalRunDirectories(ground.root).withdraw(JOB, ATTEMPT),
+    "write desired": lambda ground: rundir.LocalRunDirectories(ground.root).write_desired(JOB, ATTEMPT, _STOP),
     "write launch": lambda ground: rundir.write_launch(
         ground.job, ATTEMPT, LaunchPolicy(max_restarts=1, stop_timeout_s=1, log_limit_bytes=1), replicas=REPLICAS
     ),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.observation.observation import (
     Liveness,
     Observation,
@@ -21,6 +21,7 @@ from orchestrator.domain.observation.watched import Watched
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.domain.queueing.admission import Admission
 from orchestrator.domain.specs.spec import JobSpec
+from tests.builders import make_attempt, make_exit_record, make_job
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 
@@ -36,33 +37,14 @@ def a_spec(**fields: Any) -> JobSpec:
     return JobSpec.model_validate({"name": "train", "run": {"script": "train.py"}, **fields})
 
 
-def a_job(state: JobState = JobState.RUNNING, **fields: Any) -> Job:
-    spec = fields.pop("spec", None) or a_spec()
-    desired = fields.pop("desired", Desired())
-    job = Job(
-        id=KEY.job_id,
-        spec=spec,
-        state=state,
-        reason="so far",
-        desired=desired,
-        created_at=ago(100),
-        updated_at=ago(100),
-    )
+def a_job(state: JobState = JobState.RUNNING, *, spec: JobSpec | None = None, **fields: Any) -> Job:
+    job = make_job(KEY.job_id, spec=spec or a_spec(), state=state, reason="so far", created_at=ago(100))
     return replace(job, **fields)
 
 
 def an_attempt(state: AttemptState = AttemptState.RUNNING, **fields: Any) -> Attempt:
-    attempt = Attempt(
-        key=KEY,
-        state=state,
-        reason="so far",
-        nonce="0a1b2c3d",
-        port=20000,
-        nodes="1",
-        asked="1",
-        created_at=ago(90),
-        started_at=ago(80),
-    )
+    times = {"created_at": ago(90), "started_at": ago(80)}
+    attempt = make_attempt(KEY.job_id, state=state, reason="so far", nonce="0a1b2c3d", **times)
     return replace(attempt, **{"asked": fields.get("nodes", attempt.asked), **fields})
 
 
@@ -90,10 +72,10 @@ def seen(
         cause=cause,
         pause_reason=pause_reason,
     )
-    told = {"generation": 1, "step": 40, "formed_at": ago(70), "progress_at": ago(1), **training}
+    training = {"generation": 1, "step": 40, "formed_at": ago(70), "progress_at": ago(1), **training}
     return Observation(
         sighting=sighting,
-        training=Training(**told),
+        training=Training(**training),
         exits=exits or {},
         heard_since=heard_since,
         unheard=unheard,
@@ -103,7 +85,7 @@ def seen(
 
 def an_exit(outcome: Outcome, kind: FailureKind | None = None, *, at: str = "2026-11-20T11:59:00Z") -> ExitRecord:
     failure = None if kind is None else Failure(kind=kind, message=f"a failure of kind {kind.value}")
-    return ExitRecord(outcome=outcome, at=at, generation=1, restarts=0, failure=failure)
+    return make_exit_record(outcome, at=at, failure=failure)
 
 
 def a_situation(

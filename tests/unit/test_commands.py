@@ -12,53 +12,18 @@ from hypothesis import strategies as st
 
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.job_commands import Commands
-from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.job.job import Desired, Job, JobState
-from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.simulator.memory_store import MemoryStore
+from orchestrator.domain.job.job import Desired, JobState
 from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.wire.job_requests import RetryRequest
-from tests.builders import make_attempt, make_event, make_job, make_spec
+from tests.builders import make_event
 from tests.examples import examples
-from tests.fakes.cluster import FakeCluster
+from tests.unit.desk import STRANGER, Desk, a_spec
 from trainer.contract import layout
 
 SNAPSHOT = "step-00000120-a1-g1"
-
-
-class Desk:
-    """Commands on one cluster of four slots."""
-
-    def __init__(self, root: Path) -> None:
-        self.store, clock, self.woken = MemoryStore(), VirtualClock(), 0
-        self.cluster = Cluster(
-            name="local",
-            kind="local",
-            backend=FakeCluster(clock, slots=4),
-            job_root=root,
-            plan=lambda job, attempt: pytest.fail("nothing is planned"),
-            ports=range(20000, 20010),
-            gpus=0,
-        )
-        checks = Checks(jobs=self.store, clusters={"local": self.cluster}, webhooks=("pager", "audit"))
-        self.commands = Commands(self.store, self.store, checks, clock, self._wake)
-
-    def _wake(self) -> None:
-        self.woken += 1
-
-    def add(self, job_id: str = "job-1", **fields: Any) -> Job:
-        spec = make_spec(**{"run": {"command": ["true"], "workdir": "/"}, **fields.pop("spec", {})})
-        job = make_job(job_id, spec=spec, **fields)
-        return self.store.add(job, idempotency_key=None, digest="", event=make_event())
-
-    def start(self, state: AttemptState = AttemptState.RUNNING, **fields: Any) -> None:
-        self.store.tables.put_attempt(make_attempt(state=state, **fields))
-
-    def requests(self) -> int:
-        return len(self.store.tables.events) - len(self.store.tables.jobs)
 
 
 @pytest.fixture
@@ -68,10 +33,6 @@ def desk(tmp_path: Path) -> Desk:
 
 def problems(error: pytest.ExceptionInfo[InvalidSpec]) -> list[str]:
     return [problem.pointer for problem in error.value.problems]
-
-
-def a_spec(**fields: Any) -> JobSpec:
-    return make_spec(run={"command": ["true"], "workdir": "/"}, **fields)
 
 
 def test_a_repeated_submission_is_answered_even_if_it_would_be_refused_now(desk: Desk) -> None:
@@ -200,17 +161,13 @@ def test_a_pending_retry_is_not_repeated_and_a_different_one_must_wait(desk: Des
     assert requested.desired == Desired(number=1, retry_number=1, restore_from=SNAPSHOT)
     assert desk.commands.retry("job-1", terms) == requested
     for other in (
-        replace_terms(terms, restore_from="step-00000240-a1-g1"),
-        replace_terms(terms, restore_from=None),
-        replace_terms(terms, patch={"priority": 4}),
+        terms.model_copy(update={"restore_from": "step-00000240-a1-g1"}),
+        terms.model_copy(update={"restore_from": None}),
+        terms.model_copy(update={"patch": {"priority": 4}}),
     ):
         with pytest.raises(Conflict, match="a different retry that has not started yet"):
             desk.commands.retry("job-1", other)
     assert desk.requests() == 1
-
-
-def replace_terms(terms: RetryRequest, **fields: Any) -> RetryRequest:
-    return terms.model_copy(update=fields)
 
 
 @pytest.mark.parametrize(
@@ -279,12 +236,8 @@ def test_jobs_cannot_wait_for_each_other_in_a_cycle(desk: Desk) -> None:
 
 def test_a_refused_submission_points_into_its_own_document(desk: Desk) -> None:
     with pytest.raises(InvalidSpec) as error:
-        desk.commands.submit(replace_spec(a_spec(), "/no/such/folder"), None)
+        desk.commands.submit(a_spec(run={"command": ["true"], "workdir": "/no/such/folder"}), None)
     assert problems(error) == ["/run/workdir"]
-
-
-def replace_spec(spec: JobSpec, workdir: str) -> JobSpec:
-    return spec.model_copy(update={"run": spec.run.model_copy(update={"workdir": workdir})})
 
 
 def test_a_retry_after_one_that_has_started_is_a_new_one(desk: Desk) -> None:
@@ -293,9 +246,6 @@ def test_a_retry_after_one_that_has_started_is_a_new_one(desk: Desk) -> None:
     begun = replace(desk.store.get("job-1"), retries_done=1)
     desk.store.tables.put_job(begun)
     assert desk.commands.retry("job-1", RetryRequest(patch={"priority": 1})).desired.retry_number == 2
-
-
-STRANGER = Principal(name="eve", grants={"vision": Role.ADMIN})
 
 
 def test_a_caller_cannot_wait_for_a_job_that_it_may_not_see(desk: Desk) -> None:
@@ -323,11 +273,11 @@ def test_named_secrets_must_exist_and_are_looked_up_only_if_named(desk: Desk) ->
     checks = Checks(jobs=desk.store, clusters={"local": desk.cluster}, secrets=stored)
     commands = Commands(desk.store, desk.store, checks, VirtualClock(), lambda: None)
     run = {"command": ["true"], "workdir": "/"}
-    commands.submit(make_spec(run=run), None)
+    commands.submit(a_spec(), None)
     assert asked == []
-    commands.submit(make_spec(run={**run, "secrets": ["THERE"]}), None)
+    commands.submit(a_spec(run={**run, "secrets": ["THERE"]}), None)
     with pytest.raises(InvalidSpec) as error:
-        commands.submit(make_spec(run={**run, "secrets": ["THERE", "ABSENT"]}), None)
+        commands.submit(a_spec(run={**run, "secrets": ["THERE", "ABSENT"]}), None)
     assert problems(error) == ["/run/secrets/1"]
     assert asked == ["default", "default"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,37 +12,23 @@ from structlog.testing import capture_logs
 from orchestrator.domain.errors import LeaseLost, StoreUnavailable
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.simulator.memory_store import MemoryStore
+from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor.lease_keeper import LeaseKeeper
-from tests.builders import NOW
 from tests.fakes.memory_leases import MemoryLeaseStore
 
 TTL_S = 10.0
 
 
-class Time:
-    """The clock of the store and the monotonic clock of the keepers."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> datetime:
-        return NOW + timedelta(seconds=self.seconds)
-
-    def steady(self) -> float:
-        return self.seconds
-
-
 class Situation:
     def __init__(self) -> None:
-        self.time = Time()
+        self.clock = VirtualClock()
         self.store = MemoryStore()
-        self.leases = MemoryLeaseStore(self.store, self.time)
+        self.leases = MemoryLeaseStore(self.store, self.clock)
         self.lively = True
 
-    def keeper(self, holder: str = "one") -> LeaseKeeper:
-        return LeaseKeeper(
-            self.leases, "local", holder, ttl_s=TTL_S, lively=lambda: self.lively, monotonic=self.time.steady
-        )
+    def keeper(self, holder: str = "one", **fields: Any) -> LeaseKeeper:
+        options = {"ttl_s": TTL_S, "lively": lambda: self.lively, "monotonic": self.clock.monotonic, **fields}
+        return LeaseKeeper(self.leases, "local", holder, **options)
 
 
 @pytest.fixture
@@ -70,10 +56,10 @@ def test_each_renewal_extends_the_lease_from_its_own_time(here: Situation) -> No
     keeper = here.keeper()
     keeper.take()
     for _ in range(20):
-        here.time.seconds += TTL_S - 1
+        here.clock.advance(TTL_S - 1)
         keeper.renew()
         keeper.require()
-    here.time.seconds += TTL_S
+    here.clock.advance(TTL_S)
     assert not keeper.held
 
 
@@ -81,7 +67,7 @@ def test_a_pause_beyond_the_lease_is_noticed(here: Situation) -> None:
     """As after SIGSTOP and SIGCONT: no renewal failed, and no other service took the lease."""
     keeper = here.keeper()
     keeper.take()
-    here.time.seconds += TTL_S + 0.001
+    here.clock.advance(TTL_S + 0.001)
     with pytest.raises(LeaseLost):
         keeper.require()
     keeper.renew()
@@ -96,22 +82,22 @@ def test_the_lease_counts_from_before_the_call_to_the_store(here: Situation) -> 
 
     def slow_acquire(cluster: str, holder: str, *, ttl_s: float) -> Lease | None:
         lease = acquire(cluster, holder, ttl_s=ttl_s)
-        here.time.seconds += 7
+        here.clock.advance(7)
         return lease
 
     def slow_renew(lease: Lease, *, ttl_s: float) -> bool:
         renewed = renew(lease, ttl_s=ttl_s)
-        here.time.seconds += 7
+        here.clock.advance(7)
         return renewed
 
     here.leases.acquire, here.leases.renew = slow_acquire, slow_renew  # type: ignore[method-assign]
     keeper.take()
-    here.time.seconds += 2.9
+    here.clock.advance(2.9)
     assert keeper.held
     keeper.renew()  # asked at 9.9, answered at 16.9
-    here.time.seconds += 2.9
+    here.clock.advance(2.9)
     assert keeper.held
-    here.time.seconds += 0.2
+    here.clock.advance(0.2)
     assert not keeper.held
 
 
@@ -129,11 +115,11 @@ def test_the_lease_survives_an_outage_of_the_store_until_it_expires(here: Situat
     keeper = here.keeper()
     keeper.take()
     here.store.available = False
-    here.time.seconds += TTL_S - 1
+    here.clock.advance(TTL_S - 1)
     with pytest.raises(StoreUnavailable):
         keeper.renew()
     assert keeper.held
-    here.time.seconds += 1
+    here.clock.advance(1)
     assert not keeper.held
 
 
@@ -141,9 +127,9 @@ def test_a_lease_without_progress_is_not_renewed(here: Situation) -> None:
     keeper, other = here.keeper("one"), here.keeper("two")
     keeper.take()
     here.lively = False
-    here.time.seconds += TTL_S - 1
+    here.clock.advance(TTL_S - 1)
     keeper.renew()
-    here.time.seconds += 1
+    here.clock.advance(1)
     assert not keeper.held
     assert other.take() is not None
 
@@ -187,7 +173,7 @@ def test_a_lease_is_renewed_in_the_background_despite_errors(here: Situation) ->
         return renew(lease, ttl_s=ttl_s)
 
     here.leases.renew = counted  # type: ignore[method-assign]
-    keeper = LeaseKeeper(here.leases, "local", "one", ttl_s=0.04, monotonic=here.time.steady)
+    keeper = here.keeper(ttl_s=0.04)
     keeper.take()
     with capture_logs() as lines:
         keeper.open()
@@ -201,7 +187,7 @@ def test_a_lease_is_renewed_in_the_background_despite_errors(here: Situation) ->
 def test_a_late_refusal_of_an_earlier_lease_does_not_lose_the_present_one(here: Situation) -> None:
     keeper = here.keeper()
     keeper.take()
-    here.time.seconds += TTL_S
+    here.clock.advance(TTL_S)
     renew = here.leases.renew
 
     def overtaken(lease: Lease, *, ttl_s: float) -> bool:
@@ -224,13 +210,13 @@ def test_a_late_renewal_of_an_earlier_lease_does_not_shorten_the_present_one(her
 
     def overtaken(lease: Lease, *, ttl_s: float) -> bool:
         renewed = renew(lease, ttl_s=ttl_s)
-        here.time.seconds += TTL_S - 1
+        here.clock.advance(TTL_S - 1)
         keeper.take()
         return renewed
 
     here.leases.renew = overtaken  # type: ignore[method-assign]
     keeper.renew()
-    here.time.seconds += TTL_S - 1
+    here.clock.advance(TTL_S - 1)
     assert keeper.held
 
 
@@ -241,15 +227,6 @@ def test_losing_an_earlier_lease_does_not_lose_the_present_one(here: Situation) 
     assert keeper.held
     keeper.lose(second)
     assert not keeper.held
-
-
-def test_what_is_lost_already_is_lost_once(here: Situation) -> None:
-    keeper = here.keeper()
-    keeper.take()
-    with capture_logs() as lines:
-        keeper.lose()
-        keeper.lose()
-    assert [line["event"] for line in lines] == ["another service may supervise the cluster now"]
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system's steady clock does not stop")
@@ -263,38 +240,17 @@ def test_the_lease_expires_while_the_machine_sleeps(here: Situation, monkeypatch
     assert not keeper.held
 
 
-def test_whoever_takes_it_again_has_a_new_token(here: Situation) -> None:
-    keeper = here.keeper()
-    first = keeper.take()
-    here.time.seconds += TTL_S
-    second = keeper.take()
-    assert first is not None
-    assert second is not None
-    assert second.token > first.token
-
-
-def test_a_lease_is_lost_once_however_often_that_is_noticed(here: Situation) -> None:
+def test_each_lost_lease_is_counted_and_logged_once(here: Situation) -> None:
     losses: list[None] = []
-    keeper = LeaseKeeper(
-        here.leases, "local", "one", ttl_s=TTL_S, on_loss=lambda: losses.append(None), monotonic=here.time.steady
-    )
+    keeper = here.keeper(on_loss=lambda: losses.append(None))
     keeper.take()
-    assert losses == []
-    here.time.seconds += TTL_S + 1
-    keeper.lose()
-    keeper.lose()
-    assert len(losses) == 1
-    keeper.take()
-    here.time.seconds += TTL_S + 1  # unnoticed until the next one is taken
-    keeper.take()
-    assert len(losses) == 2
-
-
-def test_a_lease_that_is_given_up_is_not_lost(here: Situation) -> None:
-    losses: list[None] = []
-    keeper = LeaseKeeper(
-        here.leases, "local", "one", ttl_s=TTL_S, on_loss=lambda: losses.append(None), monotonic=here.time.steady
-    )
-    keeper.take()
-    keeper.close()
-    assert losses == []
+    with capture_logs() as lines:
+        keeper.lose()
+        keeper.lose()
+        assert len(losses) == 1
+        keeper.take()
+        here.clock.advance(TTL_S + 1)  # unnoticed until the next one is taken
+        keeper.take()
+        keeper.close()
+    assert len(losses) == 2, "the released lease is not lost"
+    assert [line["event"] for line in lines].count("another service may supervise the cluster now") == 2

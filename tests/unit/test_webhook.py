@@ -1,3 +1,5 @@
+"""Webhooks: which ones receive an event, signatures, retries, and their settings."""
+
 from __future__ import annotations
 
 import base64
@@ -31,26 +33,26 @@ HOOKS = [
         ("job.state", ["gone"], ["all"]),
     ],
 )
-def test_a_webhook_is_told_what_it_asked_for_of_the_jobs_that_name_it(
+def test_a_webhook_receives_its_kinds_of_events_from_jobs_that_name_it(
     kind: str, notify: list[str], told: list[str]
 ) -> None:
     assert webhooks_for(kind, notify, HOOKS) == told
 
 
-def test_without_more_words_a_webhook_is_told_of_the_states_of_jobs_that_name_it() -> None:
+def test_by_default_a_webhook_receives_the_states_of_jobs_that_name_it() -> None:
     assert webhooks_for("job.state", [], [Webhook(name="a")]) == []
     assert webhooks_for("job.state", ["a"], [Webhook(name="a")]) == ["a"]
     assert webhooks_for("attempt.state", ["a"], [Webhook(name="a")]) == []
 
 
-def test_the_signature_is_that_of_the_standards_own_example() -> None:
+def test_the_signature_matches_the_example_of_the_standard() -> None:
     """The example of the specification and its libraries, github.com/standard-webhooks/standard-webhooks."""
     key = parse_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     signature = sign(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-def test_the_signature_is_of_id_time_and_body() -> None:
+def test_the_signature_covers_key_id_time_and_body() -> None:
     key = b"a key of 24 bytes or so."
     one = sign(key, "msg_1", 1614265330, b'{"a":1}')
     others = [
@@ -83,18 +85,18 @@ def test_pauses_grow_from_five_seconds_to_six_hours_and_end_after_three_days() -
     assert retry_in_s(10_000, 0, 0.5) is not None
 
 
-def test_two_that_failed_together_are_not_tried_together() -> None:
+def test_retries_have_jitter() -> None:
     assert retry_in_s(3, 0, 0.1) != retry_in_s(3, 0, 0.9)
     assert retry_in_s(30, 0, 0.1) != retry_in_s(30, 0, 0.9)
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ORCHESTRATOR_CONFIG", "")  # what reading a file leaves there goes with the test
+    monkeypatch.setenv("ORCHESTRATOR_CONFIG", "")  # restores the variable after the test
     return tmp_path / "orchestrator.toml"
 
 
-def test_webhooks_come_from_the_configuration_and_their_secrets_from_elsewhere(
+def test_webhooks_are_configured_with_secrets_from_a_file_or_a_variable(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "secret").write_text("a secret of enough bytes\n")
@@ -142,7 +144,7 @@ def test_a_webhook_that_cannot_work_is_refused_and_no_secret_is_repeated(config:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_name_that_is_no_name_is_refused(config: Path) -> None:
+def test_an_invalid_name_is_refused(config: Path) -> None:
     config.write_text('[webhooks."a b"]\nurl = "https://x.example"\nsecret_env = "ORCHESTRATOR_E"\n')
     with pytest.raises(ConfigurationError, match="WEBHOOKS"):
         load_settings(config)
@@ -156,7 +158,7 @@ def test_a_name_that_is_no_name_is_refused(config: Path) -> None:
         ('secret_file = "/nowhere/at/all"', "file /nowhere/at/all.*No such file"),
     ],
 )
-def test_a_missing_secret_is_refused_by_its_source(
+def test_a_missing_or_weak_secret_is_refused_with_its_source(
     config: Path, source: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_WEAK", "hunter2")
@@ -166,7 +168,7 @@ def test_a_missing_secret_is_refused_by_its_source(
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_receivers_code_in_the_documentation_verifies_what_we_sign() -> None:
+def test_the_receiver_in_the_documentation_verifies_our_signatures() -> None:
     page = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
     found: dict[str, Any] = {}

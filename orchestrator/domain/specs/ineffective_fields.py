@@ -29,19 +29,6 @@ class Ineffective:
     maybe: bool = False
 
 
-# These have an effect on every job that accepts them.
-EFFECTIVE = frozenset(
-    {"name", "project", "cluster", "launcher", "after", "labels", "notify"}
-    | {f"run.{name}" for name in ("trainer", "script", "module", "command", "args", "pass_local_rank")}
-    | {f"run.{name}" for name in ("workdir", "image", "env", "secrets")}
-    | {"topology.nodes", "topology.workers_per_node", "resources.extra"}
-    | {f"placement.{name}" for name in ("nodelist", "exclusive", "options", "queue", "exclude")}
-    | {f"placement.{name}" for name in ("node_selector", "tolerations", "overlay")}
-    | {"snapshot.on_preemption"}
-    | {f"supervise.{name}" for name in ("startup_timeout_s", "max_runtime_s", "refund_after_s", "backoff_s")}
-    | {f"supervise.budgets.{name}" for name in ("application", "launch", "node", "hang", "storage", "preemption")}
-)
-
 # Fields by the option of sbatch, by its long name, that overrides them.
 _OVERRULED = {
     "account": ("placement.account",),

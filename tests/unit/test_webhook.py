@@ -128,7 +128,7 @@ def test_webhooks_are_configured_with_secrets_from_a_file_or_a_variable(
         ('url = "ftp://x.example"\nsecret_env = "ORCHESTRATOR_E"', "http or https"),
         ('url = "https://"\nsecret_env = "ORCHESTRATOR_E"', "http or https"),
         ('url = "https://x.example/a b"\nsecret_env = "ORCHESTRATOR_E"', "http or https"),
-        ('url = "https://me:hunter2@x.example"\nsecret_env = "ORCHESTRATOR_E"', "no user and password"),
+        ('url = "https://me:hunter2@x.example"\nsecret_env = "ORCHESTRATOR_E"', "a user and password"),
         ('url = "https://x.example:port"\nsecret_env = "ORCHESTRATOR_E"', "WEBHOOKS"),
         ('url = "https://x.example"\nsecret_env = "HOOK_SECRET"', "jobs inherit every other variable"),
         ('url = "https://x.example"', "exactly one of secret_file and secret_env"),

@@ -33,7 +33,7 @@ def test_every_command_stands_on_the_page_with_its_flags() -> None:
 
 def test_every_setting_stands_on_the_page_with_its_comment() -> None:
     page = (FOLDER / "settings.md").read_text()
-    assert "| `ORCHESTRATOR_PORT` | `port` | `8700` | 0: any free one, written to <root>/service.json |" in page
+    assert "| `ORCHESTRATOR_PORT` | `port` | `8700` | 0: any free port; see <root>/service.json |" in page
 
 
 def test_the_concepts_are_up_to_date() -> None:
@@ -56,7 +56,7 @@ def test_a_diagram_has_exactly_the_edges_of_its_table(
 
 def test_an_edge_is_labelled_by_the_comment_behind_it() -> None:
     assert "RECOVERING --> STARTING: the next attempt was submitted\n" in render_job_states()
-    assert "| `LOST` | it is gone and left no record |" in render_attempt_states()
+    assert "| `LOST` | it is gone without an exit record |" in render_attempt_states()
 
 
 def test_the_policy_is_told_in_its_order() -> None:

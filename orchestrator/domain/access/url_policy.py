@@ -53,7 +53,7 @@ def why_no_store(url: str, *, reads: bool = False) -> str | None:
     known = (*STORES, *(_READ_ONLY if reads else ()))
     if url.partition("://")[0] in known and "::" not in _BRACKETS.sub("", url):
         return None
-    return f"is not a supported place for snapshots: use the path of a folder, or a URL with one of {', '.join(known)}"
+    return f"is not a supported place for snapshots: use the path of a folder, or a URL of {', '.join(known)}"
 
 
 def why_out_of_bounds(url: str, allowed: Collection[str]) -> str | None:

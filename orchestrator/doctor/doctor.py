@@ -34,7 +34,7 @@ from orchestrator.cluster_settings import (
     LocalClusterSettings,
     SlurmClusterSettings,
 )
-from orchestrator.doctor.finding import Finding, Verdict
+from orchestrator.doctor.finding import Finding, Verdict, Word
 from orchestrator.doctor.service_checks import examine_service
 from orchestrator.doctor.trial_group import try_group
 from orchestrator.domain.errors import BackendUnavailable, ConfigurationError, LaunchRefused
@@ -82,7 +82,7 @@ def examine(settings: Settings, cluster: str | None = None) -> Iterator[Finding]
     if cluster is None:
         yield from examine_service(settings)
     elif not chosen:
-        raise ConfigurationError(f"no cluster {cluster} is configured: docs/slurm.md, docs/kubernetes.md")
+        raise ConfigurationError(f"no cluster {cluster} is configured: see docs/slurm.md and docs/kubernetes.md")
     for name, given in chosen.items():
         failed = False
         for check, verdict, sentence in _examine_cluster(given, settings):
@@ -93,10 +93,7 @@ def examine(settings: Settings, cluster: str | None = None) -> Iterator[Finding]
                 yield Finding(cluster=name, check=check, verdict=verdict, sentence=sentence)
 
 
-_Word = tuple[str, Verdict, str]
-
-
-def _examine_cluster(given: ClusterSettings, settings: Settings) -> Iterator[_Word]:
+def _examine_cluster(given: ClusterSettings, settings: Settings) -> Iterator[Word]:
     match given:
         case LocalClusterSettings():
             yield from ()
@@ -106,13 +103,13 @@ def _examine_cluster(given: ClusterSettings, settings: Settings) -> Iterator[_Wo
             yield from _examine_kubernetes(given, settings)
 
 
-def _try_group(name: str, given: ClusterSettings, settings: Settings) -> Iterator[_Word]:
-    """Start two workers without a device, so that they need not wait for one in use."""
+def _try_group(name: str, given: ClusterSettings, settings: Settings) -> Iterator[Word]:
+    """Start two workers. They request no device, so they do not wait for one."""
     if isinstance(given, KubernetesClusterSettings) and given.image is None:
         return  # already reported
     if not isinstance(given, LocalClusterSettings):
         given = given.model_copy(update={"gpus_per_node": 0})
-    temporary = (Path(tempfile.gettempdir()),)  # its empty working directory is copied from there
+    temporary = (Path(tempfile.gettempdir()),)  # holds the empty working directory that is copied
     alone = settings.model_copy(update={"clusters": {name: given}, "workdirs": temporary})
     (place,) = build_places(alone, 0, b"")
     fresh = not settings.root.exists()
@@ -135,7 +132,7 @@ def _closed(backend: Backend) -> Iterator[None]:
             backend.close()
 
 
-def _examine_kubernetes(given: KubernetesClusterSettings, settings: Settings) -> Iterator[_Word]:
+def _examine_kubernetes(given: KubernetesClusterSettings, settings: Settings) -> Iterator[Word]:
     verdicts = {True: Verdict.OK, None: Verdict.WARNING, False: Verdict.FAILED}
     client = build_kubernetes_client(given)
     site = build_kubernetes_site(given, settings, namespace=client.namespace)
@@ -146,7 +143,7 @@ def _examine_kubernetes(given: KubernetesClusterSettings, settings: Settings) ->
         client.close()
 
 
-def _examine(given: SlurmClusterSettings, settings: Settings) -> Iterator[_Word]:
+def _examine(given: SlurmClusterSettings, settings: Settings) -> Iterator[Word]:
     client, site = build_client(given), build_slurm_site(given, settings)
     began = time.monotonic()
     try:
@@ -155,14 +152,14 @@ def _examine(given: SlurmClusterSettings, settings: Settings) -> Iterator[_Word]
     except BackendUnavailable as error:
         yield "controller", Verdict.FAILED, str(error)
         return
-    yield "controller", Verdict.OK, f"answers two requests within {time.monotonic() - began:.2f} s"
+    yield "controller", Verdict.OK, f"answered two requests within {time.monotonic() - began:.2f} s"
     yield _version(conf)
     yield from _times(conf, given)
     yield _accounting(conf)
     yield from _probe(client, site, settings, given)
 
 
-def _version(conf: Mapping[str, str]) -> _Word:
+def _version(conf: Mapping[str, str]) -> Word:
     text = conf.get("SLURM_VERSION", "")
     numbers = tuple(int(part) for part in re.findall(r"[0-9]+", text)[:2])
     if numbers >= _OLDEST:
@@ -170,7 +167,7 @@ def _version(conf: Mapping[str, str]) -> _Word:
     return "version", Verdict.WARNING, f"Slurm {text or 'of an unknown version'}; 22.05 and later are tested"
 
 
-def _times(conf: Mapping[str, str], given: SlurmClusterSettings) -> Iterator[_Word]:
+def _times(conf: Mapping[str, str], given: SlurmClusterSettings) -> Iterator[Word]:
     lost_s, message_s, age_s = (_seconds(conf, name) for name in ("SlurmdTimeout", "MessageTimeout", "MinJobAge"))
     kill_s = _seconds(conf, "KillWait")
     yield "SlurmdTimeout", Verdict.OK, f"Slurm notices a dead node after {lost_s} s"
@@ -178,20 +175,20 @@ def _times(conf: Mapping[str, str], given: SlurmClusterSettings) -> Iterator[_Wo
     advice = f"; set command_timeout_s, now {given.command_timeout_s:g}, above it" if short else ""
     yield "MessageTimeout", Verdict.WARNING if short else Verdict.OK, f"{message_s} s{advice}"
     hasty = age_s is not None and age_s < _SHORT_MIN_JOB_AGE_S
-    advice = "; what ends while the service is down for longer is known by its records alone" if hasty else ""
+    advice = "; if the service is down for longer, it knows of ended jobs only by their exit records" if hasty else ""
     yield "MinJobAge", Verdict.WARNING if hasty else Verdict.OK, f"{age_s} s{advice}"
     yield "KillWait", Verdict.OK, f"{kill_s} s from SIGTERM to SIGKILL, where a preemption gives no notice"
 
 
-def _accounting(conf: Mapping[str, str]) -> _Word:
+def _accounting(conf: Mapping[str, str]) -> Word:
     kind = conf.get("AccountingStorageType", "")
     if kind.endswith("slurmdbd"):
         return "accounting", Verdict.OK, "sacct reports jobs that the controller has forgotten"
-    return "accounting", Verdict.OK, "none; jobs that the controller has forgotten are judged by their records"
+    return "accounting", Verdict.OK, "none; jobs that the controller has forgotten are judged by their exit records"
 
 
-def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: SlurmClusterSettings) -> Iterator[_Word]:
-    """Let a compute node read and write in the run directory."""
+def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: SlurmClusterSettings) -> Iterator[Word]:
+    """Check on a compute node that it can read and write in the run directory."""
     nonce = secrets.token_hex(8)
     name = f".doctor-{nonce}"
     here = JobFolder(site.service_root, name)
@@ -199,9 +196,9 @@ def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: Slur
         with here.made() as folder:
             folder.write(Path("asked"), nonce.encode())
     except OSError as error:
-        yield "run directory", Verdict.FAILED, f"cannot write {site.service_root} on this machine: {error}"
+        yield "run directory", Verdict.FAILED, f"this machine cannot write to {site.service_root}: {error}"
         return
-    yield "run directory", Verdict.OK, f"{site.service_root} can be written on this machine"
+    yield "run directory", Verdict.OK, f"this machine can write to {site.service_root}"
     try:
         url = settings.advertise_url or ""
         asked = time.time()
@@ -220,7 +217,7 @@ def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: Slur
 
 def _judge(
     found: Mapping[str, object], *, nonce: str, asked: float, answered: float, site: SlurmSite, url: str
-) -> Iterator[_Word]:
+) -> Iterator[Word]:
     if found.get("seen") == nonce:
         yield "shared", Verdict.OK, f"the node sees and writes {site.root}"
     else:
@@ -246,8 +243,8 @@ def _judge(
         yield "reports", Verdict.WARNING, why
 
 
-def _reply(here: JobFolder, nonce: str, site: SlurmSite) -> _Word:
-    """Measure how late the service sees a file that a node wrote."""
+def _reply(here: JobFolder, nonce: str, site: SlurmSite) -> Word:
+    """Measure how long it takes until the service sees a file that a node wrote."""
     began = time.monotonic()
     while time.monotonic() - began < max(site.settle_s, 1.0):
         with suppress(OSError), here.open() as folder:

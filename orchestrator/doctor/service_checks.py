@@ -1,6 +1,6 @@
-"""Looks whether the service itself is set up well: its database, its disk, its clock, and what is unsafe.
+"""Check the service's own setup: its database, disk, clock and security.
 
-It needs no running service, changes nothing and leaves nothing behind. Each sentence that is not good says what to do.
+The checks need no running service and change nothing. Each warning or failure says what to do.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from orchestrator.store.store_clock import store_time
 from orchestrator.store.token_store import TokenStore
 
 SERVICE = "service"
-_CLOCKS_S = 2.0  # leases and agents' times are compared with it
-_SCARCE, _SHORT = 0.10, 0.03  # of a disk
+_CLOCKS_S = 2.0  # leases and agents' heartbeats depend on the clock
+_LOW, _CRITICAL = 0.10, 0.03  # fraction of a disk that is free
 _EXPIRES_SOON = timedelta(days=14)
 _REACH_S = 5.0
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -41,7 +41,7 @@ Reach = Callable[[str], str | None]
 
 
 def reach(url: str) -> str | None:
-    """Why no service answers there; None: one does."""
+    """Return why no service answers at the URL, or None if one does."""
     try:
         urllib.request.urlopen(f"{url.rstrip('/')}/healthz", timeout=_REACH_S).close()
     except (OSError, ValueError) as error:
@@ -68,17 +68,17 @@ def _database(settings: Settings) -> Iterator[Word]:
     url = settings.resolved_database_url
     file = sqlite_file(parse_url(url))
     if file is not None and not file.exists():
-        yield "database", Verdict.OK, f"SQLite in {file}, made at the first start; it serves one service"
+        yield "database", Verdict.OK, f"SQLite in {file}, created at the first start; it supports one service"
         return
     try:
         schema.check(url)
     except (SchemaMismatch, StoreUnavailable, ConfigurationError) as error:
         yield "database", Verdict.FAILED, str(error)
         return
-    what = "PostgreSQL" if file is None else "SQLite; it serves one service, two need PostgreSQL"
-    yield "database", Verdict.OK, f"answers, and its tables are of this version: {what}"
+    what = "PostgreSQL" if file is None else "SQLite; it supports one service, several need PostgreSQL"
+    yield "database", Verdict.OK, f"it answers and its schema is current: {what}"
     if file is not None and file.stat().st_mode & 0o077:
-        yield "database file", Verdict.WARNING, f"other users of this machine may read {file}: chmod 600 {file}"
+        yield "database file", Verdict.WARNING, f"other users of this machine can read {file}: chmod 600 {file}"
     database = Database(url)
     try:
         yield _clock(database)
@@ -94,11 +94,11 @@ def _clock(database: Database) -> Word:
     with database.read() as session:
         theirs = store_time(session)
     answered = datetime.now(UTC)
-    differ_s = max((asked - theirs).total_seconds(), (theirs - answered).total_seconds(), 0.0)
-    if differ_s < _CLOCKS_S:
+    difference_s = max((asked - theirs).total_seconds(), (theirs - answered).total_seconds(), 0.0)
+    if difference_s < _CLOCKS_S:
         return "clock", Verdict.OK, "this machine's clock agrees with the database's"
-    advice = "let both run an NTP client (chronyd, systemd-timesyncd)"
-    return "clock", Verdict.WARNING, f"this machine's clock and the database's differ by {differ_s:.1f} s: {advice}"
+    advice = "run an NTP client (chronyd, systemd-timesyncd) on both"
+    return "clock", Verdict.WARNING, f"this machine's clock and the database's differ by {difference_s:.1f} s: {advice}"
 
 
 def _leases(settings: Settings, database: Database) -> Iterator[Word]:
@@ -106,15 +106,27 @@ def _leases(settings: Settings, database: Database) -> Iterator[Word]:
     for name in sorted(settings.clusters or {"local"}):
         found = standings.get(name)
         if found is None:
-            yield f"lease of {name}", Verdict.WARNING, "no service has ever supervised it: orchestrator serve"
+            yield (
+                f"lease of {name}",
+                Verdict.WARNING,
+                "no service has supervised this cluster yet: start one with `orchestrator serve`",
+            )
         elif found.expired:
-            yield f"lease of {name}", Verdict.WARNING, "no service supervises it now: orchestrator serve"
+            yield (
+                f"lease of {name}",
+                Verdict.WARNING,
+                "no service supervises this cluster now: start one with `orchestrator serve`",
+            )
         else:
             yield f"lease of {name}", Verdict.OK, f"held by {found.lease.holder}"
     for name in sorted(standings.keys() - set(settings.clusters or {"local"})):
         if not standings[name].expired:
-            advice = "its service has another orchestrator.toml: let all of them have the same [clusters]"
-            yield f"lease of {name}", Verdict.WARNING, f"is supervised and not configured here; {advice}"
+            advice = "give all services the same [clusters] in orchestrator.toml"
+            yield (
+                f"lease of {name}",
+                Verdict.WARNING,
+                f"another service supervises it, but it is not configured here: {advice}",
+            )
 
 
 def _folder(root: Path) -> Iterator[Word]:
@@ -123,41 +135,38 @@ def _folder(root: Path) -> Iterator[Word]:
         yield (
             "run directory",
             Verdict.FAILED,
-            f"{there} cannot be written by this user: chown it, or set ORCHESTRATOR_ROOT",
+            f"this user cannot write to {there}: chown it, or set ORCHESTRATOR_ROOT",
         )
         return
     if root.exists() and root.stat().st_mode & 0o002:
-        yield "run directory", Verdict.FAILED, f"everybody may write into {root}, and pass for a job: chmod o-w {root}"
+        yield "run directory", Verdict.FAILED, f"any user can write to {root} and impersonate a job: chmod o-w {root}"
     else:
-        yield "run directory", Verdict.OK, f"{root} can be written"
+        yield "run directory", Verdict.OK, f"{root} is writable"
         yield from _readers(root)
     yield judge_space(os.statvfs(there), there)
 
 
 def _readers(root: Path) -> Iterator[Word]:
-    """Warn about a run directory that every user can read. It is not changed: this may be on purpose."""
+    """Warn about a run directory that every user can read. The mode stays as it is, because it may be intended."""
     mode = root.stat().st_mode if root.exists() else 0
     if mode & 0o005:
         advice = f"chmod 700 {root}, or chgrp and chmod 750 to let one group read it"
-        yield (
-            "readers",
-            Verdict.WARNING,
-            f"every user of this machine can read {root} and the unmasked logs in it: {advice}",
-        )
+        sentence = f"every user of this machine can read {root} and the unmasked logs in it: {advice}"
+        yield "readers", Verdict.WARNING, sentence
     elif mode & 0o050:
         yield "readers", Verdict.OK, f"the group of {root} can read the unmasked logs in it"
 
 
 def judge_space(disk: os.statvfs_result, path: Path) -> Word:
-    """Of bytes and of inodes the scarcer."""
+    """Judge the free bytes or the free inodes, whichever is the smaller fraction."""
     free = disk.f_bavail / disk.f_blocks if disk.f_blocks else 1.0
     inodes = disk.f_favail / disk.f_files if disk.f_files else 1.0
-    what = f"{free:.0%} of the disk and {inodes:.0%} of its inodes are free at {path}"
-    advice = "free some: fewer snapshots (snapshot.keep), shorter [retention], or a larger disk"
-    scarcer = min(free, inodes)
-    if scarcer < _SHORT:
-        return "disk", Verdict.FAILED, f"{what}: {advice}"
-    return ("disk", Verdict.WARNING, f"{what}: {advice}") if scarcer < _SCARCE else ("disk", Verdict.OK, what)
+    sentence = f"{free:.0%} of the disk and {inodes:.0%} of its inodes are free at {path}"
+    least = min(free, inodes)
+    if least >= _LOW:
+        return "disk", Verdict.OK, sentence
+    advice = "keep fewer snapshots (snapshot.keep), shorten [retention], or use a larger disk"
+    return "disk", Verdict.FAILED if least < _CRITICAL else Verdict.WARNING, f"{sentence}: {advice}"
 
 
 def _running(root: Path) -> Iterator[Word]:
@@ -166,7 +175,7 @@ def _running(root: Path) -> Iterator[Word]:
         document = json.loads((root / "service.json").read_text())
         version, url = str(document["version"]), str(document["url"])
     except (OSError, ValueError, KeyError, TypeError):
-        yield "version", Verdict.OK, f"{own} is installed; no service runs on this run directory"
+        yield "version", Verdict.OK, f"{own} is installed; no service uses this run directory"
         return
     if version == own:
         yield "version", Verdict.OK, f"{own} is installed and runs at {url}"
@@ -177,17 +186,21 @@ def _running(root: Path) -> Iterator[Word]:
 def _access(settings: Settings) -> Iterator[Word]:
     if settings.host in LOOPBACK_HOSTS:
         closed = settings.require_token or settings.token is not None or settings.proxy is not None
-        who = (
-            "needs a token"
+        rule = (
+            "every user needs a token"
             if closed
-            else "is trusted: set ORCHESTRATOR_REQUIRE_TOKEN where several people have accounts"
+            else "every user of it is trusted. On a shared machine set ORCHESTRATOR_REQUIRE_TOKEN"
         )
-        yield "access", Verdict.OK, f"listens on this machine alone, and whoever is on it {who}"
+        yield "access", Verdict.OK, f"the service listens on this machine only; {rule}"
     elif settings.token is None and settings.proxy is None and not _has_admin(settings):
-        advice = "set ORCHESTRATOR_TOKEN (`openssl rand -hex 32` makes one), or name a proxy in [proxy]"
-        yield "access", Verdict.FAILED, f"it would listen on {settings.host} and nobody could sign in: {advice}"
+        advice = "set ORCHESTRATOR_TOKEN (`openssl rand -hex 32` creates one), or configure [proxy]"
+        yield (
+            "access",
+            Verdict.FAILED,
+            f"the service would listen on {settings.host}, but nobody could sign in: {advice}",
+        )
     else:
-        yield "access", Verdict.OK, f"listens on {settings.host}, and everybody needs a token"
+        yield "access", Verdict.OK, f"the service listens on {settings.host}; every user needs a token"
 
 
 def _has_admin(settings: Settings) -> bool:
@@ -209,39 +222,37 @@ def _has_admin(settings: Settings) -> bool:
 def _tls(settings: Settings) -> Iterator[Word]:
     if settings.tls_cert is None:
         if settings.host in LOOPBACK_HOSTS:
-            yield "TLS", Verdict.OK, "none, and none is needed on loopback"
+            yield "TLS", Verdict.OK, "not used; not needed on loopback"
         else:
-            advice = "put a proxy with TLS in front (docs/deploy.md), or set ORCHESTRATOR_TLS_CERT and _TLS_KEY"
-            yield "TLS", Verdict.WARNING, f"none: tokens travel in clear; {advice}"
+            advice = "run it behind a TLS proxy (docs/deploy.md), or set ORCHESTRATOR_TLS_CERT and ORCHESTRATOR_TLS_KEY"
+            yield "TLS", Verdict.WARNING, f"not used, so tokens are sent in clear text: {advice}"
         return
     try:
         certificate = x509.load_pem_x509_certificate(settings.tls_cert.read_bytes())
     except (OSError, ValueError) as error:
-        yield "TLS", Verdict.FAILED, f"{settings.tls_cert} is no certificate: {error}"
+        yield "TLS", Verdict.FAILED, f"{settings.tls_cert} is not a certificate: {error}"
         return
     left = certificate.not_valid_after_utc - datetime.now(UTC)
-    until = f"the certificate is good until {certificate.not_valid_after_utc:%Y-%m-%d}"
+    until = f"the certificate is valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
     if left <= timedelta():
         yield "TLS", Verdict.FAILED, f"{until}: renew it and restart the service"
+    elif left < _EXPIRES_SOON:
+        yield "TLS", Verdict.WARNING, f"{until}: renew it"
     else:
-        yield (
-            "TLS",
-            Verdict.WARNING if left < _EXPIRES_SOON else Verdict.OK,
-            f"{until}{': renew it' * (left < _EXPIRES_SOON)}",
-        )
+        yield "TLS", Verdict.OK, until
 
 
 def _secrets(settings: Settings) -> Iterator[Word]:
-    """Files that hold what others must not read."""
+    """Check that only their owner can read the files that hold secrets."""
     if settings.secret_keys is not None:
         yield "keys", Verdict.OK, "the service's keys come from ORCHESTRATOR_SECRET_KEYS"
     else:
         yield _keys(settings)
     if settings.tls_key is not None:
-        yield _private("TLS key", settings.tls_key, "is not there: the service does not start")
+        yield _private("TLS key", settings.tls_key, required=True)
     for name, webhook in sorted(settings.webhooks.items()):
         if webhook.secret_file is not None:
-            yield _private(f"secret of {name}", webhook.secret_file, "is not there: the service does not start")
+            yield _private(f"secret of {name}", webhook.secret_file, required=True)
 
 
 def _keys(settings: Settings) -> Word:
@@ -249,54 +260,47 @@ def _keys(settings: Settings) -> Word:
     for name, given in sorted(settings.clusters.items()):
         shared = given.service_root if isinstance(given, KubernetesClusterSettings) else None
         if shared is not None and path.resolve().is_relative_to(shared.resolve()):
-            advice = "put the keys into ORCHESTRATOR_SECRET_KEYS"
-            return "keys", Verdict.FAILED, f"{path} lies where the jobs of cluster {name} can read it: {advice}"
-    absent = (
-        "is made at the first start" if settings.secret_key_file is None else "is not there: the service does not start"
-    )
-    return _private("keys", path, absent)
+            advice = "set ORCHESTRATOR_SECRET_KEYS instead"
+            return "keys", Verdict.FAILED, f"the jobs of cluster {name} can read {path}: {advice}"
+    return _private("keys", path, required=settings.secret_key_file is not None)
 
 
-def _private(check: str, path: Path, absent: str) -> Word:
+def _private(check: str, path: Path, *, required: bool) -> Word:
+    """`required`: the service does not start without the file. Otherwise it creates the file."""
     path = path.expanduser()
     try:
         mode = path.stat().st_mode
     except OSError:
-        return check, Verdict.FAILED if "does not start" in absent else Verdict.OK, f"{path} {absent}"
+        if required:
+            return check, Verdict.FAILED, f"{path} does not exist: the service does not start without it"
+        return check, Verdict.OK, f"{path} is created at the first start"
     if mode & 0o077:
-        return check, Verdict.FAILED, f"others may read {path}: chmod 600 {path}"
-    return check, Verdict.OK, f"{path} is readable by its owner alone"
+        return check, Verdict.FAILED, f"other users can read {path}: chmod 600 {path}"
+    return check, Verdict.OK, f"only its owner can read {path}"
 
 
 def _address(settings: Settings, reached: Reach) -> Iterator[Word]:
     elsewhere = any(not isinstance(given, LocalClusterSettings) for given in settings.clusters.values())
     url = settings.advertise_url
     if url is None:
-        yield "reports", Verdict.OK, "no ORCHESTRATOR_ADVERTISE_URL: agents report through the run directory"
+        yield "reports", Verdict.OK, "ORCHESTRATOR_ADVERTISE_URL is not set, so agents report through the run directory"
         return
     host = urlsplit(url).hostname or ""
     if elsewhere and host in LOOPBACK_HOSTS:
-        advice = "name the address by which compute nodes reach this machine, or leave it out"
-        yield (
-            "reports",
-            Verdict.FAILED,
-            f"ORCHESTRATOR_ADVERTISE_URL is {url}, which on a node is the node itself: {advice}",
-        )
+        advice = "set the address at which compute nodes reach this machine, or unset it"
+        sentence = f"ORCHESTRATOR_ADVERTISE_URL is {url}, which on a compute node is the node itself: {advice}"
+        yield "reports", Verdict.FAILED, sentence
         return
     try:
         socket.getaddrinfo(host, None)
     except OSError as error:
-        yield (
-            "reports",
-            Verdict.FAILED,
-            f"ORCHESTRATOR_ADVERTISE_URL is {url}, and {host} is no known name ({error}): correct it",
-        )
+        yield "reports", Verdict.FAILED, f"ORCHESTRATOR_ADVERTISE_URL is {url}, but {host} does not resolve: {error}"
         return
     why = reached(url)
     if why is None:
         yield "reports", Verdict.OK, f"a service answers at {url}"
     else:
-        advice = "start the service, or see what is between (a firewall, a proxy); meanwhile agents report by files"
+        advice = "start the service, or check firewalls and proxies. Until then agents report through the run directory"
         yield "reports", Verdict.WARNING, f"no service answers at {url} ({why}): {advice}"
 
 
@@ -307,11 +311,8 @@ def _ports(settings: Settings) -> Iterator[Word]:
     except (OSError, ValueError):
         return
     if low <= last and first <= high:
-        advice = f"set ORCHESTRATOR_RENDEZVOUS_PORTS outside of {first} to {last}"
-        yield (
-            "ports",
-            Verdict.WARNING,
-            f"rendezvous ports {low} to {high} are ones that any program may be given: {advice}",
-        )
+        advice = f"set ORCHESTRATOR_RENDEZVOUS_PORTS outside {first} to {last}"
+        sentence = f"rendezvous ports {low} to {high} overlap the ephemeral range, so any program may get one: {advice}"
+        yield "ports", Verdict.WARNING, sentence
     else:
         yield "ports", Verdict.OK, f"rendezvous ports {low} to {high} are outside the ephemeral range"

@@ -1,8 +1,8 @@
-"""Starts two workers as in a job: by the same plan, the same backend and so the same command.
+"""Start two workers with the same launch plan, backend and command as a job.
 
-So it finds what only shows when an agent starts, before a job does: a torch that the agent cannot run with, a port or a
-name that it does not reach, a folder that it may not write. All that it leaves behind is what jobs share: the agent's
-package in the run directory.
+This finds errors that only show when an agent starts: a torch version that the agent cannot use, a port or a host name
+that it cannot reach, a folder that it cannot write. Afterwards only files that jobs share are left: the agent's package
+in the run directory.
 """
 
 from __future__ import annotations
@@ -31,24 +31,22 @@ from trainer.contract import layout
 from trainer.contract.exit_record import ExitRecord, Outcome
 
 CHECK = "group"
-_ABSENT_S = 15.0  # so long after a submission a cluster may not show it yet
+_ABSENT_S = 15.0  # a cluster may need this long to list a new submission
 _LOOK_S = 0.3
-_LAST_WORDS_BYTES = 4096
+_LAST_LINES_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """In seconds: until the cluster has started the agent, and from then until the workers have formed a group."""
-
-    begin_s: float = 180.0
-    meet_s: float = 120.0
-    end_s: float = 30.0  # until nothing of it is left
+    begin_s: float = 180.0  # from the submission to the start of the agent
+    meet_s: float = 120.0  # from there until the workers have formed a group
+    end_s: float = 30.0  # from the cancellation until nothing is left
 
 
 def try_group(
     cluster: Cluster, site: Site, timeouts: Timeouts = Timeouts(), *, pause: Callable[[float], None] = time.sleep
 ) -> Word:
-    """`site`: as in a job's plan. Blocks until the workers have formed a group, have failed, or had their time."""
+    """Block until the workers have formed a group, failed, or timed out. `site` is as in a job's plan."""
     with tempfile.TemporaryDirectory() as workdir:
         plan = build_group_plan(cluster, site, workdir=workdir if cluster.shares_files else "/")
         began = time.monotonic()
@@ -56,15 +54,15 @@ def try_group(
             cluster.backend.submit(plan)
             return _judge(cluster, plan, timeouts, began, pause)
         except LaunchRefused as error:
-            return CHECK, Verdict.FAILED, f"two workers could not be started: {error}"
+            return CHECK, Verdict.FAILED, f"cannot start two workers: {error}"
         except (BackendUnavailable, OSError) as error:
-            return CHECK, Verdict.FAILED, f"the test with two workers could not run: {error}"
+            return CHECK, Verdict.FAILED, f"cannot run the test with two workers: {error}"
         finally:
             _clear(cluster, plan, timeouts, pause)
 
 
 def build_group_plan(cluster: Cluster, site: Site, *, workdir: str) -> LaunchPlan:
-    """One node, two workers, no device: a job's plan in all but its size."""
+    """Build a job's plan with one node and two workers without a device."""
     key, now = AttemptKey(f"doctor-{secrets.token_hex(4)}", 1), datetime.now(UTC)
     spec = JobSpec.model_validate(
         {
@@ -79,7 +77,7 @@ def build_group_plan(cluster: Cluster, site: Site, *, workdir: str) -> LaunchPla
         id=key.job_id,
         spec=spec,
         state=JobState.STARTING,
-        reason="is tried",
+        reason="test of doctor",
         desired=Desired(),
         created_at=now,
         updated_at=now,
@@ -87,7 +85,7 @@ def build_group_plan(cluster: Cluster, site: Site, *, workdir: str) -> LaunchPla
     attempt = Attempt(
         key=key,
         state=AttemptState.INTENDED,
-        reason="is tried",
+        reason="test of doctor",
         nonce=secrets.token_hex(4),
         port=random.choice(cluster.ports),
         nodes="1",
@@ -111,22 +109,22 @@ def _judge(
         gone = seen.presence is Presence.GONE or (seen.presence is Presence.ABSENT and now - began > _ABSENT_S)
         if gone:
             why = seen.evidence if seen.cause is None else seen.cause.message
-            return CHECK, Verdict.FAILED, f"two workers did not start: {why}{_last_words(cluster, plan)}"
+            return CHECK, Verdict.FAILED, f"two workers did not start: {why}{_last_line(cluster, plan)}"
         if now > deadline and not runs:
-            waits = f"two workers were not started within {timeouts.begin_s:.0f} s: {seen.evidence}"
-            return CHECK, Verdict.WARNING, f"{waits}; try again when there is room"
+            waits = f"two workers did not start within {timeouts.begin_s:.0f} s: {seen.evidence}"
+            return CHECK, Verdict.WARNING, f"{waits}; try again when the cluster has free slots"
         if now > deadline:
             words = f"two workers formed no group within {timeouts.meet_s:.0f} s of their agent's start"
-            return CHECK, Verdict.FAILED, f"{words}{_last_words(cluster, plan)}"
+            return CHECK, Verdict.FAILED, f"{words}{_last_line(cluster, plan)}"
         pause(_LOOK_S)
 
 
 def _judge_record(record: ExitRecord, node: str | None, seconds: float) -> Word:
     if record.outcome is Outcome.SUCCEEDED:
         where = "" if node is None else f" on {node}"
-        return CHECK, Verdict.OK, f"two workers formed a group{where} after {seconds:.0f} s, started as in a job"
+        return CHECK, Verdict.OK, f"two workers formed a group{where} after {seconds:.0f} s"
     why = record.outcome.value if record.failure is None else record.failure.message
-    return CHECK, Verdict.FAILED, f"two workers, started as in a job, formed no group: {why}"
+    return CHECK, Verdict.FAILED, f"two workers formed no group: {why}"
 
 
 def _find_record(cluster: Cluster, plan: LaunchPlan) -> ExitRecord | None:
@@ -139,16 +137,16 @@ def _node_of(seen: Sighting) -> str | None:
     return next((one.node for one in seen.replicas if one.node is not None), None)
 
 
-def _last_words(cluster: Cluster, plan: LaunchPlan) -> str:
-    """What its agent, or what should have started it, printed last."""
+def _last_line(cluster: Cluster, plan: LaunchPlan) -> str:
+    """Return the last line that the agent, or the program that starts it, printed."""
     with suppress(OSError), rundir.open_attempt(cluster.folder(plan.key.job_id), plan.key.number) as attempt:
-        lines = attempt.last_lines(Path(f"replica-0/{layout.AGENT_LOG}"), size=_LAST_WORDS_BYTES)
-        return f"; its last words: {lines[-1][:300]}" if lines else ""
+        lines = attempt.last_lines(Path(f"replica-0/{layout.AGENT_LOG}"), size=_LAST_LINES_BYTES)
+        return f"; the last line of its log: {lines[-1][:300]}" if lines else ""
     return ""
 
 
 def _clear(cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, pause: Callable[[float], None]) -> None:
-    """End what is left; its folder goes last, when nobody writes into it any more."""
+    """End the attempt, then remove its folder, to which nothing writes any more."""
     deadline = time.monotonic() + timeouts.end_s
     with suppress(BackendUnavailable, LaunchRefused, OSError):
         cluster.backend.cancel(plan.key, force=True)

@@ -1,13 +1,18 @@
-"""A torchx component for people on another torchx scheduler: the elastic launch that this service would make.
+"""A torchx component that renders this project's elastic launch for any other torchx scheduler.
 
     torchx run -s slurm orchestrator/torchx_scheduler/component.py:elastic -j 1:2x4 --script train.py   # by its file
     torchx run -s slurm orchestrator.torchx_scheduler.component.elastic -j 1:2x4 --script train.py      # the nightly
 
-What torchx's own dist.ddp leaves out: restarts in place, one agent alone that binds the rendezvous port (a taken port
-is an error and no guest in another job's store), no rendezvous with oneself where the scheduler names no first host,
-and an id of its own for each run of a requeued Slurm job. `elasticrun` must be installed where the job runs.
+Compared with torchx's dist.ddp:
 
-torchx reads the annotations and the docstring of a component from its text, in the words of typing alone.
+- It restarts workers in place.
+- Only one agent binds the rendezvous port. If the port is in use, the launch fails instead of joining another job's
+  store.
+- It fails if the scheduler names no first host. dist.ddp would form one group per node.
+- Each run of a requeued Slurm job has its own rendezvous id.
+
+`elasticrun` must be installed on the nodes. torchx parses the source of a component and understands only annotations
+from `typing`.
 """
 
 # ruff: noqa: UP006, UP035, UP045
@@ -19,7 +24,7 @@ import torchx
 from torchx import specs
 from torchx.components.dist import parse_nnodes
 
-# "$$" is "$" behind torchx's own template: the rest is for the shell of each node.
+# torchx's template turns "$$" into "$". The shell of each node expands the result.
 _ENDPOINT = f"$${{{specs.macros.rank0_env}:?names_no_first_host}}"
 _CONF = f"is_host=$$(({specs.macros.replica_id}==0)),read_timeout=60"
 _ID = f"{specs.macros.app_id}-$${{SLURM_RESTART_COUNT:-0}}"
@@ -42,24 +47,24 @@ def elastic(
     rdzv_port: int = 29500,
     mounts: Optional[List[str]] = None,
 ) -> specs.AppDef:
-    """Runs a training script on elastic nodes: workers that die are started again, and lost nodes are done without.
+    """Run a training script on elastic nodes. Dead workers restart, and training continues without lost nodes.
 
     Args:
         script_args: arguments of the script or module
         script: the script to run
         m: the module to run, in place of a script
-        image: the image, or the folder, that the scheduler starts it in
-        name: the app's name; default: the script's or the module's
+        image: the image or the folder in which the scheduler starts the program
+        name: the app's name; default: the name of the script or the module
         h: a named resource, in place of cpu, gpu and memMB
         cpu: CPUs of each node
         gpu: GPUs of each node
-        memMB: memory of each node; -1: what the cluster gives who asks for none
-        j: [{least nodes}:]{nodes}x{workers on each}, as 1:2x4
+        memMB: memory of each node; -1: the cluster's default
+        j: [{min nodes}:]{nodes}x{workers per node}, for example 1:2x4
         env: variables of the workers
-        max_restarts: how many failures of workers are answered in place
-        max_retries: how often the scheduler may start the whole job again
-        rdzv_port: the port on the first node that the agents meet at
-        mounts: as the other components take them
+        max_restarts: how many failures of workers are repaired by a restart in place
+        max_retries: how many times the scheduler may start the whole job again
+        rdzv_port: the rendezvous port on the first node
+        mounts: as for torchx's other components
     """
     if (script is None) == (m is None):
         raise ValueError("give one of --script and -m")
@@ -88,7 +93,7 @@ def elastic(
 
 
 def _launch(nodes: int, port: int) -> List[str]:
-    """The launcher, and how its agents meet; one node meets nobody."""
+    """Build the launcher and its rendezvous flags. One node needs no rendezvous."""
     if nodes == 1:
         return ["elasticrun", "--standalone"]
     where = ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"{_ENDPOINT}:{port}"]

@@ -30,14 +30,14 @@ from orchestrator.torchx_scheduler.states import APP_STATES, describe
 from orchestrator.torchx_scheduler.torchrun import Untranslatable
 from orchestrator.torchx_scheduler.translate import WORKDIR, translate
 from orchestrator.torchx_scheduler.workspace import (
-    Journey,
     NoWorkspace,
-    TooMuch,
+    WorkspaceCopy,
+    WorkspaceTooLarge,
+    check_size,
     copy_code,
+    make_copy,
     parse_workspace,
-    plan_journey,
-    travel,
-    weigh,
+    plan_copy,
 )
 
 NAME = "orchestrator"
@@ -57,7 +57,7 @@ class Request:
     spec: dict[str, object]
     url: str | None
     idempotency_key: str | None
-    journey: Journey | None = None  # the copy of the workspace, made on submission
+    copy: WorkspaceCopy | None = None  # the copy of the workspace, made on submission
 
     def __str__(self) -> str:
         return yaml.safe_dump(self.spec, sort_keys=False, allow_unicode=True)
@@ -78,13 +78,18 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
     def __init__(self, session_name: str) -> None:
         super().__init__(NAME, session_name)
         self._answered = False
-        self._journeys: dict[str, Journey] = {}  # by target
+        self._copies: dict[str, WorkspaceCopy] = {}  # by target
 
     def _run_opts(self) -> runopts:
         options = runopts()
-        options.add("url", type_=str, default=None, help="the service; default: ORCHESTRATOR_URL, or as it is found")
+        options.add(
+            "url",
+            type_=str,
+            default=None,
+            help="the service's URL; default: ORCHESTRATOR_URL, or the service on this machine",
+        )
         options.add("project", type_=str, default=None, help="the job's project")
-        options.add("cluster", type_=str, default=None, help="where to run: local, or a configured cluster's name")
+        options.add("cluster", type_=str, default=None, help="the cluster: local, or a configured cluster's name")
         options.add("priority", type_=int, default=None, help="-100 .. 100")
         options.add("launcher", type_=str, default=None, help="elasticrun (default) or torchrun")
         options.add("idempotency_key", type_=str, default=None, help="the same key and app again give the same job")
@@ -92,8 +97,8 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
             "workspace_dir",
             type_=str,
             default=None,
-            help="where the workspace is copied to, as the service and its nodes see it; default: its run directory, "
-            "if that is on this machine, else the job runs in the workspace itself",
+            help="the folder for copies of the workspace, as the service and its nodes see it. Default: the run "
+            "directory, if it is on this machine; otherwise the job runs in the workspace itself",
         )
         return options
 
@@ -112,8 +117,8 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
             return
         apart = (folder, _settings(_text(cfg.get("url"))).root)
         try:
-            weigh(source, without=apart)
-        except TooMuch as error:
+            check_size(source, without=apart)
+        except WorkspaceTooLarge as error:
             if cfg.get("workspace_dir") is not None:
                 raise SchedulerError(f"{NAME}: {error}") from None
             _log.warning("the job runs in the workspace itself: %s", error)
@@ -121,7 +126,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         key = _text(cfg.get("idempotency_key"))
         self._plan(
             role,
-            plan_journey(partial(copy_code, source, without=apart), folder, name=role.name, key=key, source=source),
+            plan_copy(partial(copy_code, source, without=apart), folder, name=role.name, key=key, source=source),
         )
 
     def caching_build_workspace_and_update_role(
@@ -141,11 +146,11 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         if folder is None:
             raise SchedulerError(f"{NAME}: a workspace of several folders needs a destination: -cfg workspace_dir=...")
         key = _text(cfg.get("idempotency_key"))
-        self._plan(role, plan_journey(lambda to: workspace.merge_into(str(to)), folder, name=role.name, key=key))
+        self._plan(role, plan_copy(lambda to: workspace.merge_into(str(to)), folder, name=role.name, key=key))
 
-    def _plan(self, role: Role, journey: Journey) -> None:
-        role.metadata[WORKDIR] = str(journey.target)
-        self._journeys[str(journey.target)] = journey
+    def _plan(self, role: Role, copy: WorkspaceCopy) -> None:
+        role.metadata[WORKDIR] = str(copy.target)
+        self._copies[str(copy.target)] = copy
 
     def _workspaces(self, cfg: Mapping[str, CfgVal]) -> Path | None:
         """Return the folder for copies. None if no folder is known that the service can read."""
@@ -162,8 +167,8 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
             parse_spec(spec)
         except (Untranslatable, InvalidSpec) as error:
             raise SchedulerError(f"{NAME}: {error}") from None
-        journey = self._journeys.get(str(app.roles[0].metadata.get(WORKDIR)))
-        request = Request(spec, _text(cfg.get("url")), _text(cfg.get("idempotency_key")), journey)
+        copy = self._copies.get(str(app.roles[0].metadata.get(WORKDIR)))
+        request = Request(spec, _text(cfg.get("url")), _text(cfg.get("idempotency_key")), copy)
         return AppDryRunInfo(request, self._preview)
 
     def _preview(self, request: Request) -> str:
@@ -172,13 +177,13 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
             with connect(_settings(request.url), patience_s=_PREVIEW_PATIENCE_S) as client:
                 return f"{request}\n{_ask_for_plan(client, request)}"
         except OrchestratorError as error:
-            return f"{request}\n# what the cluster would be told is not known: {error}"
+            return f"{request}\n# the native request is not known: {error}"
 
     def schedule(self, dryrun_info: AppDryRunInfo[Request]) -> str:
         request = dryrun_info.request
-        if request.journey is not None:
+        if request.copy is not None:
             try:
-                travel(request.journey)
+                make_copy(request.copy)
             except OSError as error:
                 raise SchedulerError(f"{NAME}: the workspace cannot be copied: {error}") from None
         with self._client(request.url) as client:
@@ -262,7 +267,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         """Connect to the given service, else to that of `.torchxconfig`, else to the one found on this machine."""
         patience_s = _PATIENCE_S if self._answered else _FIRST_PATIENCE_S
         try:
-            with connect(_settings(url), patience_s=patience_s, on_retry=_tell) as client:
+            with connect(_settings(url), patience_s=patience_s, on_retry=_log_retry) as client:
                 yield client
             self._answered = True
         except NotFound:
@@ -279,14 +284,14 @@ def create_scheduler(session_name: str, **_: object) -> OrchestratorScheduler:
 
 def _ask_for_plan(client: Client, request: Request) -> str:
     """Ask for a plan with the original workspace, because the copy is only made on submission."""
-    journey, run = request.journey, request.spec["run"]
-    if journey is None or journey.source is None or not isinstance(run, dict):
+    copy, run = request.copy, request.spec["run"]
+    if copy is None or copy.source is None or not isinstance(run, dict):
         return render_preview(client.plan(request.spec))
-    here = {**request.spec, "run": {**run, "workdir": str(journey.source)}}
-    return f"# as if from {journey.source}, which will be copied\n{render_preview(client.plan(here))}"
+    here = {**request.spec, "run": {**run, "workdir": str(copy.source)}}
+    return f"# as if from {copy.source}, which will be copied\n{render_preview(client.plan(here))}"
 
 
-def _tell(failure: ServiceUnreachable) -> None:
+def _log_retry(failure: ServiceUnreachable) -> None:
     _log.info("%s; trying again", failure)
 
 

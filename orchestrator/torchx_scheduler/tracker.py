@@ -1,4 +1,4 @@
-"""The torchx tracker `orchestrator`: what a job's script tells torchx's AppRun becomes the job's metrics and events.
+"""The torchx tracker `orchestrator`: turns a script's calls of torchx's AppRun into metrics and events of its job.
 
     # .torchxconfig, where the job is submitted
     [torchx:tracker]
@@ -10,8 +10,8 @@
     run.add_metadata(dataset="c4")              # anything else: an event, "dataset: c4"
     run.add_artifact("model", "/data/model.pt")
 
-Rank 0 alone writes, to its journal: it waits for nobody, and an unreachable service costs nothing. Reading asks the
-service; the tracker's `config` is its address, if it is not found as the command line finds it.
+Only rank 0 writes, and only to its journal, so a call never waits for the service. Reads query the service. The
+tracker's `config` is the service's URL; without it the tracker finds the service as the command line does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from orchestrator.wire.job_views import EventView
 
 _STEP = "step"
-_PARENT_LABEL = "torchx/parent"  # as translate.py has it
+_PARENT_LABEL = "torchx/parent"  # the same as in translate.py, which workers do not import
 _MOST_RUNS = 1000
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
         self._is_refused = False
 
     def add_metadata(self, run_id: str, **kwargs: object) -> None:
-        """Numbers beside an integer `step` are measurements of it; all else is told in an event."""
+        """Record numbers with an integer `step` as metrics of that step, and everything else as an event."""
         heartbeat = self._heartbeat(run_id)
         if heartbeat is None or not kwargs:
             return
@@ -79,7 +79,7 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
             heartbeat.tell(EventKind.SOURCE_ADDED, f"made from {source_id}{what}", evidence)
 
     def metadata(self, run_id: str) -> Mapping[str, object]:
-        """What was told last under each name, and the newest value of each series of the job."""
+        """Return the last value recorded under each name, and the newest value of each series of the job."""
         with self._client() as client:
             notes = [event.evidence for event in _events(client, run_id, EventKind.METADATA_NOTED)]
             newest = client.metrics(_job_id(run_id)).newest()
@@ -98,10 +98,10 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
         return [source for source in made if artifact_name in (None, source.artifact_name)]
 
     def lineage(self, run_id: str) -> Lineage:
-        raise NotImplementedError("torchx defines nothing that a lineage could hold; see sources and run_ids")
+        raise NotImplementedError("torchx defines no content for a lineage; use sources and run_ids")
 
     def run_ids(self, **kwargs: str) -> Iterable[str]:
-        """Handles of the newest jobs; with `parent_run_id`, of those that were submitted under it."""
+        """Return handles of the newest jobs. `parent_run_id` limits them to jobs submitted with that parent."""
         parent = kwargs.get("parent_run_id")
         label = None if parent is None else f"{_PARENT_LABEL}={parent}"
         with self._client() as client:
@@ -109,15 +109,15 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
             return [f"orchestrator://torchx/{job.id}" for job, _ in zip(jobs, range(_MOST_RUNS), strict=False)]
 
     def _heartbeat(self, run_id: str) -> Heartbeat | None:
-        """What writes this job's journals; None on other ranks, and outside of a job."""
+        """Return the writer of this job's journals. None on other ranks, and outside a job."""
         place = self._place
         if place.replica_dir is None:
             if not self._is_refused:
-                _log.warning("this is no job of the orchestrator: what is tracked here is not kept")
+                _log.warning("this process is not a worker of an orchestrator job: tracker calls are ignored")
             self._is_refused = True
             return None
         if not _is_own(run_id, place):
-            raise ValueError(f"run {run_id} is not this job, {place.job_id}: a job writes to itself alone")
+            raise ValueError(f"run {run_id} is not this job, {place.job_id}: a job can only write to its own run")
         if place.rank != 0:
             return None
         return Heartbeat.current or Heartbeat(place, None, Phase.NOTE)
@@ -125,17 +125,15 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
     @contextmanager
     def _client(self) -> Iterator[Client]:
         # Declared lazy start-up path: a worker that only writes needs no HTTP client.
-        client, settings = (
-            importlib.import_module("orchestrator.client"),
-            importlib.import_module("orchestrator.settings"),
-        )
+        client = importlib.import_module("orchestrator.client")
+        settings = importlib.import_module("orchestrator.settings")
         chosen = settings.load_settings()
         with client.connect(chosen.model_copy(update={"url": self._url}) if self._url else chosen) as connected:
             yield connected
 
 
 def create_tracker(config: str | None) -> JobTracker:
-    """The entry point. `config` is the service's address."""
+    """Create the tracker, as torchx's entry point. `config` is the service's URL."""
     return JobTracker(config or None, os.environ)
 
 
@@ -144,31 +142,26 @@ def _events(client: Client, run_id: str, kind: EventKind) -> list[EventView]:
 
 
 def _job_id(run_id: str) -> str:
-    """Of a handle, as orchestrator://torchx/gpt-4k2m, or an id."""
+    """Return the id in a handle such as orchestrator://torchx/gpt-4k2m. An id is returned unchanged."""
     return run_id.rpartition("/")[2]
 
 
 def _is_own(run_id: str, place: WorkerPlace) -> bool:
-    """AppRun's id is the handle; where torchx did not start the job it is "<UNDEFINED>"."""
+    """AppRun's id is the handle, or "<UNDEFINED>" if torchx did not start the job."""
     return _job_id(run_id) in (place.job_id, "<UNDEFINED>")
 
 
 def _number(value: object) -> float | None:
-    """A finite number, a library's own scalar included; None for anything else."""
+    """Return a finite number, also for scalars of torch and NumPy. None for anything else."""
     if isinstance(value, (bool, str, bytes)) or not isinstance(value, SupportsFloat):
         return None
     try:
         number = float(value)
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-        RuntimeError,
-    ):  # a tensor of several values, as torch and NumPy say it
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch and NumPy raise these for several values
         return None
     return number if math.isfinite(number) else None
 
 
 def _plain(value: object) -> object:
-    """As JSON has it; what JSON does not have becomes its text."""
+    """Return the value as JSON stores it. Other types become text."""
     return json.loads(json.dumps(value, default=str), parse_constant=str)

@@ -1,16 +1,16 @@
-"""AppDef -> JobSpec. Pure: the caller gives the working directory.
+"""Translate a torchx AppDef into a JobSpec document. Pure: the caller passes the working directory.
 
-A role that starts torchrun (dist.ddp, dist.spmd) becomes a script, module or command of the elastic agent; any other
-single role becomes a command, one worker in each replica. Choices:
+A role that starts torchrun (dist.ddp, dist.spmd) becomes a script, module or command of the elastic agent. Any other
+single role becomes a command with one worker per replica. Rules:
 
-- `memMB` of 1024 is what torchx's components say when the user says nothing: it is no limit. Any other value is one.
-- torchx's own image is what they say for "none": it is not carried.
-- `max_retries` and torchrun's --max_restarts, if given, become the budget of application failures.
-- Variables TORCHX_* are left out, but for those of configured trackers: TORCHX_JOB_ID holds ${app_id}, which the
-  service fills in. LOGLEVEL is kept.
-- --nproc_per_node=auto is one worker for each GPU of the role, or each CPU where it has no GPU.
-- ${img_root} is the working directory: the workspace's copy, where there is one. The other macros are values of a
-  launch; programs find them in variables.
+- `memMB` of 1024 is the default of torchx's components, so it is ignored. Any other value is a limit.
+- torchx's own image is also a default and is ignored.
+- The larger of `max_retries` and torchrun's --max_restarts becomes the budget of application failures.
+- Variables TORCHX_* are dropped, except those of configured trackers. TORCHX_JOB_ID contains ${app_id}, which the
+  service replaces. LOGLEVEL is kept.
+- --nproc_per_node=auto starts one worker per GPU of the role, or per CPU if the role has no GPU.
+- ${img_root} is the working directory: the copy of the workspace, if there is one. Other macros are only known at
+  launch, so they are refused; programs read the variables that hold the same values.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from torchx.version import TORCHX_IMAGE
 from orchestrator.torchx_scheduler.torchrun import Torchrun, Untranslatable, is_torchrun, parse_torchrun, split_shell
 
 ROLE_LABEL, PARENT_LABEL = "torchx/role", "torchx/parent"
-WORKDIR = "orchestrator/workdir"  # in a role's metadata: where its workspace will lie
+WORKDIR = "orchestrator/workdir"  # key in a role's metadata: the path of its workspace
 TRACKERS = "TORCHX_TRACKERS"
 _PARENT = "TORCHX_PARENT_RUN_ID"
 _OF_TRACKERS = re.compile(rf"^({TRACKERS}|{_PARENT}|TORCHX_JOB_ID|TORCHX_TRACKER_\w+_CONFIG)$")
 _LONGEST_LABEL = 255
 _DEFAULT_MEMORY_MB = 1024
-_MACROS = {  # macro of a launch: the variable that a worker reads instead
+_MACROS = {  # macro -> the variable that a worker reads instead
     "app_id": "the variable ORCHESTRATOR_JOB_ID",
     "replica_id": "the variable GROUP_RANK",
     "rank0_env": "the variables MASTER_ADDR and MASTER_PORT",
@@ -40,15 +40,17 @@ _MACRO = re.compile(rf"\$\{{({'|'.join(_MACROS)})\}}")
 
 
 def translate(app: AppDef, options: Mapping[str, object], *, workdir: str) -> dict[str, object]:
-    """The job's spec as a plain document. Raises Untranslatable."""
+    """Return the job's spec as a plain document. Raises Untranslatable."""
     if len(app.roles) != 1:
         names = ", ".join(role.name for role in app.roles) or "none"
         raise Untranslatable(
-            f"the app has the roles {names}; this service runs apps of one role: submit each by itself"
+            f"the app has the roles {names}; this service runs apps of one role. Submit each role as an app"
         )
     role = app.roles[0]
     if role.mounts:
-        raise Untranslatable(f"role {role.name} has mounts; this service mounts nothing, give paths that exist there")
+        raise Untranslatable(
+            f"role {role.name} has mounts; this service mounts nothing. Use paths that exist on the nodes"
+        )
     workdir = str(role.metadata.get(WORKDIR, workdir))
     torchrun = _torchrun(role)
     spec: dict[str, object] = {
@@ -72,8 +74,8 @@ def _torchrun(role: Role) -> Torchrun | None:
         words = split_shell(script) or []
         if not words and re.match(r"\s*(\S*/)?torchrun\s", script):
             raise Untranslatable(
-                f"role {role.name} starts torchrun in a shell script that does more; give torchrun and its arguments "
-                "as entrypoint and args, or the steps in a script of their own"
+                f"role {role.name} starts torchrun in a shell script that does more. Use torchrun and its arguments "
+                "as entrypoint and args, or put the other steps into a separate script"
             )
     return parse_torchrun(words) if is_torchrun(words) else None
 
@@ -102,12 +104,12 @@ def _run(role: Role, torchrun: Torchrun | None, workdir: str) -> dict[str, objec
 
 
 def _tracking(env: Mapping[str, str]) -> dict[str, str]:
-    """What torchx's trackers read in a worker; nothing where none is configured."""
+    """Return the variables that torchx's trackers read in a worker. Empty if no tracker is configured."""
     return {name: value for name, value in env.items() if _OF_TRACKERS.match(name)} if TRACKERS in env else {}
 
 
 def _parent(role: Role) -> dict[str, str]:
-    """The run that this one belongs to, by which a tracker finds it."""
+    """Return the label with the parent run, by which a tracker finds this job."""
     parent = role.env.get(_PARENT)
     return {} if parent is None else {PARENT_LABEL: parent[:_LONGEST_LABEL]}
 
@@ -116,7 +118,7 @@ def _without_macros(value: str, where: str, workdir: str) -> str:
     found = _MACRO.search(value)
     if found:
         instead = _MACROS[found[1]]
-        raise Untranslatable(f"{where} hold {found[0]}, which is known at a launch only; use {instead} in the program")
+        raise Untranslatable(f"{where}: {found[0]} is only known at launch; use {instead} in the program")
     return Template(value).safe_substitute(img_root=workdir)
 
 
@@ -129,7 +131,7 @@ def _topology(role: Role, torchrun: Torchrun | None) -> dict[str, object]:
 
 
 def _workers(role: Role, wanted: int | str) -> int | str:
-    """torchrun counts what it finds on its node; a job counts what the role asks for, and so gets no more than that."""
+    """Resolve auto and cpu by what the role requests. torchrun would count what it finds on the node."""
     if wanted == "auto":
         wanted = "gpu" if role.resource.gpu > 0 else "cpu"
     if wanted != "cpu":
@@ -137,8 +139,8 @@ def _workers(role: Role, wanted: int | str) -> int | str:
     cpus: int = role.resource.cpu
     if cpus <= 0:
         raise Untranslatable(
-            f"role {role.name} starts one worker for each CPU and asks for no number of CPUs; give its resource a cpu, "
-            "or --nproc_per_node a number"
+            f"role {role.name} starts one worker per CPU but requests no CPUs. Set cpu in its resource, "
+            "or a number in --nproc_per_node"
         )
     return cpus
 
@@ -162,5 +164,5 @@ def _labels(app: AppDef) -> dict[str, str]:
 
 
 def _name(text: str) -> str:
-    """A job's name: what torchx allows in one and the service does not becomes '-'."""
+    """Return a valid job name: characters that the service does not allow become '-'."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].rstrip("-") or "job"

@@ -1,6 +1,6 @@
-"""Virtual environments with one version of torchx each, and this package as if it were installed there.
+"""Virtual environments with one version of torchx each, in which this package is installed.
 
-They are built once and kept in build/; the nightly's for a day.
+They are cached in build/, the nightly's for a day.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ _BUILD_S = 600
 
 
 class NoEnvironment(Exception):
-    """It cannot be built here; the text holds what pip said."""
+    """The environment cannot be built here. The message contains pip's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """`torchx` is its program."""
-
     requirement: str
     folder: Path
 
@@ -48,7 +46,7 @@ class Installed:
 
 
 def install(requirement: str) -> Installed:
-    """The environment of that torchx. Raises NoEnvironment."""
+    """Build or reuse the environment with this version of torchx. Raises NoEnvironment."""
     cache = ROOT / "build" / "torchx"
     cache.mkdir(parents=True, exist_ok=True)
     day = f"-{datetime.now(timezone.utc):%Y%m%d}" if requirement == NIGHTLY else ""
@@ -73,7 +71,7 @@ def _build(folder: Path, requirement: str) -> None:
 
 
 def write_entry_points(folder: Path) -> None:
-    """What an installation of this package would leave there for torchx to find."""
+    """Write the metadata by which torchx finds this package's plug-ins."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     info = folder / f"elastic_orchestrator-{project['version']}.dist-info"
     info.mkdir(exist_ok=True)

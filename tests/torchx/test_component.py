@@ -1,4 +1,4 @@
-"""Our own component on torchx's own scheduler: the launch that the shell of each node sees, and the real thing."""
+"""The component `elastic`: the command that the shell of each node runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = str(Path(component.__file__))
 
 
 def words_on(app: AppDef, replica: int, **environment: str) -> list[str]:
-    """What elasticrun is given on a node: torchx fills its macros in, then the node's shell reads the line."""
+    """Return elasticrun's arguments on a node, after torchx has replaced its macros and the shell has run the line."""
     values = macros.Values(img_root="/img", app_id="app-1", replica_id=str(replica), rank0_env="FIRST")
     role = values.apply(app.roles[0])
     program = 'elasticrun() { for word in "$@"; do echo "$word"; done; }; ' + role.args[1]
@@ -29,43 +29,39 @@ def flag(words: list[str], name: str) -> str:
     return words[words.index(name) + 1]
 
 
-def test_one_agent_binds_the_port_and_all_meet_there() -> None:
+def test_only_replica_0_hosts_the_rendezvous() -> None:
     app = component.elastic("--lr", "a $HOME 'b'", script="train.py", j="1:2x4", rdzv_port=29511)
     first, second = (words_on(app, replica, FIRST="node7", SLURM_RESTART_COUNT="2") for replica in (0, 1))
     assert {flag(words, "--rdzv_endpoint") for words in (first, second)} == {"node7:29511"}
     assert flag(first, "--rdzv_conf").split(",")[0] == "is_host=1"
     assert flag(second, "--rdzv_conf").split(",")[0] == "is_host=0"
-    assert flag(first, "--rdzv_id") == "app-1-2", "a requeued job is another run"
-    assert (flag(first, "--nnodes"), flag(first, "--nproc_per_node"), flag(first, "--max_restarts")) == (
-        "1:2",
-        "4",
-        "3",
-    )
+    assert flag(first, "--rdzv_id") == "app-1-2", "a requeued job has its own id"
+    assert [flag(first, name) for name in ("--nnodes", "--nproc_per_node", "--max_restarts")] == ["1:2", "4", "3"]
     assert first[-3:] == ["train.py", "--lr", "a $HOME 'b'"]
     assert (app.roles[0].min_replicas, app.roles[0].num_replicas) == (1, 2)
 
 
-def test_a_scheduler_that_names_no_first_host_is_an_error_and_no_lonely_group() -> None:
+def test_the_launch_fails_if_the_scheduler_names_no_first_host() -> None:
     app = component.elastic(script="train.py", j="2x1")
     with pytest.raises(RuntimeError, match="names_no_first_host"):
         words_on(app, 0)
 
 
-def test_one_node_meets_nobody() -> None:
+def test_one_node_starts_standalone() -> None:
     words = words_on(component.elastic(m="pkg.train", j="1x3"), 0)
     assert words == ["--standalone", "--nnodes", "1", "--nproc_per_node", "3", "--max_restarts", "3", "-m", "pkg.train"]
 
 
-def test_a_script_or_a_module_and_never_both() -> None:
+def test_exactly_one_of_script_and_module_is_required() -> None:
     for given in ({}, {"script": "a.py", "m": "a"}):
         with pytest.raises(ValueError, match="give one of --script and -m"):
             component.elastic(**given)
 
 
-def test_help_tells_every_argument(environment: dict[str, str], tmp_path: Path) -> None:
+def test_help_describes_every_argument(environment: dict[str, str], tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("torchx")
     command = [program, "run", "-s", "local_cwd", "--dryrun", f"{FILE}:elastic", "--help"]
-    said = subprocess.check_output(command, env=environment, cwd=tmp_path, text=True)
-    assert "lost nodes are done without" in said
+    output = subprocess.check_output(command, env=environment, cwd=tmp_path, text=True)
+    assert "without lost nodes" in output
     for name in ("max_restarts", "rdzv_port", "memMB", "1:2x4"):
-        assert name in said
+        assert name in output

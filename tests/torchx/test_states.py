@@ -1,4 +1,4 @@
-"""How a job looks to torchx."""
+"""Jobs in torchx's states and descriptions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def make_spec(nodes: str) -> JobSpec:
 
 
 @pytest.mark.parametrize("state", JobState)
-def test_every_state_has_a_word_and_the_ends_stay_apart(state: JobState) -> None:
+def test_every_state_maps_to_torchx_and_terminal_states_stay_distinct(state: JobState) -> None:
     assert (APP_STATES[state] in (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)) is state.terminal
     assert len({APP_STATES[end] for end in JobState if end.terminal}) == 3
 
 
-def test_a_failure_stands_at_the_replica_of_its_rank() -> None:
+def test_a_failure_is_shown_at_the_replica_of_its_rank() -> None:
     job = make_job(state=JobState.FAILED, failure=make_failure(), spec=make_spec("2"), attempts=3, restarts=4)
     job = job.model_copy(update={"finished_at": AT + timedelta(seconds=9)})
     described = describe(job, "http://x")
@@ -43,23 +43,23 @@ def test_a_failure_stands_at_the_replica_of_its_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "word"),
+    ("state", "app_state"),
     [
         (JobState.QUEUED, AppState.SUBMITTED),
         (JobState.STARTING, AppState.PENDING),
         (JobState.SUSPENDED, AppState.PENDING),
     ],
 )
-def test_a_job_that_waits_says_for_what(state: JobState, word: AppState) -> None:
+def test_a_waiting_job_shows_its_reason(state: JobState, app_state: AppState) -> None:
     waiting = make_job(state=state, reason="waits for 3 of 4 slots; 1 free now", failure=make_failure())
     described = describe(waiting.model_copy(update={"pending": ["resume"]}), "http://x")
-    assert (described.state, described.msg) == (word, waiting.reason)
+    assert (described.state, described.msg) == (app_state, waiting.reason)
     structured = json.loads(described.structured_error_msg)
     assert structured == {"state": state.value, "reason": waiting.reason, "pending": ["resume"]}
     assert [replica.structured_error_msg for replica in described.roles_statuses[0].replicas] == [NONE]
 
 
-def test_a_job_that_goes_on_by_itself_tells_its_failure_or_nothing() -> None:
+def test_a_recovering_job_shows_its_failure() -> None:
     assert describe(make_job(state=JobState.RUNNING), "http://x").structured_error_msg == NONE
     recovering = describe(make_job(state=JobState.RECOVERING, failure=make_failure()), "http://x")
     assert json.loads(recovering.structured_error_msg)["message"] == "ValueError: boom"

@@ -1,4 +1,4 @@
-"""torchx's own command line with the plug-in installed, and the plug-in as torchx's runner calls it."""
+"""The plug-in under torchx's command line and under torchx's runner."""
 
 from __future__ import annotations
 
@@ -40,28 +40,18 @@ def torchx(*arguments: str, env: dict[str, str], cwd: Path) -> subprocess.Comple
     )
 
 
+def end_when_polled(service: FakeService, **changes: object) -> None:
+    service.before_answer = lambda path: (
+        service.add(service.jobs["train-0000"].model_copy(update=changes)) if path.endswith("/train-0000") else None
+    )
+
+
 def test_run_submits_the_script_and_waits_for_its_success(
     service: FakeService, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    service.before_answer = lambda path: (
-        service.add(service.jobs["train-0000"].model_copy(update={"state": JobState.SUCCEEDED}))
-        if path.endswith("/train-0000")
-        else None
-    )
-    command = (
-        "run",
-        "-s",
-        "orchestrator",
-        "-cfg",
-        "priority=3",
-        "--wait",
-        "dist.ddp",
-        "-j",
-        "1x2",
-        "--script",
-        "train.py",
-    )
-    done = torchx(*command, env=environment, cwd=tmp_path)
+    end_when_polled(service, state=JobState.SUCCEEDED)
+    command = "run -s orchestrator -cfg priority=3 --wait dist.ddp -j 1x2 --script train.py"
+    done = torchx(*command.split(), env=environment, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "orchestrator://torchx/train-0000\n")
     spec = service.jobs["train-0000"].spec
     assert (spec.run.script, spec.topology.workers_per_node) == ("train.py", 2)
@@ -69,14 +59,9 @@ def test_run_submits_the_script_and_waits_for_its_success(
 
 
 def test_run_with_wait_fails_with_the_job(service: FakeService, environment: dict[str, str], tmp_path: Path) -> None:
-    service.before_answer = lambda path: (
-        service.add(service.jobs["train-0000"].model_copy(update={"state": JobState.FAILED, "failure": make_failure()}))
-        if path.endswith("/train-0000")
-        else None
-    )
-    done = torchx(
-        "run", "-s", "orchestrator", "--wait", "dist.ddp", "--script", "train.py", env=environment, cwd=tmp_path
-    )
+    end_when_polled(service, state=JobState.FAILED, failure=make_failure())
+    command = "run -s orchestrator --wait dist.ddp --script train.py"
+    done = torchx(*command.split(), env=environment, cwd=tmp_path)
     assert done.returncode == 1
     assert "ValueError: boom" in done.stderr
     assert "Traceback (most recent" not in done.stderr
@@ -93,9 +78,9 @@ def test_dryrun_prints_the_spec_with_the_native_request_and_submits_nothing(
     assert request.startswith("name: train\nrun:\n")
     assert f"# as if from {tmp_path}, which will be copied\n# warning" in request
     assert request.endswith("# warning: mind the gap\n# processes:\n# text\n")
-    assert parse_spec(yaml.safe_load(request)).name == "train", "what is printed is a job's file"
+    assert parse_spec(yaml.safe_load(request)).name == "train", "the output is a valid job file"
     assert service.requests == [("POST", "/api/v1/plan")]
-    assert service.bodies[-1]["run"]["workdir"] == str(tmp_path), "where the program still is"  # type: ignore[index]
+    assert service.bodies[-1]["run"]["workdir"] == str(tmp_path), "the original workspace, since nothing is copied yet"  # type: ignore[index]
     assert not list((tmp_path / "root").rglob(".workspaces")), "nothing was copied"
 
 
@@ -103,7 +88,7 @@ def test_dryrun_needs_no_service(service: FakeService, environment: dict[str, st
     service.stop()
     done = torchx(*DRY, env=environment, cwd=tmp_path)
     assert done.returncode == 0
-    assert "# what the cluster would be told is not known: the service at" in done.stdout
+    assert "# the native request is not known: the service at" in done.stdout
 
 
 def submit(folder: Path | None, **cfg: str) -> None:
@@ -116,7 +101,7 @@ def workdirs(service: FakeService) -> list[Path]:
     return [Path(job.spec.run.workdir) for job in service.jobs.values()]
 
 
-def test_the_workspace_travels_as_it_was_without_what_is_ignored(here: Path, service: FakeService) -> None:
+def test_each_submission_copies_the_workspace_without_ignored_files(here: Path, service: FakeService) -> None:
     code = here / "code"
     (code / "pkg").mkdir(parents=True)
     (code / "pkg" / "a.py").write_text("a")
@@ -131,7 +116,7 @@ def test_the_workspace_travels_as_it_was_without_what_is_ignored(here: Path, ser
     assert sorted(path.name for path in copies[0].rglob("*")) == [".torchxignore", "a.py", "pkg", "train.py"]
 
 
-def test_a_run_directory_within_the_workspace_does_not_travel(here: Path, service: FakeService) -> None:
+def test_a_run_directory_within_the_workspace_is_not_copied(here: Path, service: FakeService) -> None:
     assert service.root.parent == here
     (here / "train.py").touch()
     for _ in range(2):
@@ -139,7 +124,7 @@ def test_a_run_directory_within_the_workspace_does_not_travel(here: Path, servic
     assert [[path.name for path in copy.iterdir()] for copy in workdirs(service)] == [["train.py"], ["train.py"]]
 
 
-def test_a_workspace_stays_where_no_place_is_known_that_the_service_sees(
+def test_a_workspace_is_not_copied_if_no_folder_of_the_service_is_known(
     here: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_URL", f"http://127.0.0.1:{service.port}")
@@ -147,12 +132,12 @@ def test_a_workspace_stays_where_no_place_is_known_that_the_service_sees(
     (here / "train.py").touch()
     submit(here)
     submit(here, workspace_dir=str(here / "shared"))
-    stayed, travelled = workdirs(service)
-    assert (stayed, travelled.parent) == (here, here / "shared")
-    assert (travelled / "train.py").exists()
+    original, copied = workdirs(service)
+    assert (original, copied.parent) == (here, here / "shared")
+    assert (copied / "train.py").exists()
 
 
-def test_more_than_code_stays_too_unless_a_place_for_it_is_named(
+def test_a_large_workspace_is_not_copied_and_is_an_error_with_workspace_dir(
     here: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace, "MOST_FILES", 1)
@@ -160,11 +145,13 @@ def test_more_than_code_stays_too_unless_a_place_for_it_is_named(
         (here / name).touch()
     submit(here)
     assert workdirs(service) == [here]
-    with pytest.raises(plugin.SchedulerError, match=r"name what is no code in \.torchxignore"):
+    with pytest.raises(
+        plugin.SchedulerError, match=r"more than 256 MB or 1 files: list what is not code in \.torchxignore"
+    ):
         submit(here, workspace_dir=str(here / "shared"))
 
 
-def test_without_a_workspace_the_job_runs_in_the_folder_itself(here: Path, service: FakeService) -> None:
+def test_without_a_workspace_the_job_runs_in_the_current_folder(here: Path, service: FakeService) -> None:
     submit(None)
     assert workdirs(service) == [here]
 
@@ -172,7 +159,7 @@ def test_without_a_workspace_the_job_runs_in_the_folder_itself(here: Path, servi
 def test_status_list_describe_log_and_cancel(service: FakeService, environment: dict[str, str], tmp_path: Path) -> None:
     service.add(make_job(state=JobState.RUNNING, reason="trains", labels={"torchx/role": "train"}))
     service.log = "one\ntwo\n"
-    said = {
+    results = {
         command[0]: torchx(*command, env=environment, cwd=tmp_path)
         for command in (
             ("status", HANDLE),
@@ -182,15 +169,15 @@ def test_status_list_describe_log_and_cancel(service: FakeService, environment: 
             ("cancel", HANDLE),
         )
     }
-    assert all(done.returncode == 0 for done in said.values()), said
-    assert "State: RUNNING" in said["status"].stdout
-    assert "train[0]:RUNNING" in said["status"].stdout
-    assert "Msg: trains" in said["status"].stdout
-    assert f"UI URL: http://127.0.0.1:{service.port}/jobs/gpt-0001" in said["status"].stdout
-    assert HANDLE in said["list"].stdout
-    assert "'entrypoint': 'train.py'" in said["describe"].stdout
-    assert said["log"].stdout.endswith("two\n")
-    assert "one" not in said["log"].stdout
+    assert all(done.returncode == 0 for done in results.values()), results
+    assert "State: RUNNING" in results["status"].stdout
+    assert "train[0]:RUNNING" in results["status"].stdout
+    assert "Msg: trains" in results["status"].stdout
+    assert f"UI URL: http://127.0.0.1:{service.port}/jobs/gpt-0001" in results["status"].stdout
+    assert HANDLE in results["list"].stdout
+    assert "'entrypoint': 'train.py'" in results["describe"].stdout
+    assert results["log"].stdout.endswith("two\n")
+    assert "one" not in results["log"].stdout
     assert service.jobs["gpt-0001"].cancelling
 
 
@@ -200,16 +187,16 @@ def test_an_unknown_job_has_no_status(service: FakeService, environment: dict[st
     assert "does not exist" in done.stderr
 
 
-def test_torchx_still_knows_its_own_schedulers(environment: dict[str, str], tmp_path: Path) -> None:
+def test_torchx_keeps_its_own_schedulers(environment: dict[str, str], tmp_path: Path) -> None:
     assert {"local_cwd", "local_docker", "slurm", "kubernetes", "orchestrator"} <= set(get_scheduler_factories())
-    said = torchx("run", "--help", env=environment, cwd=tmp_path).stdout
-    assert "{kubernetes,local_cwd,local_docker,orchestrator,slurm}" in said
+    output = torchx("run", "--help", env=environment, cwd=tmp_path).stdout
+    assert "{kubernetes,local_cwd,local_docker,orchestrator,slurm}" in output
     options = torchx("runopts", "orchestrator", env=environment, cwd=tmp_path).stdout
     for name in ("url", "project", "cluster", "priority", "launcher", "idempotency_key", "workspace_dir"):
         assert f"{name}=" in options
 
 
-def test_what_is_refused_is_one_line_and_no_traceback(
+def test_an_error_is_one_line_without_a_traceback(
     service: FakeService, environment: dict[str, str], tmp_path: Path
 ) -> None:
     command = ("run", "-s", "orchestrator", "-cfg", "cluster=No Such", "dist.ddp", "--script", "train.py")
@@ -219,7 +206,7 @@ def test_what_is_refused_is_one_line_and_no_traceback(
     assert "Traceback" not in done.stderr
 
 
-def test_one_key_is_one_job(here: Path, service: FakeService) -> None:
+def test_one_idempotency_key_makes_one_job(here: Path, service: FakeService) -> None:
     with get_runner() as runner:
         args = ["--script", "train.py"]
         first, second = (
@@ -230,7 +217,7 @@ def test_one_key_is_one_job(here: Path, service: FakeService) -> None:
     assert len(service.jobs) == 1
 
 
-def test_wait_goes_on_over_a_restart_on_another_port_and_503s(here: Path, service: FakeService) -> None:
+def test_wait_survives_a_restart_on_another_port_and_503s(here: Path, service: FakeService) -> None:
     service.add(make_job(state=JobState.RUNNING))
 
     def restart() -> None:
@@ -246,7 +233,7 @@ def test_wait_goes_on_over_a_restart_on_another_port_and_503s(here: Path, servic
         assert runner.wait(HANDLE, wait_interval=0.05).state is AppState.SUCCEEDED
 
 
-def test_no_service_is_a_short_error_and_never_an_unknown_job(
+def test_an_unreachable_service_is_an_error_and_not_an_unknown_job(
     here: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.stop()
@@ -256,9 +243,7 @@ def test_no_service_is_a_short_error_and_never_an_unknown_job(
     assert isinstance(caught.value, Exception)  # programs catch it
 
 
-def test_the_address_may_stand_in_torchxconfig(
-    service: FakeService, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_url_can_be_set_in_torchxconfig(service: FakeService, environment: dict[str, str], tmp_path: Path) -> None:
     service.add(make_job())
     (tmp_path / ".torchxconfig").write_text(f"[orchestrator]\nurl = http://127.0.0.1:{service.port}\n")
     env = {**environment, "ORCHESTRATOR_ROOT": str(tmp_path / "elsewhere")}
@@ -267,16 +252,17 @@ def test_the_address_may_stand_in_torchxconfig(
         assert done.returncode == 0, done.stderr
 
 
-def test_what_the_nightly_asks_beyond_is_answered(here: Path, service: FakeService) -> None:
+def test_the_calls_of_the_nightly_are_answered(here: Path, service: FakeService) -> None:
     service.add(make_job(state=JobState.RUNNING))
     scheduler = plugin.create_scheduler("torchx")
+    assert [app.app_id for app in scheduler.list({"of": "the nightly"})] == ["gpt-0001"]
     native = scheduler.describe_native("gpt-0001")
     assert native is not None
     assert str(native).startswith("name: gpt\nrun:\n")
     assert scheduler.describe_native("none-1") is None
 
 
-def test_what_is_deleted_is_ended_first_and_its_record_goes(
+def test_delete_ends_the_job_first_and_then_removes_its_record(
     here: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The nightly's `torchx delete`."""
@@ -310,12 +296,6 @@ def test_several_folders_travel_as_one_when_the_job_is_submitted(here: Path, ser
     assert [path.name for path in Path(job.spec.run.workdir).iterdir()] == ["merged.py"]
 
 
-def test_list_takes_the_argument_of_the_nightly(here: Path, service: FakeService) -> None:
-    service.add(make_job())
-    scheduler = plugin.create_scheduler("torchx")
-    assert [app.app_id for app in scheduler.list({"of": "the nightly"})] == ["gpt-0001"]
-
-
 def test_a_tailed_log_ends_with_the_job_and_separate_streams_are_refused(here: Path, service: FakeService) -> None:
     service.add(make_job(state=JobState.SUCCEEDED))
     service.log = "one\n\ntwo\n"
@@ -328,7 +308,7 @@ def test_a_tailed_log_ends_with_the_job_and_separate_streams_are_refused(here: P
         scheduler.log_iter("gpt-0001", "train", 0, since=AT)
 
 
-def test_the_plug_in_is_light() -> None:
+def test_the_plug_in_imports_no_heavy_packages() -> None:
     heavy = "torch", "fastapi", "sqlalchemy", "uvicorn", "alembic", "typer"
     program = f"import sys, orchestrator.torchx_scheduler.scheduler; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"

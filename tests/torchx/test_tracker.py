@@ -1,4 +1,4 @@
-"""The tracker: what a script tells becomes lines of its job's journals, and is read back from the service."""
+"""The tracker writes to its job's journals and reads from the service."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def place(folder: Path, rank: int = 0) -> dict[str, str]:
     }
 
 
-def test_numbers_with_a_step_are_measurements_and_no_sign_of_life(tmp_path: Path) -> None:
+def test_numbers_with_a_step_are_metrics_and_not_a_heartbeat(tmp_path: Path) -> None:
     tracker = JobTracker(None, place(tmp_path))
     tracker.add_metadata(HANDLE, step=3, accuracy=0.5)
     tracker.add_metadata(HANDLE, step=3, recall=1)
     first, second = read_lines(tmp_path / "progress.jsonl")
     assert (first["step"], first["metrics"], first["phase"]) == (3, {"accuracy": 0.5}, "note")
-    assert second["metrics"] == {"accuracy": 0.5, "recall": 1.0}, "the newest line of a step stands for it"
+    assert second["metrics"] == {"accuracy": 0.5, "recall": 1.0}, "a later line of a step repeats its metrics"
     assert not (tmp_path / "events.jsonl").exists()
 
 
-def test_a_librarys_own_scalar_is_a_number_and_an_array_is_not(tmp_path: Path) -> None:
-    told = {"a": np.float32(0.5), "b": np.array([1.0, 2.0]), "c": True, "d": "1"}
-    JobTracker(None, place(tmp_path)).add_metadata(HANDLE, step=3, **told)
+def test_a_numpy_scalar_is_a_number_and_an_array_is_not(tmp_path: Path) -> None:
+    values = {"a": np.float32(0.5), "b": np.array([1.0, 2.0]), "c": True, "d": "1"}
+    JobTracker(None, place(tmp_path)).add_metadata(HANDLE, step=3, **values)
     assert [line["metrics"] for line in read_lines(tmp_path / "progress.jsonl")] == [{"a": 0.5}]
     (event,) = read_lines(tmp_path / "events.jsonl")
     assert event["evidence"] == {"b": "[1. 2.]", "c": True, "d": "1"}
 
 
-def test_measurements_join_what_the_script_itself_reports(tmp_path: Path) -> None:
+def test_metrics_are_merged_with_those_that_the_script_reports(tmp_path: Path) -> None:
     heartbeat = Heartbeat(parse_place(place(tmp_path)), 10)
     heartbeat.beat(Phase.STEP, 3, {"loss": 2.0})
     JobTracker(None, place(tmp_path)).add_metadata(HANDLE, step=3, accuracy=0.5)
@@ -75,32 +75,32 @@ def test_everything_else_is_an_event_with_its_evidence(tmp_path: Path) -> None:
     assert [line["metrics"] for line in read_lines(tmp_path / "progress.jsonl")] == [{"loss": 1.0}]
 
 
-def test_rank_0_alone_writes(tmp_path: Path) -> None:
+def test_only_rank_0_writes(tmp_path: Path) -> None:
     tracker = JobTracker(None, place(tmp_path, rank=1))
     tracker.add_metadata(HANDLE, a=1)
     tracker.add_artifact(HANDLE, "model", "/m")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_job_writes_to_itself_alone(tmp_path: Path) -> None:
+def test_a_job_cannot_write_to_another_run(tmp_path: Path) -> None:
     tracker = JobTracker(None, place(tmp_path))
     tracker.add_metadata("<UNDEFINED>", a=1)
     with pytest.raises(ValueError, match="run other-1 is not this job, gpt-0001"):
         tracker.add_metadata("other-1", a=1)
 
 
-def test_outside_of_a_job_nothing_is_kept_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_outside_a_job_calls_are_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     tracker = JobTracker(None, {})
     for _ in range(2):
         tracker.add_metadata(HANDLE, a=1)
     assert [record.message for record in caplog.records] == [
-        "this is no job of the orchestrator: what is tracked here is not kept"
+        "this process is not a worker of an orchestrator job: tracker calls are ignored"
     ]
 
 
-def test_what_was_told_is_read_back_from_the_service(service: FakeService) -> None:
+def test_reads_query_the_service(service: FakeService) -> None:
     service.add(make_job())
-    told: list[tuple[str, dict[str, object]]] = [
+    events: list[tuple[str, dict[str, object]]] = [
         ("metadata.noted", {"dataset": "c4", "lr": 1}),
         ("metadata.noted", {"lr": 2}),
         ("artifact.added", {"name": "model", "path": "/m", "metadata": {}}),
@@ -109,7 +109,7 @@ def test_what_was_told_is_read_back_from_the_service(service: FakeService) -> No
     ]
     service.events["gpt-0001"] = [
         make_event(number, "").model_copy(update={"kind": kind, "evidence": evidence})
-        for number, (kind, evidence) in enumerate(told, start=1)
+        for number, (kind, evidence) in enumerate(events, start=1)
     ]
     service.measured = {"loss": 1.5}
     tracker = JobTracker(f"http://127.0.0.1:{service.port}", {})

@@ -1,4 +1,4 @@
-"""AppDef -> JobSpec, with golden files. UPDATE_GOLDEN=1 writes them anew."""
+"""AppDef -> JobSpec, with golden files. UPDATE_GOLDEN=1 rewrites them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_app_becomes_the_golden_spec(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("app", "said"),
+    ("app", "message"),
     [
         (AppDef("app"), "the roles none"),
         (AppDef("app", [Role("a", "", entrypoint="x"), Role("b", "", entrypoint="y")]), "the roles a, b"),
@@ -95,19 +95,19 @@ def test_an_app_becomes_the_golden_spec(case: str) -> None:
         (role("--numa-binding", "node", "a.py"), "--numa-binding has no counterpart"),
         (role("--run-path", "a.py"), "--run-path has no counterpart"),
         (role("--nproc_per_node", "xpu", "a.py"), "is 'xpu', must be a number or one of auto, cpu, gpu"),
-        (role("--nproc_per_node", "auto", "a.py", resource=NOTHING), "asks for no number of CPUs"),
+        (role("--nproc_per_node", "auto", "a.py", resource=NOTHING), "requests no CPUs"),
         (role("--pass-local-rank", "--no-python", "a"), "gets no --local-rank"),
         (role("-m", "torch.distributed.launch", "--no-python", "a", entrypoint="python"), "add --use-env"),
         (role("--max_restarts", "-1", "a.py"), "--max_restarts is '-1'"),
         (role("--nnodes"), "--nnodes has no value"),
         (role("-m", "--no-python", "a"), "exclude each other"),
-        (role("a.py", "--id", "${app_id}"), "args of role worker hold ${app_id}.*ORCHESTRATOR_JOB_ID"),
-        (role("a.py", env={"ME": "${replica_id}"}), "env ME of role worker hold.*GROUP_RANK"),
+        (role("a.py", "--id", "${app_id}"), "args of role worker: ${app_id}.*ORCHESTRATOR_JOB_ID"),
+        (role("a.py", env={"ME": "${replica_id}"}), "env ME of role worker: .*GROUP_RANK"),
         (role("${rank0_env}", entrypoint="./a"), "MASTER_ADDR"),
     ],
 )
-def test_what_has_no_words_is_refused_with_a_sentence(app: AppDef, said: str) -> None:
-    with pytest.raises(Untranslatable, match=said.replace("$", "\\$").replace("{", "\\{")):
+def test_an_app_that_cannot_be_translated_is_refused_with_the_reason(app: AppDef, message: str) -> None:
+    with pytest.raises(Untranslatable, match=message.replace("$", "\\$").replace("{", "\\{")):
         translate(app, {}, workdir="/w")
 
 
@@ -120,7 +120,7 @@ def test_what_has_no_words_is_refused_with_a_sentence(app: AppDef, said: str) ->
         ("auto", Resource(cpu=6, gpu=0, memMB=1024), 6),
     ],
 )
-def test_a_word_counts_what_the_role_asks_for(word: str, resource: Resource, workers: int | str) -> None:
+def test_nproc_per_node_counts_what_the_role_requests(word: str, resource: Resource, workers: int | str) -> None:
     spec = translate(role(f"--nproc-per-node={word}", "a.py", resource=resource), {}, workdir="/w")
     assert spec["topology"] == {"nodes": "1", "workers_per_node": workers}
 
@@ -134,11 +134,11 @@ def test_a_word_counts_what_the_role_asks_for(word: str, resource: Resource, wor
         (["-m", "trainer.elastic.elasticrun", "--pass-local-rank", "a.py"], True),
     ],
 )
-def test_a_script_gets_its_local_rank_from_who_passes_it(words: list[str], passes: bool) -> None:
+def test_local_rank_is_passed_as_the_launcher_does(words: list[str], passes: bool) -> None:
     spec = translate(role(*words, entrypoint="python"), {}, workdir="/w")
     assert parse_spec(spec).run.pass_local_rank == passes
 
 
-def test_a_port_or_id_of_torchx_never_reaches_the_job() -> None:
+def test_torchx_rendezvous_flags_are_dropped() -> None:
     text = json.dumps(translate(dist.ddp(script="a.py", j="2x2", rdzv_port=29511), {}, workdir="/w"))
     assert not any(word in text for word in ("rdzv", "29511", "TORCHX", "${", "torchrun"))

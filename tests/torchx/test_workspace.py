@@ -1,4 +1,4 @@
-"""What of a workspace travels, and where to."""
+"""Which files of a workspace are copied, and where to."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.torchx_scheduler import workspace
 from orchestrator.torchx_scheduler.workspace import (
     NoWorkspace,
-    TooMuch,
     copy_code,
     files_of,
+    make_copy,
     parse_workspace,
-    plan_journey,
-    travel,
-    weigh,
+    plan_copy,
 )
 
 
@@ -33,63 +30,55 @@ def names_of(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in files_of(folder)]
 
 
-def test_caches_and_version_control_stay_behind(tmp_path: Path) -> None:
+def test_caches_and_version_control_are_not_copied(tmp_path: Path) -> None:
     make(tmp_path, "a.py", ".git/config", "pkg/__pycache__/a.pyc", "pkg/b.py", ".venv/bin/python")
     assert names_of(tmp_path) == ["a.py", "pkg/b.py"]
 
 
-def test_the_last_pattern_that_matches_decides(tmp_path: Path) -> None:
+def test_the_last_matching_pattern_wins(tmp_path: Path) -> None:
     make(tmp_path, "a.bin", "keep.bin", "data/x.txt", "b.py")
     (tmp_path / ".torchxignore").write_text("# what is large\n*.bin\n!keep.bin\ndata/  # a folder\n\n")
     assert names_of(tmp_path) == [".torchxignore", "b.py", "keep.bin"]
 
 
-def test_links_travel_as_links_and_a_circle_ends(tmp_path: Path) -> None:
+def test_links_are_copied_as_links_and_pipes_are_skipped(tmp_path: Path) -> None:
     source = make(tmp_path / "source", "a.py")
     (source / "round").symlink_to(source)
     os.mkfifo(source / "pipe")
-    journey = plan_journey(partial(copy_code, source), tmp_path / "copies", name="train", key=None)
-    travel(journey)
-    assert (journey.target / "round").is_symlink()
-    assert not (journey.target / "pipe").exists()
+    copy = plan_copy(partial(copy_code, source), tmp_path / "copies", name="train", key=None)
+    make_copy(copy)
+    assert (copy.target / "round").is_symlink()
+    assert not (copy.target / "pipe").exists()
 
 
-def test_a_run_directory_within_the_workspace_stays_behind(tmp_path: Path) -> None:
+def test_a_run_directory_within_the_workspace_is_not_copied(tmp_path: Path) -> None:
     make(tmp_path, "a.py", "runs/orchestrator.db", "runs/.workspaces/old/a.py", "other/runs/b.py")
     fill = partial(copy_code, tmp_path, without=[tmp_path / "runs"])
-    journey = plan_journey(fill, tmp_path / "runs" / ".workspaces", name="train", key=None)
-    travel(journey)
-    assert names_of(journey.target) == ["a.py", "other/runs/b.py"]
+    copy = plan_copy(fill, tmp_path / "runs" / ".workspaces", name="train", key=None)
+    make_copy(copy)
+    assert names_of(copy.target) == ["a.py", "other/runs/b.py"]
 
 
-def test_a_copy_keeps_what_is_executable_and_is_made_once(tmp_path: Path) -> None:
+def test_a_copy_keeps_file_modes_and_is_made_once(tmp_path: Path) -> None:
     source = make(tmp_path / "source", "run.sh")
     (source / "run.sh").chmod(0o755)
-    journey = plan_journey(partial(copy_code, source), tmp_path / "copies", name="train", key="k1")
-    travel(journey)
+    copy = plan_copy(partial(copy_code, source), tmp_path / "copies", name="train", key="k1")
+    make_copy(copy)
     (source / "run.sh").write_text("edited")
-    travel(journey)
-    assert (journey.target / "run.sh").read_text() == "run.sh"
-    assert os.access(journey.target / "run.sh", os.X_OK)
-    assert [path.name for path in (tmp_path / "copies").iterdir()] == [journey.target.name]
+    make_copy(copy)
+    assert (copy.target / "run.sh").read_text() == "run.sh"
+    assert os.access(copy.target / "run.sh", os.X_OK)
+    assert [path.name for path in (tmp_path / "copies").iterdir()] == [copy.target.name]
 
 
-def test_each_submission_has_its_own_place_and_one_key_one_place(tmp_path: Path) -> None:
+def test_each_submission_has_its_own_target_unless_keys_are_equal(tmp_path: Path) -> None:
     keys = (None, None, "k1", "k1", "k2")
-    places = [plan_journey(lambda _: None, tmp_path, name="train", key=key).target for key in keys]
+    places = [plan_copy(lambda _: None, tmp_path, name="train", key=key).target for key in keys]
     assert len(set(places)) == 4
     assert places[2] == places[3]
 
 
-def test_more_than_code_does_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path, "a", "b", "c")
-    weigh(tmp_path)
-    monkeypatch.setattr(workspace, "MOST_FILES", 2)
-    with pytest.raises(TooMuch, match=r"more than 256 MB or 2 files: name what is no code in \.torchxignore"):
-        weigh(tmp_path)
-
-
-def test_a_workspace_is_a_folder_of_this_machine(tmp_path: Path) -> None:
+def test_a_workspace_is_a_folder_on_this_machine(tmp_path: Path) -> None:
     folder = make(tmp_path / "with space", "a").absolute()
     assert parse_workspace(f"file://{folder}") == folder
     assert parse_workspace(f"file://{str(folder).replace(' ', '%20')}") == folder

@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from tests.conftest import service  # noqa: F401 - the real one, where the folder above has a fake
+from tests.conftest import service  # noqa: F401 - the real service; the folder above has a fake
 from tests.torchx.installed import NIGHTLY, STABLE, Installed, NoEnvironment, install
 
 
 @pytest.fixture(scope="session", params=[STABLE, NIGHTLY])
 def installed(request: pytest.FixtureRequest) -> Installed:
-    """Skips where there is no package index, fails in CI."""
+    """Skip if there is no package index. In CI fail."""
     try:
         return install(request.param)
     except NoEnvironment as error:

@@ -1,5 +1,7 @@
-"""The `torchx` program, stable and nightly, against the real service on the local backend; each command also while the
-service is killed and started again."""
+"""The `torchx` program, stable and nightly, with the real service on the local backend.
+
+Each command also runs while the service is killed and started again.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def undisturbed(service: ThrowawayService) -> Iterator[None]:
 
 @contextmanager
 def restarting(service: ThrowawayService) -> Iterator[None]:
-    """The service is gone at the beginning and comes back while what is within goes on."""
+    """Kill the service, and start it again while the body runs."""
     service.kill()
     back = threading.Timer(AWAY_S, service.start)
     back.start()
@@ -84,31 +86,31 @@ def test_every_command(
 ) -> None:
     (tmp_path / "code" / "train.py").write_text(_TRAINS)
 
-    def said(*arguments: str) -> str:
+    def output(*arguments: str) -> str:
         with meanwhile(service):  # type: ignore[attr-defined]
             done = torchx(*arguments)
         assert done.returncode == 0, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
         return done.stdout
 
-    dry = said("run", "-s", "orchestrator", "--dryrun", "dist.ddp", "-j", "1x1", "--script", "train.py")
+    dry = output("run", "-s", "orchestrator", "--dryrun", "dist.ddp", "-j", "1x1", "--script", "train.py")
     assert "name: train\n" in dry
-    handle = said("run", "-s", "orchestrator", "dist.ddp", "-j", "1x1", "--script", "train.py").strip()
+    handle = output("run", "-s", "orchestrator", "dist.ddp", "-j", "1x1", "--script", "train.py").strip()
     assert handle.startswith("orchestrator://torchx/train-")
     with Client(service.url) as client:
         job_id = handle.rpartition("/")[2]
         until(lambda: "begun" in client.logs(job_id), "the job's first line")
-        until(lambda: client.job(job_id).state == "RUNNING", "the service's word that it runs")
-    assert "State: RUNNING" in said("status", handle)
-    assert handle in said("list", "-s", "orchestrator")
-    assert "'entrypoint': 'train.py'" in said("describe", handle)
-    assert "train/0" in said("log", handle)
-    said("cancel", handle)
+        until(lambda: client.job(job_id).state == "RUNNING", "the state RUNNING")
+    assert "State: RUNNING" in output("status", handle)
+    assert handle in output("list", "-s", "orchestrator")
+    assert "'entrypoint': 'train.py'" in output("describe", handle)
+    assert "train/0" in output("log", handle)
+    output("cancel", handle)
     with Client(service.url) as client:
         until(lambda: client.job(job_id).ended, "the end of the job")
     assert "State: CANCELLED" in torchx("status", handle).stdout
     if installed.is_nightly:  # torchx 0.7.0 has no such command
-        said("delete", handle)
+        output("delete", handle)
         assert torchx("status", handle).returncode == 1, "the record is gone"
 
 
@@ -123,7 +125,7 @@ def test_a_dry_run_shows_the_native_request(torchx: Torchx, service: ThrowawaySe
         assert list(client.jobs()) == []
 
 
-def test_waiting_with_the_log_goes_on_over_restarts_of_the_service(
+def test_wait_with_the_log_survives_restarts_of_the_service(
     torchx: Torchx, service: ThrowawayService, tmp_path: Path
 ) -> None:
     (tmp_path / "code" / "train.py").write_text(
@@ -147,7 +149,7 @@ def test_waiting_with_the_log_goes_on_over_restarts_of_the_service(
 
 
 @pytest.mark.parametrize("name", ["dist.ddp", "dist.torchrun"])
-def test_an_elastic_job_goes_on_without_a_lost_node(
+def test_an_elastic_job_continues_without_a_lost_node(
     torchx: Torchx, installed: Installed, service: ThrowawayService, tmp_path: Path, name: str
 ) -> None:
     if name == "dist.torchrun" and not installed.is_nightly:
@@ -170,17 +172,20 @@ def test_an_elastic_job_goes_on_without_a_lost_node(
         until(lambda: client.job(job_id).ended, "the end")
 
 
-def test_torchxs_own_schedulers_and_components_stay(torchx: Torchx) -> None:
-    said = torchx("run", "--help").stdout
+def test_torchx_keeps_its_own_schedulers_and_components(torchx: Torchx) -> None:
+    output = torchx("run", "--help").stdout
     for name in ("local_cwd", "local_docker", "slurm", "kubernetes", "orchestrator"):
-        assert name in said
+        assert name in output
     assert "dist.ddp" in torchx("builtins").stdout
 
 
 def test_our_component_runs_on_torchxs_own_scheduler(
     installed: Installed, service: ThrowawayService, tmp_path: Path
 ) -> None:
-    """Two elastic nodes on this machine; a worker kills itself once. By its file, on the nightly by its module."""
+    """Two elastic nodes on this machine; a worker kills itself once.
+
+    torchx 0.7.0 gets the component by its file, the nightly by its module.
+    """
     (tmp_path / "train.py").write_text(
         "import os, signal\nfrom pathlib import Path\nimport torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
@@ -200,7 +205,7 @@ def test_our_component_runs_on_torchxs_own_scheduler(
     assert {file.name: file.read_text() for file in tmp_path.glob("done-*")} == {"done-0": "2", "done-1": "2"}
 
 
-def test_what_a_script_tracks_becomes_its_jobs_metrics_and_artefacts(
+def test_tracker_calls_become_metrics_and_artifacts_of_the_job(
     torchx: Torchx, service: ThrowawayService, tmp_path: Path
 ) -> None:
     code, plugins = tmp_path / "code", tmp_path / "plugins"
@@ -221,6 +226,6 @@ def test_what_a_script_tracks_becomes_its_jobs_metrics_and_artefacts(
     assert (measured.steps, measured.series["accuracy"]) == ([1, 2, 3], [0.25, 0.5, 0.75])
     metadata = torchx("tracker", "list", "metadata", handle).stdout
     assert "c4" in metadata
-    assert handle in metadata, "the script knows its run by torchx's handle"
+    assert handle in metadata, "the script's run id is torchx's handle"
     assert "/data/model.pt" in torchx("tracker", "list", "artifacts", handle).stdout
     assert handle in torchx("tracker", "list", "jobs", "--parent-run-id", "sweep-1").stdout

@@ -15,7 +15,7 @@ from orchestrator.backends import ship
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.capacity import SEPARATOR
 from orchestrator.backends.slurm.client import SlurmClient
-from orchestrator.backends.slurm.listing import BOOK_FIELDS, FIELDS
+from orchestrator.backends.slurm.listing import ACCOUNTING_FIELDS, FIELDS
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.explanation.remedies import find_remedy
@@ -203,7 +203,7 @@ def test_a_node_that_is_down_is_blamed_also_for_a_job_that_only_the_books_know(s
 REUSED = AttemptKey("train-4fk2", 1)
 
 
-def reuse_number(scripted: Scripted, *, books: bool) -> Path:
+def reuse_number(scripted: Scripted, *, accounting: bool) -> Path:
     """The folder of the attempt whose number is another job's now."""
     folder = layout.attempt_dir(scripted.root / REUSED.job_id, REUSED.number)
     folder.mkdir(parents=True)
@@ -215,18 +215,20 @@ def reuse_number(scripted: Scripted, *, books: bool) -> Path:
     (listed,) = (RECORDS / "22.05" / "reused_listing.txt").read_text().splitlines()
     (folder / "listing").write_text(listed.replace("|", SEPARATOR) + "\n")
     scripted.script("squeue", f'case "$*" in *" -j "*) cat {folder}/listing ;; esac')
-    told = (RECORDS / "22.05" / "reused_books.txt").read_text().splitlines()
-    rows = [dict(zip(BOOK_FIELDS, line.split("|"), strict=True)) for line in told]
+    told = (RECORDS / "22.05" / "reused_sacct.txt").read_text().splitlines()
+    rows = [dict(zip(ACCOUNTING_FIELDS, line.split("|"), strict=True)) for line in told]
     # Recorded as root.
     mine = [{**row, "UID": str(os.getuid()) if row["UID"] == "0" else row["UID"]} for row in rows]
-    (folder / "books").write_text("".join("|".join(row[name] for name in BOOK_FIELDS) + "\n" for row in mine))
+    (folder / "accounting").write_text(
+        "".join("|".join(row[name] for name in ACCOUNTING_FIELDS) + "\n" for row in mine)
+    )
     disabled = 'echo "Slurm accounting storage is disabled" >&2; exit 1'
-    scripted.script("sacct", f"cat {folder}/books" if books else disabled)
+    scripted.script("sacct", f"cat {folder}/accounting" if accounting else disabled)
     return folder
 
 
 def test_a_number_that_another_job_has_now_leaves_ours_to_accounting(scripted: Scripted) -> None:
-    reuse_number(scripted, books=True)
+    reuse_number(scripted, accounting=True)
     seen = scripted.backend.observe({REUSED: 1})[REUSED]
     assert (seen.presence, seen.evidence) == (Presence.GONE, "Slurm job 1 is over: CANCELLED")
     assert seen.cause is not None
@@ -235,14 +237,14 @@ def test_a_number_that_another_job_has_now_leaves_ours_to_accounting(scripted: S
 
 
 def test_a_number_that_another_job_has_now_says_nothing_of_ours(scripted: Scripted) -> None:
-    reuse_number(scripted, books=False)
+    reuse_number(scripted, accounting=False)
     seen = scripted.backend.observe({REUSED: 1})[REUSED]
     assert (seen.presence, seen.cause) == (Presence.GONE, None)
     assert seen.evidence == "Slurm no longer knows job 1: another job has that id now"
 
 
 def test_agents_that_still_write_are_not_gone_because_their_number_is_another_jobs(scripted: Scripted) -> None:
-    folder = reuse_number(scripted, books=False)
+    folder = reuse_number(scripted, accounting=False)
     log = folder / "replica-0" / "1" / layout.PROGRESS
     log.parent.mkdir(parents=True)
     log.touch()
@@ -250,8 +252,8 @@ def test_agents_that_still_write_are_not_gone_because_their_number_is_another_jo
     assert scripted.backend.observe({REUSED: 1})[REUSED].presence is Presence.UNKNOWN
 
 
-def cancel_by(scripted: Scripted, plan: LaunchPlan, *, books: str | None, **fields: str) -> Sighting:
-    """A job of ours was cancelled, and not by us. `books`: its state in accounting, and the administrator's comment."""
+def cancel_by(scripted: Scripted, plan: LaunchPlan, *, accounting: str | None, **fields: str) -> Sighting:
+    """Observe a job that somebody else cancelled. `accounting`: its state there, and the administrator's comment."""
     folder = layout.attempt_dir(Path(plan.job_dir), 1)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / layout.CLAIM).write_text("slurm-lab-17")
@@ -259,15 +261,15 @@ def cancel_by(scripted: Scripted, plan: LaunchPlan, *, books: str | None, **fiel
     scripted.nodes(n1="idle")
     listed = {"State": "CANCELLED", "BatchHost": "n1", "NodeList": "n1", "Name": str(plan.key), **fields}
     scripted.list_job(**listed)
-    state, _, comment = (books or "").partition("|")
+    state, _, comment = (accounting or "").partition("|")
     row = f"17|{plan.key}|{state}|0:0|n1|1795193279|1795193299|{os.getuid()}|1795193278|{comment}"
     disabled = 'echo "Slurm accounting storage is disabled" >&2; exit 1'
-    scripted.script("sacct", disabled if books is None else f"echo '{row}'")
+    scripted.script("sacct", disabled if accounting is None else f"echo '{row}'")
     return scripted.backend.observe({plan.key: plan.max_nodes})[plan.key]
 
 
 @pytest.mark.parametrize(
-    ("books", "who"),
+    ("accounting", "who"),
     [
         (None, "by somebody else; without accounting, Slurm does not say who it was"),
         (f"CANCELLED by {os.getuid()}", "by {me}, the user that the service runs as"),
@@ -278,8 +280,8 @@ def cancel_by(scripted: Scripted, plan: LaunchPlan, *, books: str | None, **fiel
     ],
     ids=["no accounting", "ourselves", "another", "comment", "Slurm", "late"],
 )
-def test_who_cancelled_a_job_is_told_where_slurm_tells(scripted: Scripted, books: str | None, who: str) -> None:
-    seen = cancel_by(scripted, scripted.plan("1"), books=books)
+def test_who_cancelled_a_job_is_told_where_slurm_tells(scripted: Scripted, accounting: str | None, who: str) -> None:
+    seen = cancel_by(scripted, scripted.plan("1"), accounting=accounting)
     assert (seen.presence, seen.cause is not None) == (Presence.GONE, True)
     assert seen.cause is not None
     me = pwd.getpwuid(os.getuid()).pw_name
@@ -291,25 +293,25 @@ def test_who_cancelled_a_job_is_told_where_slurm_tells(scripted: Scripted, books
 
 def test_a_cancelled_job_has_not_ended_before_accounting_had_its_time_to_tell_by_whom(scripted: Scripted) -> None:
     plan, now = scripted.plan("1"), int(time.time())
-    late = cancel_by(scripted, plan, books="RUNNING", EndTime=str(now + 60))
+    late = cancel_by(scripted, plan, accounting="RUNNING", EndTime=str(now + 60))
     assert (late.presence, late.cause) == (Presence.RUNNING, None)
-    told = cancel_by(scripted, plan, books="CANCELLED by 987654", EndTime=str(now + 60))
+    told = cancel_by(scripted, plan, accounting="CANCELLED by 987654", EndTime=str(now + 60))
     assert told.cause is not None
     assert "987654" in told.cause.message
-    unheld = cancel_by(scripted, scripted.plan("1"), books=None, EndTime=str(now + 60))
+    unheld = cancel_by(scripted, scripted.plan("1"), accounting=None, EndTime=str(now + 60))
     assert unheld.cause is not None
 
 
 def test_accounting_is_asked_once_who_cancelled_a_job_and_never_of_what_we_ended(scripted: Scripted) -> None:
     plan = scripted.plan("1")
     for _ in range(3):
-        cancel_by(scripted, plan, books="CANCELLED by 0")
+        cancel_by(scripted, plan, accounting="CANCELLED by 0")
     assert len(scripted.calls("sacct")) == 1
     ours = replace(plan, key=AttemptKey(plan.key.job_id, 2))
     scripted.script("scancel", "")
     scripted.list_job(State="RUNNING", Name=str(ours.key))
     scripted.backend.cancel(ours.key, force=True)
-    assert cancel_by(scripted, ours, books="CANCELLED by 0").cause is None
+    assert cancel_by(scripted, ours, accounting="CANCELLED by 0").cause is None
     assert len(scripted.calls("sacct")) == 1
 
 

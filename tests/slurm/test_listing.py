@@ -19,7 +19,7 @@ from orchestrator.backends.slurm.listing import (
     NAME_OF_ATTEMPT,
     SEPARATOR,
     SlurmJob,
-    parse_books,
+    parse_accounting,
     parse_duration,
     parse_exit_code,
     parse_listing,
@@ -44,7 +44,7 @@ RECORDED = (
     "Name",
     "Comment",
 )
-RECORDED_BOOKS = ("JobIDRaw", "JobName", "State", "ExitCode", "NodeList", "Start", "End")
+RECORDED_ACCOUNTING = ("JobIDRaw", "JobName", "State", "ExitCode", "NodeList", "Start", "End")
 # Names of several jobs, of jobs that only tried a command out, or that one version took and another refused.
 PASSING = {"pending_resources", "het_job", "wrap", "sbatch", "feat.sh", "cpt.sh", "rootjob", "array3"}
 
@@ -115,21 +115,24 @@ def test_a_lost_node_is_a_cause_whatever_the_exit_code() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_books_tell_the_same_ends(version: str) -> None:
-    books = {job.name: job for job in parse_books((RECORDS / version / "books.txt").read_text(), fields=RECORDED_BOOKS)}
+    accounting = {
+        job.name: job
+        for job in parse_accounting((RECORDS / version / "sacct.txt").read_text(), fields=RECORDED_ACCOUNTING)
+    }
     expected = {"completed": "COMPLETED", "exit3": "FAILED", "timeout": "TIMEOUT", "cancelled_by_root": "CANCELLED"}
-    there = expected.keys() & books.keys()
+    there = expected.keys() & accounting.keys()
     assert len(there) >= 2
-    assert {name: books[name].state for name in there} == {name: expected[name] for name in there}
-    assert "exit3" not in books or books["exit3"].exit_code == 3
-    assert books["cancelled_running"].nodes == ("n2", "n3")
+    assert {name: accounting[name].state for name in there} == {name: expected[name] for name in there}
+    assert "exit3" not in accounting or accounting["exit3"].exit_code == 3
+    assert accounting["cancelled_running"].nodes == ("n2", "n3")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_books_tell_who_cancelled_a_job(version: str) -> None:
-    told = parse_books((RECORDS / version / "books.txt").read_text(), fields=RECORDED_BOOKS)
-    books = {job.name: job for job in told}
-    assert (books["cancelled_running"].state, books["cancelled_running"].cancelled_by) == ("CANCELLED", 4242)
-    assert books["dependency_kill_on_invalid"].cancelled_by is None, "Slurm did that by itself"
+    told = parse_accounting((RECORDS / version / "sacct.txt").read_text(), fields=RECORDED_ACCOUNTING)
+    accounting = {job.name: job for job in told}
+    assert (accounting["cancelled_running"].state, accounting["cancelled_running"].cancelled_by) == ("CANCELLED", 4242)
+    assert accounting["dependency_kill_on_invalid"].cancelled_by is None, "Slurm did that by itself"
     assert {job.cancelled_by for job in told if job.state != "CANCELLED"} == {None}
     assert 0 in {job.cancelled_by for job in told}, "cancelled by root"
 

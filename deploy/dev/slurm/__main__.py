@@ -1,6 +1,6 @@
-"""A Slurm until Ctrl-C; prints what a shell needs to use it.
+"""Run a Slurm until Ctrl-C, and print the variable with which a shell uses it.
 
-python -m deploy.dev.slurm [--nodes 3] [--gpus 0] [--books]
+python -m deploy.dev.slurm [--nodes 3] [--gpus 0] [--accounting]
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from deploy.dev.slurm.conf import Shape
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m deploy.dev.slurm", description=__doc__)
     parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--gpus", type=int, default=0, help="of each node; there is no device behind them")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs of each node, without real devices")
     parser.add_argument(
-        "--books",
+        "--accounting",
         action="store_true",
         help="with slurmdbd (packages slurmdbd, mariadb-server-core, mariadb-client-core)",
     )
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with ThrowawaySlurm(Shape(nodes=given.nodes, gpus=given.gpus, books=given.books)) as slurm:
+        with ThrowawaySlurm(Shape(nodes=given.nodes, gpus=given.gpus, accounting=given.accounting)) as slurm:
             print(f"export SLURM_CONF={slurm.environment['SLURM_CONF']}", flush=True)
             signal.pause()
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
-"""The throw-away Slurm itself: its daemons, and nodes in namespaces of their own that can be killed, cut and started.
+"""A throw-away Slurm. Its nodes run in namespaces and can be killed, cut off and started.
 
-All of it ends with the process that started it, however that ends; call it from the main thread.
+All processes end with the one that started them. Use it from the main thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PATIENCE_S = 120.0
 
-# The node's first process: it sets the node up, starts slurmd and collects orphans. Its death is the node's.
+# The node's first process: it sets up the node, starts slurmd and reaps orphans. The node dies with it.
 _NODE = """\
 mount --bind {folder}/hosts /etc/hosts && mount --bind {folder}/nsswitch.conf /etc/nsswitch.conf || exit 1
 hostname {node}
@@ -39,31 +39,31 @@ while :; do wait; sleep 3600 & wait $!; done
 
 
 class NoSlurm(Exception):
-    """This machine cannot run a throw-away Slurm; the text says what to do."""
+    """This machine cannot run a throw-away Slurm. The message says what to do."""
 
 
 class ThrowawaySlurm:
-    """`with ThrowawaySlurm(Shape(nodes=3)) as slurm`: nodes n1.. in partitions main and, preempting it, high."""
+    """`with ThrowawaySlurm(Shape(nodes=3)) as slurm`: nodes n1, n2, ... Partition high preempts partition main."""
 
     def __init__(self, shape: Shape = Shape()) -> None:  # noqa: B008  # frozen
         _require(_PROGRAMS, "slurm-wlm iproute2")
-        if shape.books:
+        if shape.accounting:
             _require(accounting.PROGRAMS, "slurmdbd mariadb-server-core mariadb-client-core")
         if shape.memory_limits and (absence := groups.explain_absence()) is not None:
             raise NoSlurm(absence)
         if os.geteuid() != 0:
             raise NoSlurm("namespaces for the nodes need root")
         self.shape = shape
-        # Sockets live below it, whose names may have 108 bytes.
+        # The path is short because it holds sockets, whose paths have at most 108 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
         self.slot = 0
         self._controller: subprocess.Popen[bytes] | None = None
-        self._books: accounting.Books | None = None
+        self._accounting: accounting.Accounting | None = None
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client needs besides its own environment."""
+        """Return the variables that a client needs."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": _path()}
 
     def __enter__(self) -> ThrowawaySlurm:
@@ -78,7 +78,7 @@ class ThrowawaySlurm:
         self.close()
 
     def run(self, *command: str, check: bool = True) -> str:
-        """The output of a client command. Raises RuntimeError with its complaint."""
+        """Return the output of a client command. Raises RuntimeError with its error output."""
         done = subprocess.run(
             command, env={**os.environ, **self.environment}, capture_output=True, text=True, check=False, timeout=60
         )
@@ -87,7 +87,7 @@ class ThrowawaySlurm:
         return done.stdout
 
     def start_controller(self) -> None:
-        """With the state that an earlier one left."""
+        """Start slurmctld with the state of the previous one."""
         self._controller = self._spawn(["slurmctld", "-D"], log=self.folder / "slurmctld.out")
         await_(lambda: subprocess.run(["scontrol", "ping"], **self._quietly()).returncode == 0, "slurmctld answers")
 
@@ -97,14 +97,14 @@ class ThrowawaySlurm:
             self._controller.wait()
 
     def lose_state(self) -> None:
-        """The controller's disk is replaced by an empty one: it knows no job any more, and numbers them from 1 on."""
+        """Restart the controller with empty state: it knows no job, and job ids start at 1 again."""
         self.kill_controller()
         shutil.rmtree(self.folder / "state")
         (self.folder / "state").mkdir()
         self.start_controller()
 
     def pause_controller(self) -> None:
-        """It is there and does not answer."""
+        """Stop the controller with SIGSTOP, so that it does not answer."""
         if self._controller is not None:
             self._controller.send_signal(signal.SIGSTOP)
 
@@ -112,15 +112,15 @@ class ThrowawaySlurm:
         if self._controller is not None:
             self._controller.send_signal(signal.SIGCONT)
 
-    def close_books(self) -> None:
-        """slurmdbd is gone; the controller keeps what it would tell it."""
-        if self._books is not None:
-            self._books.kill_keeper()
+    def stop_slurmdbd(self) -> None:
+        """Kill slurmdbd. The controller queues its records."""
+        if self._accounting is not None:
+            self._accounting.kill_slurmdbd()
 
-    def reopen_books(self) -> None:
-        if self._books is not None:
-            self._books.start_keeper()
-            await_(self._books.keeper_answers, "slurmdbd listens", explain=lambda: self.log("slurmdbd"))
+    def start_slurmdbd(self) -> None:
+        if self._accounting is not None:
+            self._accounting.start_slurmdbd()
+            await_(self._accounting.slurmdbd_answers, "slurmdbd listens", explain=lambda: self.log("slurmdbd"))
 
     def start_node(self, node: str) -> None:
         (self.folder / "spool" / node).mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ class ThrowawaySlurm:
         self._nodes[node] = self._spawn(command, log=self.folder / f"{node}.out")
 
     def kill_node(self, node: str) -> None:
-        """As if it had lost its power: all of its processes at once, and nobody hears of it."""
+        """Kill all processes of the node without closing connections, as in a power failure."""
         ip("link", "set", self._cable(node), "down")
         process = self._nodes.pop(node)
         process.kill()
@@ -140,24 +140,24 @@ class ThrowawaySlurm:
         ip("link", "set", self._cable(node), "up")
 
     def cut(self, node: str) -> None:
-        """No packet reaches the node or leaves it; nothing is refused."""
+        """Drop all packets to and from the node. Connections are not refused."""
         ip("link", "set", self._cable(node), "down")
 
     def mute(self, node: str) -> None:
-        """The node hears the others, and they do not hear it."""
+        """Drop the packets that the node sends. It still receives."""
         mute(self._netns(node), self._subnet)
 
     def repair(self, node: str) -> None:
-        """After `cut` or `mute`."""
+        """Undo `cut` and `mute`."""
         ip("link", "set", self._cable(node), "up")
         unmute(self._netns(node), self._subnet, address(self.slot, node))
 
     def living(self) -> list[str]:
-        """The nodes that have power."""
+        """Return the nodes that run."""
         return [node for node, process in self._nodes.items() if process.poll() is None]
 
     def pids(self, node: str) -> list[int]:
-        """Every process on a node."""
+        """Return the ids of all processes on a node."""
         found = subprocess.run(["ip", "netns", "pids", self._netns(node)], capture_output=True, text=True, check=False)
         return [int(pid) for pid in found.stdout.split()]
 
@@ -173,13 +173,13 @@ class ThrowawaySlurm:
         )
 
     def log(self, name: str) -> str:
-        """The end of a daemon's log: "slurmctld", or "slurmd.n1"."""
+        """Return the end of a daemon's log. `name` is "slurmctld", "slurmdbd" or "slurmd.n1"."""
         with suppress(OSError):
             return (self.folder / f"{name}.log").read_text(errors="replace")[-4000:]
         return ""
 
     def close(self) -> None:
-        """End everything and leave no trace. Idempotent."""
+        """End all processes and remove all files. Idempotent."""
         for process in [*self._nodes.values(), *([self._controller] if self._controller else [])]:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -191,8 +191,8 @@ class ThrowawaySlurm:
                     os.kill(pid, signal.SIGKILL)
             with suppress(subprocess.CalledProcessError):
                 ip("netns", "delete", self._netns(node))
-        if self._books is not None:
-            self._books.close()
+        if self._accounting is not None:
+            self._accounting.close()
         if self.shape.memory_limits:
             groups.remove(self.shape.names)
         if self.slot:
@@ -211,34 +211,34 @@ class ThrowawaySlurm:
         (files / "hosts").write_text(render_hosts(self.slot, self.shape, host=host))
         (files / "nsswitch.conf").write_text(NSSWITCH)
         (files / "state").mkdir()
-        if self.shape.books:
-            self._open_books()
+        if self.shape.accounting:
+            self._start_accounting()
         self.start_controller()
         for node in self.shape.names:
             self._add_cable(node)
             self.start_node(node)
         self.await_idle()
 
-    def _open_books(self) -> None:
-        """Before the controller, which would not start without them."""
-        books = self._books = accounting.Books(
+    def _start_accounting(self) -> None:
+        """Start MariaDB and slurmdbd. The controller does not start without them."""
+        daemons = self._accounting = accounting.Accounting(
             self.folder, self.slot, lambda command, log: self._spawn(command, log=log)
         )
-        books.install(_path())
-        books.start_store()
-        await_(books.store_answers, "MariaDB listens", explain=lambda: self.log("mariadbd"))
-        self.reopen_books()
+        daemons.install(_path())
+        daemons.start_mariadb()
+        await_(daemons.mariadb_answers, "MariaDB listens", explain=lambda: self.log("mariadbd"))
+        self.start_slurmdbd()
         self.run("sacctmgr", "-i", "-Q", "add", "cluster", f"throwaway{self.slot}")
         self.run("sacctmgr", "-i", "-Q", "add", "account", accounting.ACCOUNT)
         self.run("sacctmgr", "-i", "-Q", "add", "user", getpass.getuser(), f"account={accounting.ACCOUNT}")
 
     def _take_slot(self) -> None:
-        """Of several clusters on this machine, each gets a bridge and a subnet of its own. Raises NoSlurm."""
+        """Take a free bridge and subnet, so that several clusters can run on this machine. Raises NoSlurm."""
         reason = ""
         for slot in _SLOTS:
             self.slot = slot
             try:
-                ip("link", "add", self._bridge, "type", "bridge")  # fails where there is one
+                ip("link", "add", self._bridge, "type", "bridge")  # fails if it exists
             except subprocess.CalledProcessError as error:
                 reason = error.stderr.decode(errors="replace").strip()
                 if "File exists" in reason:
@@ -248,12 +248,12 @@ class ThrowawaySlurm:
             ip("link", "set", self._bridge, "up")
             return
         self.slot = 0
-        raise NoSlurm(f"no network of our own to be had: {reason}")
+        raise NoSlurm(f"cannot create a network: {reason}")
 
     def _add_cable(self, node: str) -> None:
         name = self._netns(node)
         for leftover in (("netns", "delete", name), ("link", "delete", self._cable(node))):
-            with suppress(subprocess.CalledProcessError):  # of a cluster that had this slot and was killed
+            with suppress(subprocess.CalledProcessError):  # left by a killed cluster with this slot
                 ip(*leftover)
         plug_in(name, self._cable(node), self._bridge, f"{address(self.slot, node)}/24")
         ip("-n", name, "route", "add", "default", "via", address(self.slot))
@@ -294,16 +294,16 @@ class ThrowawaySlurm:
 
 
 def outer(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without what a Slurm or a service outside means by it."""
+    """Return the environment without variables of another Slurm or service."""
     return {name: value for name, value in environ.items() if not name.startswith(("SLURM", "SBATCH", "ORCHESTRATOR_"))}
 
 
 def await_(holds: Callable[[], bool], what: str, *, explain: Callable[[], str] = str) -> None:
-    """Wait until it holds. Raises RuntimeError."""
+    """Wait until the condition holds. Raises RuntimeError."""
     deadline = time.monotonic() + _PATIENCE_S
     while not holds():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"not in {_PATIENCE_S:g} s: {what}\n{explain()}")
+            raise RuntimeError(f"not within {_PATIENCE_S:g} s: {what}\n{explain()}")
         time.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""The files of a throw-away Slurm: slurm.conf(5), gres.conf(5), and what its nodes see of /etc. Pure."""
+"""Render the files of a throw-away Slurm: slurm.conf(5), gres.conf(5) and the nodes' /etc/hosts. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What the cluster has. Every node has an address of its own in `subnet`; the controller's is .1."""
+    """The resources of the cluster."""
 
     nodes: int = 3
     cpus: int = 4
     memory_mb: int = 8000
-    gpus: int = 0  # of each node, without a device behind them
-    books: bool = False  # accounting by slurmdbd, with limits enforced
-    memory_limits: bool = False  # by control groups (version 1): the kernel kills what uses more
-    changes: Mapping[str, str] = field(default_factory=dict)  # of slurm.conf
+    gpus: int = 0  # of each node, without real devices
+    accounting: bool = False  # accounting by slurmdbd, with limits enforced
+    memory_limits: bool = False  # by control groups version 1: the kernel kills processes above the limit
+    changes: Mapping[str, str] = field(default_factory=dict)  # to slurm.conf
 
     @property
     def names(self) -> list[str]:
@@ -25,22 +25,22 @@ class Shape:
 
 
 def address(slot: int, node: str | None = None) -> str:
-    """Of a node, or of the machine itself."""
+    """Return the address of a node, or of this machine, which runs the controller."""
     return f"10.213.{slot}.{1 if node is None else 10 + int(node.removeprefix('n'))}"
 
 
-def books_port(slot: int) -> int:
-    """Of slurmdbd. All ports are below the ephemeral range."""
+def slurmdbd_port(slot: int) -> int:
+    """Return slurmdbd's port. All ports are below the ephemeral range."""
     return 27000 + slot
 
 
-def store_port(slot: int) -> int:
-    """Of its database."""
+def mariadb_port(slot: int) -> int:
+    """Return MariaDB's port."""
     return 27200 + slot
 
 
 def render_conf(folder: Path, slot: int, shape: Shape, *, host: str, user: str) -> str:
-    """Short times all over: tests wait for them. auth/none trusts whoever reaches the ports: for tests alone."""
+    """Render slurm.conf with short timeouts for tests. auth/none trusts every client, so it is only for tests."""
     settings = {
         "ClusterName": f"throwaway{slot}",
         "SlurmctldHost": f"{host}({address(slot)})",
@@ -50,7 +50,7 @@ def render_conf(folder: Path, slot: int, shape: Shape, *, host: str, user: str) 
         "SlurmdPort": "6818",
         "AuthType": "auth/none",
         "CredType": "cred/none",
-        "AuthInfo": "cred_expire=5",  # also the pause before a requeued job may start again, else two minutes
+        "AuthInfo": "cred_expire=5",  # also the delay before a requeued job may start again; the default is two minutes
         "StateSaveLocation": f"{folder}/state",
         "SlurmdSpoolDir": f"{folder}/spool/%n",
         "SlurmctldPidFile": f"{folder}/slurmctld.pid",
@@ -78,9 +78,9 @@ def render_conf(folder: Path, slot: int, shape: Shape, *, host: str, user: str) 
         "InactiveLimit": "0",
         "MinJobAge": "600",
         "JobCompType": "jobcomp/none",
-        **(_books(slot) if shape.books else {"AccountingStorageType": "accounting_storage/none"}),
+        **(_accounting(slot) if shape.accounting else {"AccountingStorageType": "accounting_storage/none"}),
         **({"GresTypes": "gpu"} if shape.gpus else {}),
-        # The groups of several clusters lie in one tree, by node and job: so their jobs have other numbers.
+        # Clusters share one tree of groups, by node and job id, so each cluster has its own range of ids.
         **({"TaskPlugin": "task/cgroup", "FirstJobId": str(1 + 1000 * slot)} if shape.memory_limits else {}),
         **shape.changes,
     }
@@ -97,28 +97,28 @@ def render_conf(folder: Path, slot: int, shape: Shape, *, host: str, user: str) 
     return "\n".join([*(f"{name}={value}" for name, value in settings.items()), *nodes, *partitions]) + "\n"
 
 
-def _books(slot: int) -> dict[str, str]:
+def _accounting(slot: int) -> dict[str, str]:
     return {
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": "127.0.0.1",
-        "AccountingStoragePort": str(books_port(slot)),
+        "AccountingStoragePort": str(slurmdbd_port(slot)),
         "AccountingStorageEnforce": "associations,limits,qos",
     }
 
 
 def render_dbd_conf(folder: Path, slot: int, *, host: str, user: str, password: str) -> str:
-    """slurmdbd.conf(5); `user` and `password` are of its database."""
+    """Render slurmdbd.conf(5). `user` and `password` are MariaDB's."""
     settings = {
         "AuthType": "auth/none",
         "DbdHost": host,
         "DbdAddr": "127.0.0.1",
-        "DbdPort": str(books_port(slot)),
+        "DbdPort": str(slurmdbd_port(slot)),
         "SlurmUser": "root",
         "PidFile": f"{folder}/slurmdbd.pid",
         "LogFile": f"{folder}/slurmdbd.log",
         "StorageType": "accounting_storage/mysql",
         "StorageHost": "127.0.0.1",
-        "StoragePort": str(store_port(slot)),
+        "StoragePort": str(mariadb_port(slot)),
         "StorageUser": user,
         "StoragePass": password,
         "StorageLoc": "slurm_acct",
@@ -132,10 +132,10 @@ def render_gres(shape: Shape) -> str:
 
 
 def render_hosts(slot: int, shape: Shape, *, host: str) -> str:
-    """The nodes' /etc/hosts."""
+    """Render the nodes' /etc/hosts."""
     lines = ["127.0.0.1 localhost", f"{address(slot)} {host}"]
     return "\n".join([*lines, *(f"{address(slot, node)} {node}" for node in shape.names)]) + "\n"
 
 
-# No name server is reachable from a node, and torch's sockets would wait ten seconds for one at each connection.
+# A node reaches no name server. Without this file torch's sockets would wait ten seconds for one on each connection.
 NSSWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files\n"

@@ -1,4 +1,4 @@
-"""Control groups in which a throw-away Slurm holds its jobs' memory (cgroups(7), version 1; cgroup.conf(5))."""
+"""Control groups with which a throw-away Slurm limits its jobs' memory (cgroups(7), version 1; cgroup.conf(5))."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\n"
 
 
 def explain_absence() -> str | None:
-    """Why there are none here; None: there are."""
-    if os.access(_MEMORY / "release_agent", os.W_OK):  # which only the root of the whole tree has
+    """Return why control groups cannot be used here, or None if they can."""
+    if os.access(_MEMORY / "release_agent", os.W_OK):  # only the root of the whole tree has this file
         return None
-    return f"no control groups of version 1 that we may write at {_MEMORY}"
+    return f"no writable control groups of version 1 at {_MEMORY}"
 
 
 def remove(nodes: Iterable[str]) -> None:
-    """Remove what slurmd leaves of its groups. One that another cluster's job is in stays."""
+    """Remove the groups that slurmd leaves. A group with another cluster's job stays."""
     for node in nodes:
         group = _MEMORY / f"slurm_{node}"
         for folder in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):

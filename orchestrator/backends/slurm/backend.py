@@ -86,7 +86,7 @@ class SlurmBackend:
         self._now = now
         self._monotonic = monotonic
         self._memory = _Memory()
-        self._cancellations = Cancellations(self._books, user=client.user)
+        self._cancellations = Cancellations(self._accounting, user=client.user)
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
         return render_native(render_request(plan, self._site))
@@ -260,9 +260,9 @@ class SlurmBackend:
             if answer is not None and now - asked_at < self._site.forget_s:
                 seen[key] = answer
         open_questions = [key for key in lost if key not in seen][:_MOST_ASKED]
-        books = self._books({number for key in open_questions for number in lost[key].known})
+        accounting = self._accounting({number for key in open_questions for number in lost[key].known})
         for key in open_questions:
-            seen[key] = self._ask(key, lost[key], books)
+            seen[key] = self._ask(key, lost[key], accounting)
             self._memory.asked[key] = (now, seen[key])
         for key in lost.keys() - seen.keys():
             seen[key] = Sighting(
@@ -270,7 +270,7 @@ class SlurmBackend:
             )
         return seen
 
-    def _ask(self, key: AttemptKey, traces: Traces, books: Sequence[SlurmJob]) -> Sighting:
+    def _ask(self, key: AttemptKey, traces: Traces, accounting: Sequence[SlurmJob]) -> Sighting:
         number = traces.holder or max(traces.known)
         job, found = self._job(key), self._client.job(number)
         noted = noted_at(job, key.number, number)
@@ -279,7 +279,7 @@ class SlurmBackend:
             words = f"Slurm knows job {number}, but its listing does not show it"
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
         traces = look_closely(traces, job, key, number)
-        booked = [one for one in books if one.id == number and matches_submission(one, made)]
+        booked = [one for one in accounting if one.id == number and matches_submission(one, made)]
         if booked and meaning(booked[-1]).standing is Standing.OVER:
             self._cancellations.learn(str(key), booked[-1])
             return self._judge(key, booked[-1], traces)
@@ -287,9 +287,9 @@ class SlurmBackend:
         quiet = sign is None or self._now() - sign >= 2 * self._site.settle_s
         return sight_forgotten(key, traces, quiet=quiet, reused=found is not None)
 
-    def _books(self, numbers: Collection[int]) -> list[SlurmJob]:
+    def _accounting(self, numbers: Collection[int]) -> list[SlurmJob]:
         with suppress(BackendUnavailable):  # accounting is optional; only the controller's answer is required
-            return self._client.books(numbers)
+            return self._client.accounting(numbers)
         return []
 
     def _nodes(self, *, at_most_s: float = _CAPACITY_S) -> list[SlurmNode]:

@@ -9,14 +9,14 @@ from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.sight import Submission, matches_submission
 from orchestrator.backends.slurm.states import Standing, explain_canceller, meaning
 
-Books = Callable[[Collection[int]], Sequence[SlurmJob]]  # returns accounting's rows for these job ids
+Accounting = Callable[[Collection[int]], Sequence[SlurmJob]]  # returns accounting's rows for these job ids
 
 
 class Cancellations:
     """Accounting's rows of cancelled jobs, by job name, kept while the jobs are observed."""
 
-    def __init__(self, books: Books, *, user: int) -> None:
-        self._books = books
+    def __init__(self, accounting: Accounting, *, user: int) -> None:
+        self._accounting = accounting
         self._user = user
         self._rows: dict[str, SlurmJob] = {}
 
@@ -29,7 +29,7 @@ class Cancellations:
             for job in several
             if job.state == "CANCELLED" and job.id not in ours.get(name, ()) and not self._knows(name)
         }
-        for row in self._books(cancelled) if cancelled else ():
+        for row in self._accounting(cancelled) if cancelled else ():
             job = cancelled.get(row.id)
             if job is not None and matches_submission(
                 row, Submission(name=job.name, user=self._user, noted_at=job.submitted_at)

@@ -14,11 +14,11 @@ from re import Pattern
 
 from orchestrator.backends.slurm.capacity import NODE_FORMAT, SlurmNode, parse_nodes
 from orchestrator.backends.slurm.listing import (
-    BOOK_FIELDS,
+    ACCOUNTING_FIELDS,
     FORMAT,
     NAME_OF_ATTEMPT,
     SlurmJob,
-    parse_books,
+    parse_accounting,
     parse_listing,
 )
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
@@ -58,7 +58,7 @@ class SlurmClient:
         self._timeout_s = timeout_s
         self._environment = _environment(os.environ, bin_dir, conf)
         self.user = os.getuid()  # Slurm ignores USER and LOGNAME
-        self._keeps_books = True
+        self._has_accounting = True
 
     def submit(self, arguments: Sequence[str], script: str) -> int:
         """Submit a job and return its id. Raises LaunchRefused, BackendBusy, BackendUnavailable."""
@@ -84,17 +84,17 @@ class SlurmClient:
             return None
         return next((job for job in _listed(done) if job.id == number), None)
 
-    def books(self, numbers: Collection[int]) -> list[SlurmJob]:
+    def accounting(self, numbers: Collection[int]) -> list[SlurmJob]:
         """Return accounting's rows for these job ids. Empty if the cluster has no accounting."""
-        if not self._keeps_books or not numbers:
+        if not self._has_accounting or not numbers:
             return []
         wanted = ",".join(map(str, sorted(numbers)))
-        done = self._run(["sacct", "-n", "-P", "-X", "-D", "-j", wanted, "-o", ",".join(BOOK_FIELDS)])
+        done = self._run(["sacct", "-n", "-P", "-X", "-D", "-j", wanted, "-o", ",".join(ACCOUNTING_FIELDS)])
         if done.returncode != 0 and "accounting storage is disabled" in done.stderr:
-            self._keeps_books = False
+            self._has_accounting = False
             return []
         _require_success(done)
-        return parse_books(done.stdout)
+        return parse_accounting(done.stdout)
 
     def signal(self, number: int, name: str) -> None:
         """Signal the processes of the job's steps, not its script. Does nothing if the job is over."""

@@ -35,7 +35,18 @@ FIELDS = (
 )
 FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in FIELDS)
 NAME_OF_ATTEMPT = re.compile(r".-a[0-9]+\Z")  # as AttemptKey spells itself
-BOOK_FIELDS = ("JobIDRaw", "JobName", "State", "ExitCode", "NodeList", "Start", "End", "UID", "Submit", "AdminComment")
+ACCOUNTING_FIELDS = (
+    "JobIDRaw",
+    "JobName",
+    "State",
+    "ExitCode",
+    "NodeList",
+    "Start",
+    "End",
+    "UID",
+    "Submit",
+    "AdminComment",
+)
 _ABSENT = frozenset({"", "n/a", "N/A", "NONE", "None assigned", "Unknown", "(null)"})
 
 
@@ -106,8 +117,8 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
     )
 
 
-def parse_books(text: str, *, fields: Sequence[str] = BOOK_FIELDS) -> list[SlurmJob]:
-    """Parse `sacct -n -P -X -D -o` BOOK_FIELDS, oldest first.
+def parse_accounting(text: str, *, fields: Sequence[str] = ACCOUNTING_FIELDS) -> list[SlurmJob]:
+    """Parse `sacct -n -P -X -D -o` ACCOUNTING_FIELDS, oldest first.
 
     A requeued job has one line per run. An id that Slurm has reused has lines for each of its jobs.
     """

@@ -25,7 +25,7 @@ from tests.slurm.live.test_doctor import examine
 pytestmark = pytest.mark.timeout(1200)
 
 # The controller forgets a job two seconds after its end; it looks once a minute.
-FORGETFUL = Shape(nodes=3, books=True, changes={"MinJobAge": "2"})
+FORGETFUL = Shape(nodes=3, accounting=True, changes={"MinJobAge": "2"})
 
 
 @pytest.fixture(scope="module")
@@ -147,12 +147,12 @@ def test_books_that_are_closed_cost_a_job_nothing(lab: Lab) -> None:
     """slurmdbd is down: the controller goes on without it, and so do we."""
     job = lab.submit(trainer={"steps": 100})
     lab.at_step(job, 10)
-    lab.slurm.close_books()
+    lab.slurm.stop_slurmdbd()
     try:
         assert lab.succeeded(job).attempts == 1
         assert lab.succeeded(lab.submit(**sleeper())).attempts == 1
     finally:
-        lab.slurm.reopen_books()
+        lab.slurm.start_slurmdbd()
 
 
 def test_doctor_tells_that_there_are_books(keeping: ThrowawaySlurm, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Renders the Helm chart with Helm's own library, where there is no helm program.
+"""Render the Helm chart with Helm's own library. No helm program is needed.
 
-    python -m deploy.dev.chart                      print what `helm template orchestrator -n orchestrator` would
-    python -m deploy.dev.chart --values more.yaml   with these values on top
-    python -m deploy.dev.chart --lint               only say what Helm has against the chart
+    python -m deploy.dev.chart                      print the output of `helm template orchestrator -n orchestrator`
+    python -m deploy.dev.chart --values more.yaml   with these values over the defaults
+    python -m deploy.dev.chart --lint               only print what `helm lint --strict` reports
     python -m deploy.dev.chart --write              write deploy/kubernetes/manifests.yaml
 
-A process of its own each time: the library brings Go's runtime with it, which no test's process should share.
+Run it as a separate process: the library starts Go's runtime, which a test process should not share.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ HERE = Path(__file__).resolve().parents[1] / "kubernetes"
 CHART, MANIFESTS = HERE / "chart", HERE / "manifests.yaml"
 _HEAD = """\
 # The chart with its default values, for clusters without Helm: python -m deploy.dev.chart --write
-# Put your images, your storage class and your namespace in, and make the three Secrets first (docs/deploy.md).
+# First set your images, storage class and namespace, and create the three Secrets (docs/deploy.md).
 """
 
 
 def render(values: dict[str, Any], *, name: str = "orchestrator", namespace: str = "orchestrator") -> str:
-    """The manifests as one YAML stream, by the names of their templates. Raises helm_python.HelmError."""
+    """Return the manifests as one YAML stream, sorted by template name. Raises helm_python.HelmError."""
     with helm_python.Chart.load(CHART) as chart:
         chart.validate_schema(values)
         rendered = chart.render(values, name=name, namespace=namespace)
@@ -36,7 +36,7 @@ def render(values: dict[str, Any], *, name: str = "orchestrator", namespace: str
 
 
 def lint() -> list[str]:
-    """What Helm has against the chart, with its default values."""
+    """Return Helm's warnings and errors for the chart with its default values."""
     found = helm_python.lint(CHART, strict=True)
     return [f"{message['path']}: {message['error']}" for message in found["messages"] if message["severity"] > 1]
 

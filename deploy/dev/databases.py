@@ -1,4 +1,4 @@
-"""Databases of a PostgreSQL server that are made for one purpose and dropped after it."""
+"""Temporary databases on a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.store.engine import Database, parse_url
 
 @contextmanager
 def scratch_database(server: str, template: str = "template1") -> Iterator[str]:
-    """The URL of a copy of `template`, which is empty; dropped at the end, whoever still uses it."""
+    """Create a copy of the empty database `template` and yield its URL. Drop it at the end, even if it is in use."""
     name = f"scratch_{uuid.uuid4().hex}"
     _administer(server, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
     try:
@@ -24,7 +24,7 @@ def scratch_database(server: str, template: str = "template1") -> Iterator[str]:
 
 
 def find_lease_holder(connection: psycopg.Connection) -> int | None:
-    """The process that holds the only cluster's lease now."""
+    """Return the id of the process that holds the lease of the only cluster."""
     row = connection.execute("SELECT holder FROM leases WHERE expires_at > clock_timestamp()").fetchone()
     return None if row is None else int(row[0].split(":")[1])
 

@@ -1,8 +1,8 @@
-"""The main job, end to end: a training job survives three `kill -9` and finishes on the curve of an undisturbed run.
+"""`make demo`: a training job survives three `kill -9` and ends with the loss curve of an undisturbed run.
 
-`make demo` runs this. It starts the service on a free loopback port with SQLite in a temporary folder, submits
-docs/examples/stdlib-gpt.yaml over REST, kills a worker, then the service, then the whole replica, and at last runs
-the job again undisturbed. Exit 0 when every claim held. KEEP=1 leaves the service up.
+It starts the service on a free loopback port with SQLite in a temporary folder and submits
+docs/examples/stdlib-gpt.yaml over REST. It kills a worker, then the service, then the whole replica. At last it runs
+the job again undisturbed. Exit status 0: every claim held. KEEP=1 leaves the service running.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from trainer.contract.clock import parse_time
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "stdlib-gpt.yaml"
 TOLERANCE = 1e-6  # between the loss curves, in nats, at the same world size
-LEARNED = 1.0  # by how many nats the loss must fall
-PATIENCE_S = 240.0  # without a step: a busy machine may be slow, and not stand still
+LEAST_FALL = 1.0  # nats by which the loss must fall
+PATIENCE_S = 240.0  # time without a step, also on a busy machine
 
 console = Console()
 
 
 class DemoFailed(Exception):
-    """A claim of the demo did not hold; the text says which."""
+    """A claim of the demo did not hold. The message says which."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A completed optimizer step of rank 0, as its replica's journal tells."""
+    """A completed optimizer step of rank 0, from its replica's journal."""
 
     at: float  # seconds since the epoch
     attempt: int
@@ -58,20 +58,20 @@ class Fault:
     name: str
     at_step: int
     strike: Callable[[ThrowawayService], None]
-    world_ends: bool  # whether the worker group dies, so that training must form it anew
+    world_ends: bool  # whether the worker group dies and must form again
 
 
 @dataclass(frozen=True)
 class Struck:
     fault: Fault
     at: float
-    took_s: float  # the strike itself; for the service, until it was back
+    took_s: float  # duration of the strike; for the service, until it was back
     attempt: int
     generation: int
 
 
 def steps_of(service: ThrowawayService, job_id: str) -> list[Step]:
-    """Every step that rank 0 of the job has made, in the order of time, steps done again included."""
+    """Return every step of rank 0 in order of time, including repeated steps."""
     found = []
     for journal in (service.root / job_id / "attempts").glob("*/replica-0/*/progress.jsonl"):
         attempt = int(journal.parts[-4])
@@ -84,18 +84,18 @@ def steps_of(service: ThrowawayService, job_id: str) -> list[Step]:
 
 
 def kill_worker(service: ThrowawayService) -> None:
-    """`kill -9` for the worker of local rank 1."""
+    """Kill the worker of local rank 1."""
     _kill([process for process in service.processes() if process.local_rank == 1][:1], "worker 1")
 
 
 def kill_service(service: ThrowawayService) -> None:
-    """`kill -9` for the service, and a new one."""
+    """Kill the service and start a new one."""
     service.kill()
     service.start()
 
 
 def kill_replica(service: ThrowawayService) -> None:
-    """`kill -9` for the agent and all its workers, as when a node loses its power."""
+    """Kill the agent and all its workers, as in a power failure of their node."""
     _kill(list(service.processes()), "the replica")
 
 
@@ -155,12 +155,12 @@ def _run(service: ThrowawayService, spec: dict[str, object], faults: tuple[Fault
                 job = client.job(job.id)
             if job.step != reached:
                 reached, deadline = job.step, time.monotonic() + PATIENCE_S
-            if job.step is not None and job.loss is not None:  # a new attempt tells nothing yet: the last word stays
+            if job.step is not None and job.loss is not None:  # a new attempt has no report yet: keep the last line
                 status.update(f"{job.id}  {job.state}  step {job.step}/{job.total_steps}  loss {job.loss:.3f}")
     if job.state != "SUCCEEDED":
         raise DemoFailed(f"{job.id} ended {job.state}: {job.reason}")
     if pending:
-        raise DemoFailed(f"{job.id} was done before {pending[0].name}")
+        raise DemoFailed(f"{job.id} ended before this fault: {pending[0].name}")
     return job, struck
 
 
@@ -173,7 +173,7 @@ def _strike(service: ThrowawayService, job: JobView, fault: Fault) -> Struck:
 
 
 def _print_faults(service: ThrowawayService, job: JobView, struck: list[Struck]) -> None:
-    table = Table("fault", "what was noticed", "next step after", "steps re-done")
+    table = Table("fault", "events", "next step after", "steps repeated")
     steps = steps_of(service, job.id)
     for index, one in enumerate(struck):
         until = struck[index + 1].at if index + 1 < len(struck) else float("inf")
@@ -183,45 +183,45 @@ def _print_faults(service: ThrowawayService, job: JobView, struck: list[Struck])
 
 
 def _cost(steps: list[Step], struck: Struck) -> tuple[float, int]:
-    """Seconds to the next step that training made, and how many steps it made twice."""
+    """Return the seconds until the next step, and how many steps were repeated."""
     before = [step for step in steps if step.at <= struck.at]
     after = [step for step in steps if step.at > struck.at]
     if struck.fault.world_ends:
-        # What was under way in the killed world does not count as training again.
+        # A step of the killed group does not count as recovery.
         old = (struck.attempt, struck.generation)
         before = [step for step in steps if (step.attempt, step.generation) <= old]
         after = [step for step in steps if (step.attempt, step.generation) > old]
     if not after:
-        raise DemoFailed(f"no step was made after {struck.fault.name}")
+        raise DemoFailed(f"no step followed this fault: {struck.fault.name}")
     return after[0].at - struck.at, max(0, before[-1].step - after[0].step + 1)
 
 
 def _noticed(service: ThrowawayService, job: JobView, struck: Struck, until: float) -> str:
-    """The sentences that the job's owner reads, with the seconds from the fault to each."""
+    """Return the job's event sentences, each with its seconds since the fault."""
     if not struck.fault.world_ends:
         return f"+{struck.took_s:.2f} s a new service watches the attempt; training never paused"
-    telling = ("worker.failed", "restart.in_place", "job.state", "restored")
+    kinds = ("worker.failed", "restart.in_place", "job.state", "restored")
     with Client(service.url) as client:
-        found = [event for event in client.events(job.id) if event.kind in telling]
+        found = [event for event in client.events(job.id) if event.kind in kinds]
     reported = [event for event in found if struck.at <= event.at.timestamp() < until]
-    # The first trouble and what was done, up to the restore.
+    # The events up to the restore.
     end = next((index for index, event in enumerate(reported) if event.kind == "restored"), len(reported))
     return "\n".join(f"+{event.at.timestamp() - struck.at:.2f} s {event.sentence}" for event in reported[: end + 1])
 
 
 def _compare(service: ThrowawayService, disturbed: JobView, undisturbed: JobView) -> None:
-    """Both curves hold every step; they differ by rounding at most; the loss has fallen."""
-    # Of a step that was made twice the last counts.
+    """Check that both curves have every step, differ only by rounding, and fall."""
+    # The last run of a repeated step counts.
     curves = [{step.step: step.loss for step in steps_of(service, job.id)} for job in (disturbed, undisturbed)]
     compared = compare_curves(*curves, steps=disturbed.total_steps or 0)
     console.print(f"the loss has fallen by {compared.fallen:.3f} nats")
     console.print(f"largest difference of the two loss curves: {compared.largest:.3g} (at most {TOLERANCE:g})")
-    for problem in compared.problems(tolerance=TOLERANCE, least_fall=LEARNED):
+    for problem in compared.problems(tolerance=TOLERANCE, least_fall=LEAST_FALL):
         raise DemoFailed(problem)
 
 
 def _leave(service: ThrowawayService, *, keep: bool) -> None:
-    """Leave nothing running, whatever happens; or, if asked to, the service."""
+    """End the service and its jobs, unless `keep` leaves the service running."""
     if keep:
         console.print(f"The service stays up at [bold]{service.url}[/], its run directory is {service.root}")
         console.print(f"    export ORCHESTRATOR_URL={service.url}", highlight=False)
@@ -234,7 +234,7 @@ def _leave(service: ThrowawayService, *, keep: bool) -> None:
 
 def _kill(processes: list[Marked], what: str) -> None:
     if not processes:
-        raise DemoFailed(f"found no process of {what} to kill")
+        raise DemoFailed(f"found no process of {what}")
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)

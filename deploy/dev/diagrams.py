@@ -1,6 +1,6 @@
-"""What docs/concepts.md shows of the code: state machines as Mermaid, their states, and the policy as a list.
+"""Render the generated parts of docs/concepts.md: state machines as Mermaid, their states, and the policy as a list.
 
-Labels are the comments in the tables themselves, so that a table has to be commented where it is written.
+Labels come from the comments in the tables of the code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def render_attempt_states() -> str:
 
 
 def render_policy() -> str:
-    """The rules in their order, each with the first sentence of its docstring."""
+    """Render the rules in order, each with the first sentence of its docstring."""
     rows = [f"{number}. `{rule.__name__}`: {_first_sentence(rule)}" for number, rule in enumerate(POLICY, start=1)]
     return "\n".join(rows)
 
@@ -41,7 +41,7 @@ def _machine(
     edges: Mapping[State, frozenset[State]],
     labels: Mapping[tuple[str, str], str],
 ) -> str:
-    """A diagram and a table of the states. An edge that all states leave by which are no end is drawn once."""
+    """Render a diagram and a table of the states. An edge that all non-terminal states share is drawn once."""
     alive = [state for state in states if not state.terminal]  # type: ignore[attr-defined]
     shared = frozenset.intersection(*(edges[state] for state in alive))
     lines = ["```mermaid", "stateDiagram-v2", f"{_INDENT}[*] --> {alive[0].name}", f"{_INDENT}state alive {{"]
@@ -57,7 +57,7 @@ def _machine(
 
 
 def _sorted(states: type[State], some: frozenset[State]) -> list[State]:
-    """In the order of their declaration, so that the page is the same each time."""
+    """Sort by the order of declaration, so that the page is always the same."""
     return [state for state in states if state in some]
 
 
@@ -67,7 +67,7 @@ def _edge(a: StrEnum, b: StrEnum, labels: Mapping[tuple[str, str], str]) -> str:
 
 
 def _member_table(module: ModuleType, members: type[StrEnum], title: str) -> str:
-    """Each member with the comment behind it."""
+    """Render each member with the comment on its line."""
     comments = read_comments(module)
     (node,) = (node for node in _body(module) if isinstance(node, ast.ClassDef) and node.name == members.__name__)
     notes = {
@@ -79,7 +79,7 @@ def _member_table(module: ModuleType, members: type[StrEnum], title: str) -> str
 
 
 def _edge_comments(module: ModuleType) -> dict[tuple[str, str], str]:
-    """By names of both states: what stands behind an edge in TRANSITIONS."""
+    """Return the comment of each edge in TRANSITIONS, by the names of both states."""
     comments = read_comments(module)
     (table,) = (
         node.value
@@ -105,7 +105,7 @@ def _body(module: ModuleType) -> list[ast.stmt]:
 
 
 def read_comments(module: ModuleType) -> dict[int, str]:
-    """By line: what stands behind the code there."""
+    """Return the comments that follow code, by line number."""
     tokens = tokenize.generate_tokens(StringIO(inspect.getsource(module)).readline)
     return {
         token.start[0]: token.string.lstrip("# ")

@@ -2,10 +2,10 @@
 
     python -m deploy.dev.matrix [--only NAME ...] [--smoke] [--page]
 
-Each environment is made in a temporary folder, by pip from the registry, and deleted after its suites. Some take
-several GB. The first trainer environment stays until the last: it and the others train on from each other's snapshots.
---smoke runs a few tests in the lowest and the newest. The page is written when all environments were asked for.
-Exit status 1: a suite, an installation or an exchange failed, or an interpreter is missing.
+pip installs each environment from the registry into a temporary folder, which is deleted after its suites. Some take
+several GB. The first trainer environment stays to the end, because it and the others continue from each other's
+snapshots. --smoke runs a few tests in the lowest and the newest environment. The page is written after a run of all
+environments. Exit status 1: a suite, an installation or an exchange failed, or an interpreter is missing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SUITE_S, _INSTALL_S, _TRAINING_S = 3000, 2400, 600
 class Level(StrEnum):
     LOWEST = "lowest"  # every dependency at its declared bound
     PINNED = "pinned"  # constraints.txt, with which CI runs
-    NEWEST = "newest"  # whatever the registry serves today
+    NEWEST = "newest"  # the newest versions in the registry today
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Environment:
     python: str
     level: Level
     extras: tuple[str, ...]  # of this project
-    tools: tuple[str, ...]  # what its tests need besides, always the newest that the rest allows
+    tools: tuple[str, ...]  # more packages for the tests, in the newest compatible versions
     suites: tuple[Suite, ...]
-    smoke: tuple[Suite, ...] = ()  # what --smoke runs instead; without one the environment is left out
-    exchanges: bool = False  # whether it writes snapshots and reads those of others
+    smoke: tuple[Suite, ...] = ()  # suites for --smoke; without any, --smoke skips the environment
+    exchanges: bool = False  # whether it exchanges snapshots with other environments
 
 
 _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
@@ -103,24 +103,24 @@ ENVIRONMENTS = (
 
 
 class Failed(Exception):
-    """A command failed, an interpreter is missing, losses differ, or a bound is unclear; the text says which."""
+    """A command failed, an interpreter is missing, losses differ, or a bound is unclear. The message says which."""
 
 
 def read_requirements(pyproject: Mapping[str, Any], extras: Iterable[str]) -> list[Requirement]:
-    """What the extras of this project ask for."""
+    """Return the requirements of these extras."""
     declared = pyproject["project"]["optional-dependencies"]
     return [Requirement(text) for extra in extras for text in declared[extra]]
 
 
 def lowest_versions(requirements: Iterable[Requirement]) -> list[str]:
-    """Lines of a constraints file that takes each requirement at its bound. Raises Failed."""
+    """Return the lines of a constraints file with each requirement at its lower bound. Raises Failed."""
     return sorted({_lowest(requirement) for requirement in requirements})
 
 
 def _lowest(requirement: Requirement) -> str:
     bounds = [each.version for each in requirement.specifier if each.operator in (">=", "==", "~=")]
     if len(bounds) != 1:
-        raise Failed(f"{requirement} declares {len(bounds) or 'no'} lowest versions; give it one, as in >=1.2.3")
+        raise Failed(f"{requirement} declares {len(bounds) or 'no'} lowest versions; declare one, for example >=1.2.3")
     marker = f"; {requirement.marker}" if requirement.marker else ""
     return f"{requirement.name}=={bounds[0]}{marker}"
 
@@ -136,7 +136,7 @@ class Venv:
         return self.folder / "bin" / "python"
 
     def build(self, interpreter: Path, packages: Sequence[str], constraints: str) -> None:
-        """Install packages, within a constraints file of this text instead of the machine's. Raises Failed."""
+        """Install packages with this constraints file instead of the machine's. Raises Failed."""
         self.folder.mkdir(parents=True)
         limits = self.folder / "constraints.txt"
         limits.write_text(constraints)
@@ -145,7 +145,7 @@ class Venv:
         run([self.python, "-m", "pip", "check"], self.folder)
 
     def versions(self) -> dict[str, str]:
-        """What is installed, by canonical name, and `Python`."""
+        """Return the installed versions by canonical name, and that of `Python`."""
         code = "import json, platform, importlib.metadata as m; print(json.dumps([platform.python_version(), "
         code += "{d.name: d.version for d in m.distributions()}]))"
         python, packages = json.loads(run([self.python, "-c", code], self.folder))
@@ -153,14 +153,14 @@ class Venv:
 
 
 def run(command: Sequence[str | Path], folder: Path, *, limit_s: float = _INSTALL_S, **variables: str) -> str:
-    """What a command prints. Raises Failed."""
+    """Run a command and return its output. Raises Failed."""
     environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **variables}
     environ.pop("PYTHONPATH", None)
     shown = " ".join(Path(word).name if isinstance(word, Path) else word for word in command)[:200]
     try:
         done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired as error:
-        raise Failed(f"{shown}: not done after {limit_s} s") from error
+        raise Failed(f"{shown}: not finished after {limit_s} s") from error
     if done.returncode != 0:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line and not line.startswith("WARNING")]
         raise Failed(f"{shown}: {' | '.join(lines[-4:]) or f'exit status {done.returncode}'}")
@@ -168,9 +168,9 @@ def run(command: Sequence[str | Path], folder: Path, *, limit_s: float = _INSTAL
 
 
 def find_interpreter(version: str) -> Path:
-    """The interpreter that `pythonX.Y` on PATH runs. Raises Failed.
+    """Return the interpreter that `pythonX.Y` on PATH runs. Raises Failed.
 
-    A name that runs nothing is passed over: a shim of pyenv runs a version only where PYENV_VERSION asks for it.
+    Names that do not run are skipped. A pyenv shim runs a version only if PYENV_VERSION names it.
     """
     code = "import sys; print(sys.executable, '%d.%d' % sys.version_info[:2])"
     for folder in os.get_exec_path():
@@ -182,7 +182,7 @@ def find_interpreter(version: str) -> Path:
 
 
 def build_wheel(folder: Path) -> Path:
-    """This project's wheel, made from a copy of what git knows: a build leaves files beside its sources."""
+    """Build this project's wheel from a copy of the tracked files, because a build writes beside its sources."""
     sources = folder / "sources"
     run(["git", "checkout-index", "--all", f"--prefix={sources}/"], ROOT)
     run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, sources], folder)
@@ -191,13 +191,13 @@ def build_wheel(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a suite."""
+    """The result of a suite."""
 
     suite: str
     passed: int = 0
     skipped: int = 0
     failed: tuple[str, ...] = ()
-    problem: str | None = None  # why there is no report
+    problem: str | None = None  # why the suite has no report
 
     @property
     def is_good(self) -> bool:
@@ -205,10 +205,10 @@ class Outcome:
 
 
 def run_suite(suite: Suite, venv: Venv, folder: Path) -> Outcome:
-    """`folder` gets the report, the cache and the tests' own folders."""
+    """Run a suite. `folder` gets the report, the cache and the tests' temporary folders."""
     folder.mkdir(parents=True)
     report, printed = folder / "report.xml", folder / "printed"
-    basetemp = folder.parents[1] / "t"  # short: the path of a socket has 107 bytes at most (unix(7))
+    basetemp = folder.parents[1] / "t"  # short, because a socket's path has at most 107 bytes (unix(7))
     command: list[str | Path] = [
         venv.python,
         "-m",
@@ -227,10 +227,10 @@ def run_suite(suite: Suite, venv: Venv, folder: Path) -> Outcome:
         try:
             process.wait(_SUITE_S)
         except subprocess.TimeoutExpired:
-            return Outcome(suite.name, problem=f"not done after {_SUITE_S} s")
+            return Outcome(suite.name, problem=f"not finished after {_SUITE_S} s")
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # pytest, and what it has left in its process group
+                os.killpg(process.pid, signal.SIGKILL)  # pytest and the rest of its process group
             process.wait()
     if not report.exists():
         words = printed.read_text(errors="replace").strip()[-300:]
@@ -239,7 +239,7 @@ def run_suite(suite: Suite, venv: Venv, folder: Path) -> Outcome:
 
 
 def parse_report(suite: str, text: str) -> Outcome:
-    """Counts of a JUnit file. A test that fails and then errs in its teardown counts once."""
+    """Count the tests of a JUnit file. A test with a failure and an error in its teardown counts once."""
     passed = skipped = 0
     failed: dict[str, None] = {}
     for case in ElementTree.fromstring(text).iter("testcase"):
@@ -253,12 +253,12 @@ def parse_report(suite: str, text: str) -> Outcome:
 
 
 STRATEGIES = ("ddp", "fsdp")
-_STEPS, _RESTORED = 6, 4  # the reader makes the last two steps again
-_TOLERANCE = 1e-4  # of the loss, relative: releases of torch may add up in another order
+_STEPS, _RESTORED = 6, 4  # the reader repeats the last two steps
+_TOLERANCE = 1e-4  # relative, of the loss: releases of torch may sum in a different order
 _CONFIG = {
     "preset": "nano",
     "seq_len": 32,
-    "data": str(ROOT / "CHANGELOG.md"),  # the standard library differs from Python to Python
+    "data": str(ROOT / "CHANGELOG.md"),  # not the standard library, which differs between Python versions
     "global_batch": 8,
     "micro_batch": 2,
     "steps": _STEPS,
@@ -269,7 +269,7 @@ _CONFIG = {
 
 @dataclass(frozen=True)
 class Exchange:
-    """Snapshots that one environment writes and another one trains on from, by the installed wheel's own commands."""
+    """One environment writes a snapshot and another one continues from it, both with the installed wheel."""
 
     strategy: str
     writer: str
@@ -278,7 +278,7 @@ class Exchange:
 
 
 def train(venv: Venv, strategy: str, job_dir: Path, *, attempt: int) -> None:
-    """Two ranks, up to step 6, with a snapshot at every second one. Raises Failed."""
+    """Train on two ranks up to step 6, with a snapshot every two steps. Raises Failed."""
     job_dir.mkdir(parents=True, exist_ok=True)
     marks = {env.JOB_DIR: str(job_dir), env.ATTEMPT: str(attempt), env.CLAIM: "matrix", "OMP_NUM_THREADS": "1"}
     program = ["-m", "trainer", "--config", json.dumps({**_CONFIG, "strategy": strategy})]
@@ -287,7 +287,7 @@ def train(venv: Venv, strategy: str, job_dir: Path, *, attempt: int) -> None:
 
 
 def train_on(venv: Venv, strategy: str, written: Path, job_dir: Path) -> None:
-    """Verify the snapshots up to step 4, and let a second attempt train on from it, in a copy. Raises Failed."""
+    """Copy the job, verify its snapshots up to step 4, and continue from there. Raises Failed."""
     shutil.copytree(written, job_dir)
     for path in sorted(layout.snapshots_dir(job_dir).iterdir()):
         name = parse_snapshot_name(path.name)
@@ -298,10 +298,10 @@ def train_on(venv: Venv, strategy: str, written: Path, job_dir: Path) -> None:
     train(venv, strategy, job_dir, attempt=2)
     wanted, found = read_losses(job_dir, 1), read_losses(job_dir, 2)
     if sorted(found) != list(range(_RESTORED + 1, _STEPS + 1)):
-        raise Failed(f"the steps made are {sorted(found)}")
+        raise Failed(f"the second attempt made steps {sorted(found)}")
     for step, loss in found.items():
         if not math.isclose(loss, wanted[step], rel_tol=_TOLERANCE):
-            raise Failed(f"the loss of step {step} is {loss}, and was {wanted[step]} where the snapshot was written")
+            raise Failed(f"the loss of step {step} is {loss}, but was {wanted[step]} for the writer of the snapshot")
 
 
 def read_losses(job_dir: Path, attempt: int) -> dict[int, float]:
@@ -312,7 +312,7 @@ def read_losses(job_dir: Path, attempt: int) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Result:
-    """What was done in one environment. With a `problem` no suite was run."""
+    """The results of one environment. With a `problem` no suite was run."""
 
     environment: Environment
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -326,17 +326,17 @@ class Result:
 
 @dataclass
 class Bench:
-    """Makes the environments one after the other in `folder`."""
+    """Builds the environments one after the other in `folder`."""
 
     folder: Path
     is_smoke: bool
     wheel: Path
     pyproject: Mapping[str, Any]
     exchanges: list[Exchange] = field(default_factory=list)
-    _first: tuple[Environment, Venv] | None = None  # the one that the others exchange snapshots with
+    _first: tuple[Environment, Venv] | None = None  # the others exchange snapshots with this one
 
     def run(self, environment: Environment) -> Result:
-        """Build it, run its suites, exchange snapshots with the first one that does, and delete it."""
+        """Build an environment, run its suites, exchange snapshots with the first one, and delete it."""
         place = self.folder / environment.name
         venv = Venv(place / "venv")
         packages = (f"{self.wheel}[{','.join(environment.extras)}]", *environment.tools)
@@ -366,7 +366,7 @@ class Bench:
                 return ""
 
     def _exchange(self, environment: Environment, venv: Venv) -> None:
-        """Write snapshots, and train on from those of the first; it does so from these."""
+        """Let this environment and the first one continue from each other's snapshots."""
         self._first = self._first or (environment, venv)
         first, first_venv = self._first
         for strategy in STRATEGIES:
@@ -389,26 +389,26 @@ class Bench:
 _WHY = """\
 ## Why these versions
 
-The lowest version of a dependency is the lowest with which these suites pass; in them a warning is an error, also one
-of another package. `pyproject.toml` declares it, and the command reads it there. The newest is what the registry served
-on that day. The service needs Python 3.11; the trainer and the launcher run in their users' images and need 3.10.
+The lowest version of a dependency is the lowest with which these suites pass. The suites treat warnings as errors, also
+those of other packages. `pyproject.toml` declares the lowest versions. The newest are those in the registry on that
+day. The service needs Python 3.11. The trainer and the launcher run in users' images and need 3.10.
 
-torch 2.8 is the lowest because with earlier releases a part of sharded training cannot be tested without GPUs, and what
-is not tested is not promised. In 2.6 FSDP2 does not run on CPUs (their streams cannot record events), a distributed
-checkpoint cannot be saved outside of the group, and DistributedDataParallel always synchronises first. In 2.7 hybrid
-sharding does not run on CPUs: FSDP2 asserts an event that only devices have.
+torch 2.8 is the lowest because earlier releases cannot test all of sharded training without GPUs. In 2.6 FSDP2 does not
+run on CPUs (their streams cannot record events), a distributed checkpoint cannot be saved outside of the group, and
+DistributedDataParallel always synchronizes first. In 2.7 hybrid sharding does not run on CPUs, because FSDP2 asserts an
+event that only devices have.
 
 ## Snapshots
 
-Two ranks train, and a second attempt with the other environment verifies a snapshot and trains on from it.
-Its losses are those of the first attempt, within one in ten thousand.
+Two ranks train. A second attempt with the other environment verifies a snapshot and continues from it. Its losses equal
+those of the first attempt within one part in ten thousand.
 """
 
 
 def render_page(
     results: Sequence[Result], exchanges: Sequence[Exchange], declared: Iterable[str], command: str, day: date
 ) -> str:
-    """docs/compatibility.md, whole. `declared` are the names of this project's dependencies."""
+    """Render docs/compatibility.md. `declared` are the names of this project's dependencies."""
     failed = [
         f"- {result.environment.name}: `{name}` failed"
         for result in results
@@ -439,7 +439,7 @@ def render_results(results: Sequence[Result]) -> list[str]:
 
 
 def render_exchanges(exchanges: Sequence[Exchange]) -> list[str]:
-    rows = [_row([each.strategy, each.writer, each.reader, each.problem or "trained on"]) for each in exchanges]
+    rows = [_row([each.strategy, each.writer, each.reader, each.problem or "continued"]) for each in exchanges]
     return ["| strategy | written by | read by | |", "|---|---|---|---|", *rows]
 
 
@@ -453,8 +453,8 @@ def main() -> int:
         prog="python -m deploy.dev.matrix", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
-    parser.add_argument("--smoke", action="store_true", help="a few tests, in the lowest and the newest")
-    parser.add_argument("--page", action="store_true", help="write the page also after a part, which it names")
+    parser.add_argument("--smoke", action="store_true", help="run a few tests in the lowest and the newest environment")
+    parser.add_argument("--page", action="store_true", help="write the page also after a run of some environments")
     options = parser.parse_args()
     chosen = [each for each in ENVIRONMENTS if each.name in options.only and (each.smoke or not options.smoke)]
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -464,7 +464,7 @@ def main() -> int:
         results = [bench.run(environment) for environment in chosen]
     print("\n".join(["", *render_results(results), "", *render_exchanges(bench.exchanges)]))
     if options.page or (not options.smoke and len(chosen) == len(ENVIRONMENTS)):
-        rest = [Result(each, problem="not asked for") for each in ENVIRONMENTS if each not in chosen]
+        rest = [Result(each, problem="not requested") for each in ENVIRONMENTS if each not in chosen]
         command = f'make matrix ARGS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else "make matrix"
         extras = sorted({extra for environment in ENVIRONMENTS for extra in environment.extras})
         declared = [requirement.name for requirement in read_requirements(pyproject, extras)]

@@ -1,11 +1,16 @@
-"""Does a test notice every guard and every rule? Each is taken out in turn, and some test must then fail.
+"""Mutation tests: remove each guard and each rule in turn. Some test must then fail.
 
     python -m deploy.dev.mutate [--only SUBSTRING] [--jobs N] [--list]          # or: make mutate ARGS="--only rules"
 
-SUITES says what is looked at and which tests are asked; EQUIVALENT has the mutants that no test can notice, with the
-reason. The working tree is not touched: a process imports what is slow, then forks for each mutant, and the fork
-imports the mutant in the module's place. Exit status 0 when every mutant was killed or is listed, 1 when one survived
-or a listed one was killed, 2 when nothing can be said: the tests fail as they are, or a table names what is not there.
+SUITES maps modules to the tests that check them. EQUIVALENT lists the mutants that no test can notice, with the reason.
+The working tree is not changed: one process imports the slow modules and forks for each mutant, and the fork imports
+the mutant instead of the module.
+
+Exit status:
+
+- 0: every mutant was killed or is listed as equivalent.
+- 1: a mutant survived, or a listed one was killed.
+- 2: no result. The tests fail without a mutant, or a table is out of date.
 """
 
 from __future__ import annotations
@@ -37,12 +42,12 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """Modules, as patterns of which each must match a file, and the tests that must notice, the quickest first."""
+    """Patterns of modules, each of which must match a file, and the tests that check them, fastest first."""
 
     modules: Sequence[str]
     tests: Sequence[str]
     keyword: str = ""  # pytest's -k
-    races: bool = False  # the tests have threads: only what fails twice counts
+    races: bool = False  # the tests use threads: a failure counts if it happens twice
 
 
 def _domain(*names: str) -> list[str]:
@@ -67,7 +72,7 @@ _IDENTITY = [
 ]
 _KUBERNETES = [f"tests/kubernetes/test_{name}.py" for name in ("replay", "states", "sight")]
 
-# A module that is matched twice is of the later suite.
+# If a module matches two suites, the later one counts.
 SUITES = (
     Suite(modules=_domain("*"), tests=[*_RULES, *_FACTS, *_unit("admission")]),
     Suite(modules=_domain("evidence"), tests=[*_RULES, *_unit("evidence")]),
@@ -127,25 +132,25 @@ SUITES = (
     Suite(modules=_domain("trials"), tests=_unit("trials")),
     Suite(modules=[f"orchestrator/backends/kubernetes/{name}.py" for name in ("states", "sight")], tests=_KUBERNETES),
 )
-# Of the modules above: what judges an owner's input, which the API's tests look at.
+# Of the modules above: those that validate user input, which the API's tests cover.
 LEFT_OUT = _domain("spec", "unsupported", "validation")
 EQUIVALENT = {
     "route_roles.py:needs_place: without rule.role is not None": (
-        "Every rule about a job names a role; the type alone allows for none."
+        "Every rule about a job names a role; only the type allows None."
     ),
-    "route_roles.py:_judge_in: without project is None": "A path that takes a project names one, and a job has one.",
+    "route_roles.py:_judge_in: without project is None": "A path with a project names one, and a job has one.",
     "states.py:find_job_cause: without meaning.kind is None": (
         "Every row of JOB_REASONS has a kind; the type is shared with tables whose rows may have none."
     ),
 }
 
-# Slow to import and wanted by most tests. A module that is not installed is left to the tests that need it.
+# Slow imports that most tests need. Modules that are not installed are skipped.
 _WARM = (
     *("alembic.command", "fastapi", "httpx", "hypothesis.stateful", "prometheus_client", "psycopg"),
     *("pydantic_settings", "pytest_timeout", "sqlalchemy.dialects.postgresql", "sqlalchemy.orm"),
     *("starlette.testclient", "structlog", "torchx.specs", "uvicorn", "yaml"),
 )
-# Neither a cache nor a plug-in that happens to be installed. A test that hangs has noticed.
+# No cache and no installed plug-ins. A test that hangs has noticed the mutant.
 _PYTEST = (
     "-x",
     "-q",
@@ -157,20 +162,20 @@ _PYTEST = (
     "--no-header",
     "-otimeout=40",
 )
-_CPU_LIMIT_S = 300  # of one mutant: an endless loop outside of a test
+_CPU_LIMIT_S = 300  # of one mutant, for an endless loop outside a test
 _FIRST_RED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 class StaleTable(Exception):
-    """A table names what is not there; the text says what."""
+    """A table names something that does not exist. The message says what."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """`source[start:end]` of a module, in bytes of UTF-8, gives way to `replacement`."""
+    """Replace `source[start:end]` of a module, in bytes of UTF-8, by `replacement`."""
 
     path: str  # of the module, from the root of the repository
-    name: str  # unique in its module, and stable while the function and the condition are
+    name: str  # unique in its module, and stable while function and condition do not change
     start: int
     end: int
     replacement: str
@@ -181,12 +186,12 @@ class Mutant:
 
 
 def find_mutants(path: str, source: str) -> list[Mutant]:
-    """Every rule and every guard of a module, in the order of its text. Raises SyntaxError.
+    """Find every rule and every guard of a module in the order of its source. Raises SyntaxError.
 
-    A policy is a tuple at module level whose name ends with POLICY; each of its rules is taken out in turn. A guard is
-    an `if` whose body ends in return, raise or continue, or the condition of `return x if condition else y`: its
-    condition becomes False. Of a condition, or a returned value, that is made of `and` and `or`, each part is taken out
-    as well: it becomes what leaves the decision to its neighbours, True in an `and`, False in an `or`.
+    A policy is a tuple at module level whose name ends with POLICY. Each of its rules is removed in turn. A guard is an
+    `if` whose body ends in return, raise or continue, or the condition of `return x if condition else y`. Its condition
+    becomes False. In a condition or returned value with `and` or `or`, each part is removed too: it becomes True in an
+    `and` and False in an `or`.
     """
     text, line_starts = source.encode(), [0]
     for line in text.split(b"\n"):
@@ -203,7 +208,7 @@ def find_mutants(path: str, source: str) -> list[Mutant]:
     return mutants
 
 
-_Found = tuple[tuple[str, ...], str, ast.expr, str]  # class and function, what is done, to which node, what it becomes
+_Found = tuple[tuple[str, ...], str, ast.expr, str]  # class and function, kind of change, node, replacement
 
 
 def _find(node: ast.AST, place: tuple[str, ...]) -> Iterator[_Found]:
@@ -239,7 +244,7 @@ def _parts(condition: ast.expr, place: tuple[str, ...]) -> Iterator[_Found]:
 
 
 def modules_of(root: Path, suites: Iterable[Suite], left_out: Iterable[str] = ()) -> dict[str, Suite]:
-    """The suite of each module, by its path from the root. Raises StaleTable."""
+    """Map each module, by its path from the root, to its suite. Raises StaleTable."""
 
     def match(pattern: str) -> list[str]:
         paths = [path.relative_to(root).as_posix() for path in sorted(root.glob(pattern))]
@@ -254,7 +259,7 @@ def modules_of(root: Path, suites: Iterable[Suite], left_out: Iterable[str] = ()
 
 
 def find_all(root: Path, suites: Iterable[Suite], left_out: Iterable[str]) -> list[tuple[Mutant, Suite]]:
-    """Raises StaleTable."""
+    """Find the mutants of all suites. Raises StaleTable."""
     modules = modules_of(root, suites, left_out).items()
     return [(each, suite) for path, suite in modules for each in find_mutants(path, (root / path).read_text())]
 
@@ -262,14 +267,14 @@ def find_all(root: Path, suites: Iterable[Suite], left_out: Iterable[str]) -> li
 def find_red(
     root: Path, trials: Iterable[tuple[Mutant | None, Suite]], jobs: int
 ) -> Iterator[tuple[Mutant | None, str | None]]:
-    """Each mutant (None: the modules as they are) with the first test that fails, as soon as it is known."""
+    """Yield each mutant (None: no mutant) with the first test that fails, or None if all pass."""
     with warnings.catch_warnings(action="ignore"):
         for name in _WARM:
             with suppress(ImportError):
                 importlib.import_module(name)
-    gc.freeze()  # a collection would touch, and so copy, all of it in each child
+    gc.freeze()  # a garbage collection would copy this memory in each child
     running: dict[int, tuple[Mutant | None, Suite, Path]] = {}
-    again: set[str] = set()  # names of mutants whose red is not believed yet
+    again: set[str] = set()  # names of mutants that failed once and run again
     waiting = list(trials)[::-1]
     with tempfile.TemporaryDirectory(prefix="mutate-", ignore_cleanup_errors=True) as folder:
         while waiting or running:
@@ -295,7 +300,7 @@ def find_red(
 
 
 def _run_tests(root: Path, mutant: Mutant | None, suite: Suite, folder: Path) -> None:
-    """The body of a fork; it does not return."""
+    """Run the tests in a fork. Does not return."""
     status = 3
     try:
         with (folder / "output").open("wb") as output:
@@ -305,7 +310,7 @@ def _run_tests(root: Path, mutant: Mutant | None, suite: Suite, folder: Path) ->
         os.chdir(root)
         sys.path.insert(0, str(root))
         os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)}
-        # One failing example is enough: it is neither shrunk nor kept.
+        # One failing example is enough, so it is neither shrunk nor stored.
         settings.register_profile("mutate", database=None, phases=[Phase.explicit, Phase.generate])
         settings.load_profile("mutate")
         if mutant is not None:
@@ -313,14 +318,14 @@ def _run_tests(root: Path, mutant: Mutant | None, suite: Suite, folder: Path) ->
         status = int(pytest.main([*suite.tests, "-k", suite.keyword, *_PYTEST, f"--basetemp={folder / 'tmp'}"]))
         sys.stdout.flush()
     finally:
-        os._exit(status)  # threads that a mutant has left hanging are not waited for
+        os._exit(status)  # does not wait for threads that a mutant blocks
 
 
 def _install(mutant: Mutant, root: Path) -> None:
-    """From now on this process imports the mutant. Raises RuntimeError when it has the module already."""
+    """Make this process import the mutant. Raises RuntimeError if the module is already imported."""
     name = mutant.path.removesuffix(".py").replace("/", ".")
     if name in sys.modules:
-        raise RuntimeError(f"{name} was imported before its mutant could take its place")
+        raise RuntimeError(f"{name} is already imported, so its mutant cannot replace it")
     text, original = mutant.applied_to((root / mutant.path).read_text()), SourceFileLoader.get_code
 
     def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
@@ -334,13 +339,15 @@ def main() -> int:
         prog="python -m deploy.dev.mutate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", metavar="SUBSTRING", default="", help="mutants with this in their name or path")
-    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="at a time (default: one per core)")
-    parser.add_argument("--list", action="store_true", help="print the mutants' names, try nothing")
+    parser.add_argument(
+        "-j", "--jobs", type=int, default=os.cpu_count() or 1, help="mutants at one time (default: one per core)"
+    )
+    parser.add_argument("--list", action="store_true", help="print the mutants' names and run nothing")
     options = parser.parse_args()
     try:
         mutants = find_all(ROOT, SUITES, LEFT_OUT)
         if gone := EQUIVALENT.keys() - {mutant.name for mutant, _ in mutants}:
-            raise StaleTable(f"listed as equivalent, but no mutant any more: {', '.join(sorted(gone))}")
+            raise StaleTable(f"EQUIVALENT lists mutants that do not exist: {', '.join(sorted(gone))}")
     except StaleTable as error:
         print(error, file=sys.stderr)
         return 2
@@ -352,7 +359,7 @@ def main() -> int:
 
 
 def judge(root: Path, mutants: Sequence[tuple[Mutant, Suite]], equivalent: Iterable[str], jobs: int) -> int:
-    """Try all and print what came of it; returns the exit status."""
+    """Run all mutants and print the results. Returns the exit status."""
     began, listed = time.monotonic(), frozenset(equivalent)
     suites = [
         suite for number, (_, suite) in enumerate(mutants) if suite not in [other for _, other in mutants[:number]]

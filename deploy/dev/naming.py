@@ -1,7 +1,8 @@
-"""Keep names plain. Part of `make check`; prints each offence with its file and exits with 1.
+"""Check names and words. Part of `make check`; prints each offence with its file and exits with 1.
 
-A module's name says which of two it is, a word of this project's own making stands nowhere (docs/glossary.md has the
-field's), and no function takes a long list of parameters.
+- At most two packages have a module of the same name.
+- The words below are not used; docs/glossary.md has the field's.
+- No function takes more than six parameters.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("orchestrator/", "trainer/")
 MOST_PACKAGES, MOST_PARAMETERS = 2, 6
 
-# Each cluster's package has the same parts.
+# Module names that several packages share on purpose.
 ALIKE = frozenset({"__init__", "__main__", "backend", "client", "clock", "errors", "render", "states"})
 
 _WORDS = (
@@ -26,9 +27,9 @@ _WORDS = (
 )
 _TEXT = re.compile(rf"(?<![A-Za-z])(?i:{_WORDS}|ending what is left|tells of no steps)(?![a-z])")
 _CAMEL = re.compile(r"(?<=[a-z])(?:Office|Pace|Seat|Glance|Harvest|Wish|Deed|Mend|Told)(?:s|es|ed)?(?![a-z])")
-_NAME = re.compile(r"(?<![A-Za-z])(?i:told|keeping)(?![a-z])")  # in names: a sentence may tell
+_NAME = re.compile(r"(?<![A-Za-z])(?i:told|keeping)(?![a-z])")  # only in names
 
-# What a column, a field of the API, a key of a file or a tag of OpenAPI is called stays, whatever the code calls it.
+# Columns, API fields, keys of files and OpenAPI tags keep their names.
 STORED = {
     "deed": ("orchestrator/wire/insight.py", "orchestrator/queries/accounts.py"),
     "deeds": (
@@ -85,8 +86,8 @@ LEFT_OUT = (
     "tests/deploy/test_naming.py",
 )
 
-# Functions whose parameters are options of a command, fields of a query, a signature of torch or torchx; and the
-# constructors of what the service is put together from once, in bootstrap.
+# Functions whose parameters are a command's options, a query's fields or a signature of torch or torchx, and
+# constructors that bootstrap calls once.
 LONG = frozenset(
     {
         "orchestrator/api/routes/logs.py:_request",
@@ -116,7 +117,7 @@ LONG = frozenset(
 
 
 def find_repeats(modules: Iterable[str]) -> Iterator[str]:
-    """Names of modules that more packages have than a reader can tell apart. `modules` are paths below the root."""
+    """Find module names that too many packages have. `modules` are paths below the root."""
     packages = defaultdict(set)
     for module in modules:
         path = Path(module)
@@ -127,7 +128,7 @@ def find_repeats(modules: Iterable[str]) -> Iterator[str]:
 
 
 def find_words(file: str, text: str) -> Iterator[str]:
-    """House words in a file's name and text, with the line."""
+    """Find the words in a file's name and text."""
     for number, line in enumerate([file, *text.splitlines()]):
         for word in (*_TEXT.findall(line), *_CAMEL.findall(line)):
             if not file.startswith(STORED.get(word.lower(), ())):
@@ -135,7 +136,7 @@ def find_words(file: str, text: str) -> Iterator[str]:
 
 
 def find_names(file: str, tree: ast.AST) -> Iterator[str]:
-    """House words that are ordinary ones in a sentence, as a part of a name that the file gives."""
+    """Find the words that are only wrong as a part of a name that the file defines."""
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
@@ -149,7 +150,7 @@ def find_names(file: str, tree: ast.AST) -> Iterator[str]:
 
 
 def find_long(file: str, tree: ast.AST) -> Iterator[str]:
-    """Functions of many parameters; `self` and `cls` do not count."""
+    """Find functions with too many parameters. `self` and `cls` do not count."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             given = node.args

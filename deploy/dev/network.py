@@ -1,4 +1,4 @@
-"""Machines on one machine: network namespaces on a bridge, each with its address and processes. Linux, as root."""
+"""Simulated machines: network namespaces on a bridge, each with its address and processes. Linux, as root."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _NUMBERS = itertools.count()
 
 
 class NoNamespaces(Exception):
-    """This machine allows no network namespaces; the text says what failed."""
+    """This machine allows no network namespaces. The message says what failed."""
 
 
 class Network:
-    """`count` nodes, numbered from 0. Leaving the context ends what runs in them and removes them."""
+    """`count` nodes, numbered from 0. Leaving the context ends their processes and removes them."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        # A name of a network that has just been removed is free only later; the kernel allows 15 bytes.
+        # The name of a removed network is not free at once, so each name is new. The kernel allows 15 bytes.
         self._tag = f"{os.getpid() % 100000}x{next(_NUMBERS)}"
         self._bridge = f"br{self._tag}"
 
@@ -44,7 +44,7 @@ class Network:
         return f"{_SUBNET}.{node + 1}"
 
     def inside(self, node: int, command: list[str]) -> list[str]:
-        """The command that runs another on a node."""
+        """Return the command that runs `command` on a node."""
         return ["ip", "netns", "exec", self._name(node), *command]
 
     def pids(self, node: int) -> list[int]:
@@ -52,7 +52,7 @@ class Network:
         return [int(pid) for pid in found.stdout.split()]
 
     def kill(self, node: int, *, silently: bool = True) -> None:
-        """SIGKILL for everything on a node; silently, as if it had lost its power: its peers get no farewell."""
+        """Kill all processes on a node. `silently`: its peers see no closed connection, as in a power failure."""
         if silently:
             self.cut(node)
         while pids := self.pids(node):
@@ -62,15 +62,15 @@ class Network:
             time.sleep(0.01)
 
     def cut(self, node: int) -> None:
-        """From now on no packet reaches the node or leaves it; nothing is refused, all of it is silence."""
+        """Drop all packets to and from the node. Connections are not refused."""
         ip("link", "set", self._cable(node), "down")
 
     def mute(self, node: int) -> None:
-        """From now on nothing that the node sends arrives; what is sent to it does."""
+        """Drop the packets that the node sends. It still receives."""
         mute(self._name(node), _SUBNET)
 
     def repair(self, node: int) -> None:
-        """After `cut` or `mute`."""
+        """Undo `cut` and `mute`."""
         ip("link", "set", self._cable(node), "up")
         unmute(self._name(node), _SUBNET, self.address(node))
 
@@ -94,7 +94,7 @@ class Network:
 
 
 def plug_in(namespace: str, cable: str, bridge: str, address: str) -> None:
-    """Make a namespace with an `eth0` of that address (with its prefix) on a bridge. Raises CalledProcessError."""
+    """Create a namespace whose `eth0` has this address/prefix and is on the bridge. Raises CalledProcessError."""
     ip("netns", "add", namespace)
     ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", namespace)
     ip("link", "set", cable, "master", bridge, "up")
@@ -104,17 +104,17 @@ def plug_in(namespace: str, cable: str, bridge: str, address: str) -> None:
 
 
 def mute(namespace: str, subnet: str) -> None:
-    """Send all that leaves `eth0` for the subnet (its first three bytes) to a machine that is not there."""
+    """Route packets from `eth0` to the subnet (its first three bytes) to a machine that does not exist."""
     nobody = f"{subnet}.254"
     ip("-n", namespace, "neigh", "replace", nobody, "lladdr", "02:00:00:00:00:01", "dev", "eth0")
     ip("-n", namespace, "route", "replace", f"{subnet}.0/24", "via", nobody, "dev", "eth0", "onlink")
 
 
 def unmute(namespace: str, subnet: str, address: str) -> None:
-    """`address`: that of the namespace. Changes nothing where nothing was muted."""
+    """Undo `mute`. `address` is the namespace's. Idempotent."""
     ip("-n", namespace, "route", "replace", f"{subnet}.0/24", "dev", "eth0", "src", address)
 
 
 def ip(*arguments: str) -> None:
-    """ip(8). Raises OSError and CalledProcessError."""
+    """Run ip(8). Raises OSError and CalledProcessError."""
     subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)

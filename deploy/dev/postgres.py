@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL: started in a temporary folder, gone without a trace at the end."""
+"""A throw-away PostgreSQL server in a temporary folder."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_USER = "postgres"  # the server refuses to run as root; this is the user that the packages make
+_USER = "postgres"  # the server refuses to run as root; packages create this user
 _START_TIMEOUT_S = 30.0
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
-# Nothing here needs to survive a crash of the machine; what was committed survives one of the server, if it has to.
+# Data need not survive a crash of the machine. A durable server keeps commits across a crash of the server.
 _FAST = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=32MB")
 _FORGETFUL = ("synchronous_commit=off",)
 
 
 class NoPostgres(Exception):
-    """This machine has no PostgreSQL server; the text says how to get one."""
+    """This machine has no PostgreSQL server. The message says how to install one."""
 
 
 def find_binaries() -> Path:
-    """The folder of the newest server's programs. Raises NoPostgres."""
+    """Return the folder with the programs of the newest server. Raises NoPostgres."""
     packaged = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
     on_path = shutil.which("postgres")
     folders = [*packaged, *([Path(on_path).resolve().parent] if on_path else [])]
@@ -40,9 +40,9 @@ def find_binaries() -> Path:
 
 
 class Postgres:
-    """A server on a Unix socket, with an empty cluster. `durable`: what was committed survives its sudden end.
+    """A server on a Unix socket, with an empty cluster. `durable`: commits survive a crash of the server.
 
-    Call it from the main thread: the server ends with the thread that started it.
+    Use it from the main thread, because the server ends with the thread that started it.
     """
 
     def __init__(self, folder: Path, *, durable: bool) -> None:
@@ -64,7 +64,7 @@ class Postgres:
             raise RuntimeError(f"initdb failed: {done.stderr}")
 
     def start(self) -> None:
-        """Wait until it is ready. Raises RuntimeError."""
+        """Start the server and wait until it is ready. Raises RuntimeError."""
         settings = [f"--{setting}" for setting in self._settings]
         command = [str(self._binaries / "postgres"), "-D", str(self._folder / "data"), *settings]
         with (self._folder / "log").open("ab") as log:
@@ -79,7 +79,7 @@ class Postgres:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """At once, as `pg_ctl stop -m immediate` does."""
+        """Stop the server at once, as `pg_ctl stop -m immediate` does."""
         if self._server is None:
             return
         self._server.send_signal(signal.SIGQUIT)
@@ -91,12 +91,12 @@ class Postgres:
 
 
 def _end_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)  # immediate shutdown, also when we are killed
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)  # immediate shutdown, also if this process is killed
 
 
 @contextmanager
 def running_postgres(*, durable: bool) -> Iterator[Postgres]:
-    """A server that its user may stop and start. Raises NoPostgres."""
+    """Yield a server that can be stopped and started. Raises NoPostgres."""
     folder = Path(tempfile.mkdtemp(prefix="orchestrator-postgres-"))
     try:
         server = Postgres(folder, durable=durable)
@@ -111,7 +111,7 @@ def running_postgres(*, durable: bool) -> Iterator[Postgres]:
 
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """Serve an empty cluster on a Unix socket; gives the URL of its database `postgres`. Raises NoPostgres."""
+    """Yield the URL of the database `postgres` of an empty cluster. Raises NoPostgres."""
     with running_postgres(durable=False) as server:
         yield server.url
 

@@ -1,9 +1,9 @@
-"""Write what the code says into the docs.
+"""Generate docs from the code.
 
     python -m deploy.dev.reference [--check]
 
-docs/reference/ has the command line, the settings and the Python client; docs/concepts.md the state machines and the
-policy, between markers. With --check nothing is written; exit status 1 says that a page is not what the code says.
+It writes docs/reference/ (command line, settings, Python client) and the marked sections of docs/concepts.md (state
+machines, policy). --check writes nothing and exits with 1 if a page is out of date.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def render_cli() -> str:
 
 
 def _command(title: str, function: Callable[..., object]) -> Iterator[str]:
-    """A section: the words of the function's own signature, as Typer reads them."""
+    """Render the section of a command from its function's signature, as Typer reads it."""
     parameters = list(_parameters(function))
     arguments = [row for row in parameters if isinstance(row.info, ArgumentInfo)]
     words = " ".join(row.shown if row.default is inspect.Parameter.empty else f"[{row.shown}]" for row in arguments)
@@ -85,7 +85,7 @@ def _parameters(function: Callable[..., object]) -> Iterator[_Parameter]:
         if isinstance(info, ArgumentInfo):
             shown = info.metavar or name.upper()
         else:
-            # In an Annotated the first flag stands where Typer has the default otherwise.
+            # In an Annotated, `default` holds the first flag.
             first = [info.default] if isinstance(info.default, str) and info.default.startswith("-") else []
             flags = ", ".join([*first, *(info.param_decls or ())] or [f"--{name.replace('_', '-')}"])
             shown = flags if kind is bool else f"{flags} {info.metavar or _word(kind)}"
@@ -93,7 +93,7 @@ def _parameters(function: Callable[..., object]) -> Iterator[_Parameter]:
 
 
 def _word(kind: object) -> str:
-    """What a value of this type is called: of an optional one, the type that it has when it is there."""
+    """Return the placeholder for a value of this type, such as NUMBER."""
     known = [part for part in (get_args(kind) or (kind,)) if part is not type(None)]
     names = {int: "NUMBER", float: "NUMBER", Path: "FILE"}
     first = known[0]
@@ -129,7 +129,7 @@ def render_settings() -> str:
 
 
 def _tables() -> Iterator[tuple[type[BaseModel], ModuleType]]:
-    """The models of the file's tables, in their order, each with the module that declares it."""
+    """Yield the models of the file's tables in order, each with its module."""
     for module in (settings, cluster_settings):
         for node in _parse(module).body:
             if isinstance(node, ast.ClassDef) and node.name != "Settings" and node.name.endswith("Settings"):
@@ -137,7 +137,7 @@ def _tables() -> Iterator[tuple[type[BaseModel], ModuleType]]:
 
 
 def _fields(model: type[BaseModel], module: ModuleType) -> dict[str, tuple[str, str]]:
-    """Default and comment of each field: a setting is explained where it is declared."""
+    """Return default and comment of each field. The comment follows the field's declaration."""
     comments, declared = read_comments(module), model.model_fields
     (node,) = (node for node in _parse(module).body if isinstance(node, ast.ClassDef) and node.name == model.__name__)
     return {
@@ -184,7 +184,7 @@ SECTIONS = {
 
 
 def render_concepts() -> str:
-    """The page as it is, with its sections made anew."""
+    """Render the page with its generated sections updated."""
     page = CONCEPTS.read_text()
     for name, render in SECTIONS.items():
         page = replace_section(page, name, render())
@@ -206,7 +206,7 @@ def main() -> int:
             FOLDER.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
     if check and stale:
-        print(f"docs: {', '.join(stale)} not as the code says; run python -m deploy.dev.reference")
+        print(f"docs: {', '.join(stale)} out of date; run python -m deploy.dev.reference")
     return 1 if check and stale else 0
 
 

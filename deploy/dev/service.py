@@ -1,4 +1,4 @@
-"""A throw-away service with a run directory of its own, for the demo, the tests and the benchmarks. Linux."""
+"""A throw-away service with its own run directory, for the demo, tests and benchmarks. Linux."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from orchestrator.domain.errors import OrchestratorError
 from trainer.contract import env
 
 Answer = TypeVar("Answer")
-_ANSWER_S = 4.0  # for one request, beyond which another service is asked
+_ANSWER_S = 4.0  # time for one request, after which another service is tried
 _ADDRESS = re.compile(rb"orchestrator is at (\S+), run directory")
 
 
 class ServiceFailed(Exception):
-    """The service did not come up; the text holds what it printed."""
+    """The service did not start. The message contains its output."""
 
 
 @dataclass(frozen=True)
 class Marked:
-    """A process of a job in this service's run directory: an agent, its fork server, or (by its rank) a worker."""
+    """A process of a job in this service's run directory: an agent, its fork server, or (with a rank) a worker."""
 
     pid: int
     job_id: str
@@ -40,9 +40,9 @@ class Marked:
 
 
 class ThrowawayService:
-    """`orchestrator serve` on a free loopback port. Leaving the context ends it and all of its jobs.
+    """`orchestrator serve` on a free loopback port. Leaving the context ends it and all its jobs.
 
-    Several on one root (and one PostgreSQL) need names of their own.
+    Several services on one root (and one PostgreSQL) need different names.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ThrowawayService:
         raise ServiceFailed(self.printed())
 
     def environment(self) -> dict[str, str]:
-        """The environment of the service, and of a client that is to find it."""
+        """Return the environment of the service, with which a client also finds it."""
         return {
             **outer_environment(),
             "ORCHESTRATOR_ROOT": str(self.root),
@@ -109,23 +109,23 @@ class ThrowawayService:
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """SIGKILL: the service alone, its jobs go on."""
+        """Kill the service. Its jobs continue."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: all of its threads stand still."""
+        """Stop all its threads with SIGSTOP."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """SIGCONT."""
+        """Continue its threads with SIGCONT."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit status."""
+        """Terminate the service with SIGTERM. Returns the exit status."""
         if self._process is None:
             return 0
         self._process.terminate()
@@ -136,7 +136,7 @@ class ThrowawayService:
             return self._process.wait()
 
     def end(self) -> None:
-        """Leave nothing running."""
+        """End the service and all processes of its jobs."""
         self.stop()
         for _ in range(50):
             processes = list(self.processes())
@@ -148,13 +148,13 @@ class ThrowawayService:
             time.sleep(0.1)
 
     def processes(self) -> Iterator[Marked]:
-        """Everything that runs for this service's jobs."""
+        """Yield the processes of this service's jobs."""
         return processes_of(self.root)
 
 
 def ask_any(find_urls: Callable[[], Iterable[str]], question: Callable[[Client], Answer], patience_s: float) -> Answer:
-    """Of whichever service answers within four seconds. Raises RequestRefused at once, other trouble at last."""
-    trouble: Exception = ServiceFailed("no service is up")
+    """Ask the first service that answers in four seconds. Retries all errors but RequestRefused for `patience_s`."""
+    last: Exception = ServiceFailed("no service is running")
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         for url in find_urls():
@@ -164,18 +164,18 @@ def ask_any(find_urls: Callable[[], Iterable[str]], question: Callable[[Client],
                 except RequestRefused:
                     raise
                 except OrchestratorError as error:
-                    trouble = error
+                    last = error
         time.sleep(0.1)
-    raise trouble
+    raise last
 
 
 def outer_environment() -> dict[str, str]:
-    """This process's environment without anything of ours, for programs that must not take it for theirs."""
+    """Return this process's environment without ORCHESTRATOR_* variables, for programs that set their own."""
     return {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
 
 
 def processes_of(root: Path) -> Iterator[Marked]:
-    """Everything that runs for the jobs of a run directory, found by its mark in the environment."""
+    """Yield the processes of the jobs in a run directory. They are found by their environment."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue

@@ -1,1 +1,1 @@
-"""A real service is struck before and after each of its effects. `cell` plays one strike, `verdict` judges it."""
+"""Kill or stop a real service before and after each of its effects. `cell` runs one case, `verdict` checks it."""

@@ -1,4 +1,4 @@
-"""Strike a real service before and after each of its effects; exit 1 when a cell failed, and keep its folder."""
+"""Kill or stop a service before and after each of its effects. Exit status 1: a cell failed, and its folder is kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from deploy.dev.databases import scratch_database
 from deploy.dev.postgres import NoPostgres, postgres_server
 from orchestrator.store import schema
 
-_TRIES = 3  # to reach a point that only some runs pass
+_TRIES = 3  # runs to reach a point that not every run passes
 _TEMPLATE = "tables"
 
 
@@ -38,13 +38,13 @@ class Result:
 
 
 class Matrix:
-    """Plays cells on databases that are copied from one that has the tables."""
+    """Runs cells, each on a copy of a database that has the tables."""
 
     def __init__(self, folder: Path, server: str, context: ForkServerContext) -> None:
         self._folder, self._server, self._context = folder, server, context
 
     def count(self) -> list[str]:
-        """The points of an undisturbed run, in the order of their first happening. Raises SystemExit if it fails."""
+        """Return the points of an undisturbed run in the order of their first use. Raises SystemExit if it fails."""
         folder = self._folder / "undisturbed"
         play, problems = self._play(None, folder)
         if problems:
@@ -129,12 +129,14 @@ def _play_all(matrix: Matrix, cells: list[Cell], jobs: int) -> Iterator[Result]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.dev.crash_points", description=__doc__)
-    parser.add_argument("--signal", choices=[*ROUNDS, "both"], default="both", help="both: every round, wake included")
-    parser.add_argument("--sample", type=int, metavar="N", help="N cells, chosen by --seed")
+    parser.add_argument(
+        "--signal", choices=[*ROUNDS, "both"], default="both", help="both: every round, including wake and cancel"
+    )
+    parser.add_argument("--sample", type=int, metavar="N", help="run N cells, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", metavar="TEXT", help="the cells whose name holds TEXT")
+    parser.add_argument("--only", metavar="TEXT", help="run only cells whose name contains TEXT")
     parser.add_argument("--jobs", type=int, default=6, metavar="N", help="cells at one time")
-    parser.add_argument("--list", action="store_true", help="print the points and end")
+    parser.add_argument("--list", action="store_true", help="print the points and exit")
     options = parser.parse_args()
     options.signal = list(ROUNDS) if options.signal == "both" else [options.signal]
     return options

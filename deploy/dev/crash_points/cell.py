@@ -1,4 +1,4 @@
-"""One cell of the matrix: two services, three jobs, one strike; what came of it is left for `verdict`."""
+"""Run one cell of the matrix: two services, three jobs, one strike. `verdict` checks the outcome."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ from orchestrator.client import Client, RequestRefused
 LEASE_S = 2.0
 _POLL_S = 0.2
 _PATIENCE_S = 60.0
-_WATCHED_S = 2.5  # so long a woken service is watched: it must not change anything
-# What a woken service may still write, for it has no effect on an attempt that has ended: a refused agent's log, the
-# policy for it, a fence against those before, a request that it should end.
+_WATCHED_S = 2.5  # a woken service must not change anything for this long
+# Files that a woken service may still write, because they do not affect an attempt that has ended: a refused agent's
+# log, its launch policy, an older fence, a request to end.
 _HARMLESS = ("*/agent.log", "*/launch.json", "*/fence/a*-g00000.json", "*/desired.json", "*.tmp")
-_TURN = threading.Lock()  # multiprocessing looks after all children whenever one starts, and not for several threads
+_TURN = threading.Lock()  # multiprocessing reaps all children when one starts, which is not safe in several threads
 ROUNDS = ("kill", "stop", "wake", "cancel")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One strike. What the rounds are:
+    """One strike. The rounds:
 
-    kill: SIGKILL. stop: SIGSTOP, woken when all has ended, to change nothing. wake: SIGSTOP, woken once the other one
-    has taken over, to be in its way. cancel: as stop, but all the jobs are cancelled by their owner while it sleeps.
+    - kill: SIGKILL.
+    - stop: SIGSTOP, then SIGCONT when all jobs have ended. The service must change nothing.
+    - wake: SIGSTOP, then SIGCONT once the other service has the lease.
+    - cancel: as stop, but the owner cancels all jobs in between.
     """
 
     point: str
@@ -54,9 +56,9 @@ class Cell:
 
 @dataclass
 class Outcome:
-    """What a cell left. `problems` is empty where all was as it should."""
+    """What a cell left. `problems` is empty if the run went as expected."""
 
-    cancelled: bool = False  # whether the jobs were, by their owner
+    cancelled: bool = False  # whether the owner cancelled all jobs
     struck: bool = False
     jobs: dict[str, Any] = field(default_factory=dict)  # name -> view
     attempts: dict[str, list[Any]] = field(default_factory=dict)
@@ -66,14 +68,14 @@ class Outcome:
 
 
 def preload() -> ForkServerContext:
-    """A process that has imported all that a service needs: each service is a fork of it."""
+    """Start a process that has imported all modules of a service. Each service is a fork of it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["deploy.dev.crash_points.launcher"])
     return context
 
 
 def specs(starts: Path) -> dict[str, dict[str, Any]]:
-    """one succeeds; two is cancelled while it runs; three loses its agent once, and needs a second attempt."""
+    """Return the jobs: one succeeds, two is cancelled while it runs, three loses its agent and needs a retry."""
     bodies = {
         "one": (2, "exec sleep 1"),
         "two": (1, "exec sleep 60"),
@@ -94,7 +96,7 @@ def specs(starts: Path) -> dict[str, dict[str, Any]]:
 
 
 class Play:
-    """Plays one cell (or, without one, counts the points) in a folder of its own."""
+    """Runs one cell in its own folder. Without a cell it records the points of an undisturbed run."""
 
     def __init__(self, cell: Cell | None, folder: Path, database_url: str, context: ForkServerContext) -> None:
         self._cell = cell
@@ -117,7 +119,7 @@ class Play:
                 self._play()
                 self._read_all()
                 self._part()
-        except Exception as error:  # whatever it is, this cell has failed and the others go on
+        except Exception as error:  # any error fails this cell; the others continue
             self.outcome.problems.append(f"{type(error).__name__}: {error}")
         finally:
             self._leave_nothing()
@@ -138,7 +140,7 @@ class Play:
         self._ask(lambda to: to.cancel(ids["two"]))
         self._until("all jobs ended", self._all_ended)
         if self._cell is None:
-            self._start_second()  # it had nothing to do: all that happened are the points of the first one
+            self._start_second()  # only now, so that all points are those of the first service
         elif self._cell.round in ("stop", "cancel") and self._struck:
             self._wake_and_watch()
 
@@ -153,7 +155,7 @@ class Play:
     def _cancel_all(self) -> None:
         self.outcome.cancelled = True
         for job_id in self._ids.values():
-            with contextlib.suppress(RequestRefused):  # it has ended already
+            with contextlib.suppress(RequestRefused):  # the job has ended
                 self._ask(partial(Client.cancel, job_id=job_id))
 
     def _start(self, name: str) -> None:
@@ -194,7 +196,7 @@ class Play:
         return None if found is None else found[1]
 
     def _ask(self, question: Callable[[Client], Answer]) -> Answer:
-        """Service a, and where it does not answer, b."""
+        """Ask service a, or b if a does not answer."""
         return ask_any(self._awake, question, _PATIENCE_S)
 
     def _awake(self) -> Iterator[str]:
@@ -232,7 +234,7 @@ class Play:
         ]
 
     def _traces(self) -> Mapping[str, str]:
-        """All tables but the leases, and the files of the jobs."""
+        """Return the rows of all tables except leases, and the content of the jobs' files."""
         names = self._sql.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
         tables = [name for (name,) in names if name != "leases"]
         rows = {
@@ -259,7 +261,7 @@ class Play:
                 self.outcome.events[name] = list(client.events(job_id))
 
     def _part(self) -> None:
-        """Nothing of a job is left, and both services end cleanly when asked to."""
+        """Check that no process of a job is left and that both services end cleanly on SIGTERM."""
         self._until("no process of a job", lambda: not list(processes_of(self._root)))
         for name, process in self._services.items():
             if not _runs(process) and not self._killed(name):

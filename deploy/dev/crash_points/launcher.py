@@ -1,4 +1,4 @@
-"""Runs a service in this process, with its points counted and perhaps struck at. No part of the product."""
+"""Run a service in this process and record its crash points. Not a part of the product."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LEAN = Path(__file__).with_name("lean_agent.py")
 
 @dataclass(frozen=True)
 class Launch:
-    """One service. `points` is the file to which its points are told; None: it runs as it is."""
+    """One service. `points` is the file that gets its crash points; None: the service is not wrapped."""
 
     settings: Mapping[str, str]
     log: Path
     points: Path | None = None
     strike: Strike | None = None
-    python: Path | None = None  # what stands in for the interpreter that starts agents
+    python: Path | None = None  # replaces the interpreter that starts agents
 
 
 def launch(given: Launch) -> None:
@@ -49,7 +49,7 @@ def launch(given: Launch) -> None:
 
 
 def write_lean_python(folder: Path) -> Path:
-    """A program that is called as the interpreter is, and runs the agent without torch."""
+    """Write a program that takes the interpreter's arguments and runs the agent without torch."""
     program = folder / "python-lean"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} {LEAN} "$@"\n')
     program.chmod(0o755)

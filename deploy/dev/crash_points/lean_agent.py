@@ -1,7 +1,7 @@
-"""An agent without torch: the real claim, books, requests and exit record, and workers that it starts itself.
+"""An agent without torch. Claim, journal, requests and exit record are the real ones.
 
-It is called as `python -m trainer.elastic.elasticrun FLAGS --no-python COMMAND`, and saves the two seconds of CPU that
-torch's import costs. It forms no group and restarts nothing in place.
+It takes the arguments of `python -m trainer.elastic.elasticrun FLAGS --no-python COMMAND` and saves the two seconds of
+CPU that importing torch takes. It forms no group and restarts nothing in place.
 """
 
 from __future__ import annotations

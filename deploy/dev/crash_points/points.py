@@ -1,13 +1,12 @@
-"""Crash points: every commit, every call of the backend and every write into the run directory, wrapped and named.
+"""Crash points: every commit, every call of the backend and every write to the run directory, wrapped and named.
 
-Nothing is listed by hand: commits are wrapped at SQLAlchemy's dialect, the backend's methods are those of its port,
-the writes are all public functions of `rundir` that are no readers. A point's name says thread, effect, the calling
-function, and the job where one is concerned, so that the same point is found again in the next run:
+No point is listed by hand. Commits are wrapped in SQLAlchemy's dialect, backend calls are the methods of the port, and
+writes are the public functions of `rundir` that are not readers. A point's name has its thread, effect, calling
+functions and job, so that the next run finds it again:
 
     supervisor: commit supervision.apply < act._start [one] #1
 
-What the service does over and over by itself (to look, to renew its lease) counts once for each other point that it
-follows.
+Periodic effects (observing, renewing the lease) count once for each other point that they follow.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ _REPEATED = (
     "lease: commit leases.renew",
 )
 _STORE, _PLUMBING = "orchestrator/store/", ("orchestrator/store/engine.py", "orchestrator/store/failures.py")
-_DEPTH = 60  # frames that are searched for the caller
-_CALLERS = 2  # that a name holds, besides the store's function
+_DEPTH = 60  # frames searched for the caller
+_CALLERS = 2  # callers in a name, besides the store's function
 
 
 @dataclass(frozen=True)
 class Strike:
-    """Where the process strikes itself, with what, and the file that tells so, written just before."""
+    """The point and the signal that the process sends itself there. It writes `reported` just before."""
 
     point: str
     side: str
@@ -54,7 +53,7 @@ class Strike:
 
 
 class Counting:
-    """Counts the points that are passed, tells each new one to `told`, and strikes at the chosen one."""
+    """Counts the points, calls `tell` with each new one, and strikes at the chosen one."""
 
     def __init__(self, tell: Callable[[str], None], strike: Strike | None) -> None:
         self._tell = tell
@@ -79,7 +78,7 @@ class Counting:
         return wrapped
 
     def _enter(self, name: str) -> str | None:
-        """The point that is passed now, None for a repetition."""
+        """Return the current point, or None for a repetition."""
         with self._lock:
             if name.startswith(_REPEATED):
                 return self._repeated(name)
@@ -90,7 +89,7 @@ class Counting:
 
     def _repeated(self, name: str) -> str | None:
         if self._strike is not None:
-            # In this run something else may come between: the first one behind the same point will do.
+            # Other points may come between in this run, so the first repetition after the same point counts.
             wanted, _, behind = self._strike.point.partition(" after ")
             return self._strike.point if wanted == name and behind in self._passed else None
         point = f"{name} after {self._passed[-1]}"
@@ -112,7 +111,7 @@ class Counting:
 
 
 def install(counting: Counting) -> None:
-    """Wrap everything of this process. Call once, before the service is built."""
+    """Wrap all points of this process. Call once, before the service is built."""
     DefaultDialect.do_commit = counting.wrap("commit", DefaultDialect.do_commit)  # type: ignore[method-assign]
     for name, function in inspect.getmembers(rundir, inspect.isfunction):
         ours = function.__module__ == rundir.__name__ and not name.startswith("_")
@@ -153,7 +152,7 @@ def _short(site: str) -> str:
 
 
 def _job_of(value: object) -> str | None:
-    """The name of the job that a value belongs to: of a situation, a plan, a job, or an attempt's key."""
+    """Return the name of the job to which a situation, plan, job or attempt's key belongs."""
     for attribute in ("job", "key"):
         value = getattr(value, attribute, value)
     found = getattr(value, "job_id", None) or (getattr(value, "id", None) if hasattr(value, "spec") else None)

@@ -1,4 +1,4 @@
-"""What must hold at the end of every cell, whatever was struck."""
+"""Check what must hold at the end of every cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.domain.job import attempt, job
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 
-# Job -> how it ends, its attempts' ends, the starts of its workers as "attempt rank".
+# Job -> its final state, its attempts' final states, the starts of its workers as "attempt rank".
 EXPECTED = {
     "one": (JobState.SUCCEEDED, [AttemptState.SUCCEEDED], ["1 0", "1 1"]),
     "two": (JobState.CANCELLED, [AttemptState.CANCELLED], ["1 0"]),
@@ -21,7 +21,7 @@ EXPECTED = {
 
 
 def judge(outcome: Outcome) -> list[str]:
-    """Everything that is wrong, as sentences."""
+    """Return all problems as sentences."""
     ends = _wrong_ends_cancelled(outcome) if outcome.cancelled else _wrong_ends(outcome)
     return [*outcome.problems, *ends, *wrong_accounts(outcome.jobs, outcome.attempts, outcome.events)]
 
@@ -38,7 +38,7 @@ def _wrong_ends(outcome: Outcome) -> Iterator[str]:
 
 
 def _wrong_ends_cancelled(outcome: Outcome) -> Iterator[str]:
-    """A job that was cancelled may have succeeded before; no worker was started twice."""
+    """A cancelled job may have succeeded before. No worker starts twice."""
     for name in EXPECTED:
         starts = outcome.starts.get(name, [])
         if len(starts) != len(set(starts)):
@@ -50,18 +50,18 @@ def _wrong_ends_cancelled(outcome: Outcome) -> Iterator[str]:
 def wrong_accounts(
     jobs: Mapping[str, Any], attempts: Mapping[str, list[Any]], reported: Mapping[str, list[Any]]
 ) -> Iterator[str]:
-    """Each change of state has one event, and they follow the tables of transitions."""
+    """Check that each change of state has one event and follows the table of transitions."""
     for name, events in reported.items():
         states = [JobState(event.evidence["state"]) for event in events if event.kind == "job.state"]
         yield from _wrong_path(f"job {name}", [JobState.QUEUED, *states], job.TRANSITIONS)
         if states[-1:] != [jobs[name].state]:
             yield f"job {name} is {jobs[name].state}, its last event says {states[-1:]}"
         for each in attempts[name]:
-            said = [event for event in events if event.kind == "attempt.state" and event.attempt == each.number]
-            asked = [event for event in said if " is asked to end" in event.sentence]
-            path = [AttemptState(event.evidence["state"]) for event in said if event not in asked]
+            changes = [event for event in events if event.kind == "attempt.state" and event.attempt == each.number]
+            asked = [event for event in changes if " is asked to end" in event.sentence]
+            path = [AttemptState(event.evidence["state"]) for event in changes if event not in asked]
             if path[:1] != [AttemptState.INTENDED] or len(asked) > 1:
-                yield f"attempt {each.number} of job {name} has the events {[event.sentence for event in said]}"
+                yield f"attempt {each.number} of job {name} has the events {[event.sentence for event in changes]}"
             yield from _wrong_path(f"attempt {each.number} of job {name}", path, attempt.TRANSITIONS)
             if path[-1:] != [each.state]:
                 yield f"attempt {each.number} of job {name} is {each.state}, its last event says {path[-1:]}"
@@ -73,4 +73,4 @@ def wrong_accounts(
 def _wrong_path(what: str, states: list[Any], table: Any) -> Iterator[str]:
     for before, after in pairwise(states):
         if after not in table[before]:
-            yield f"{what}: an event tells {before} -> {after}"
+            yield f"{what}: an event reports {before} -> {after}"

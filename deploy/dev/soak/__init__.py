@@ -1,1 +1,1 @@
-"""The soak: real training jobs under random faults. `stage` runs, `faults` strikes, `verdict` judges."""
+"""Real training jobs under random faults. `stage` runs them, `faults` strikes, `verdict` checks the result."""

@@ -1,4 +1,4 @@
-"""Real training jobs under random faults, on two services and PostgreSQL: exit 1 when a promise was broken."""
+"""Real training jobs under random faults, on two services and PostgreSQL. Exit status 1: a promise was broken."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.wire.job_views import AttemptView, EventView
 
-_PATIENCE_S = 900.0  # for the jobs to end once the last fault is over
+_PATIENCE_S = 900.0  # time for the jobs to end after the last fault
 _SHORT = {"faults": 12, "minutes": 1.2, "steps": 300, "pause": 10.0}
 
 
 class SoakFailed(Exception):
-    """The soak could not be played to its end."""
+    """The soak could not be completed."""
 
 
 class Soak:
@@ -56,7 +56,7 @@ class Soak:
         deadline = time.monotonic() + 120
         while (struck := self._faults.strike(kind)) is None:
             if time.monotonic() > deadline:
-                raise SoakFailed(f"found nothing to strike at for: {kind}")
+                raise SoakFailed(f"found no target for the fault: {kind}")
             self._pass_time(refill=True)
         self.struck.append(struck)
         number, seconds = len(self.struck), time.monotonic() - self._started
@@ -66,12 +66,12 @@ class Soak:
         deadline = time.monotonic() + patience_s
         while not holds():
             if time.monotonic() > deadline:
-                stand = "; ".join(f"{job.id} {job.state} at {job.step}: {job.reason}" for job in self._live())
-                raise SoakFailed(f"not within {patience_s:.0f} s: {what}; {stand}")
+                state = "; ".join(f"{job.id} {job.state} at {job.step}: {job.reason}" for job in self._live())
+                raise SoakFailed(f"not within {patience_s:.0f} s: {what}; {state}")
             self._pass_time(refill=refill)
 
     def _pass_time(self, *, refill: bool) -> None:
-        """A moment in which faults are undone, and (while there are faults to come) ended jobs get a successor."""
+        """Wait a moment and undo faults that are over. `refill`: submit a new job for each one that has ended."""
         time.sleep(0.3)
         self._faults.undo_due()
         self._stage.look()
@@ -91,14 +91,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="orchestrator-soak-")).resolve()
-    problems = ["it was not played to its end"]
+    problems = ["the soak did not complete"]
     stage = None
     try:
         with running_postgres(durable=True) as server:
             stage = Stage(folder, server, steps=options.steps)
             with stage.set_up():
                 if not stage.disk:
-                    print("no disk can be mounted here: the full disk is left out")
+                    print("cannot mount a disk here, so the full disk is not tested")
                 problems = _play(stage, options)
     except NoPostgres as error:
         problems = [str(error)]
@@ -154,11 +154,11 @@ def _history_of(job_id: str, client: Client) -> tuple[list[AttemptView], list[Ev
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.dev.soak", description=__doc__)
     parser.add_argument("--faults", type=int, default=100)
-    parser.add_argument("--minutes", type=float, default=25, help="over which the faults are spread")
-    parser.add_argument("--steps", type=int, default=1500, help="of each job")
-    parser.add_argument("--pause", type=float, default=60, metavar="SECONDS", help="for which a service is stopped")
+    parser.add_argument("--minutes", type=float, default=25, help="time over which the faults are spread")
+    parser.add_argument("--steps", type=int, default=1500, help="steps of each job")
+    parser.add_argument("--pause", type=float, default=60, metavar="SECONDS", help="how long a service is stopped")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--short", action="store_true", help="a dozen faults in about two minutes")
+    parser.add_argument("--short", action="store_true", help="12 faults in about two minutes")
     options = parser.parse_args()
     if options.short:
         vars(options).update(_SHORT)

@@ -1,4 +1,4 @@
-"""The faults: what is struck, how, and how it is undone."""
+"""The faults: their targets, and how each is undone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FULL_S = 6.0
 
 @dataclass(frozen=True)
 class Struck:
-    """One fault as it happened; `agents_of` are the jobs of which an agent was hit, or could not write."""
+    """One fault. `agents_of` are the jobs of which an agent was killed or could not write."""
 
     kind: str
     what: str
@@ -36,7 +36,7 @@ class Struck:
 
 
 class Faults:
-    """Strikes in the main thread; what ends later (a pause, a full disk) is undone by `undo_due`."""
+    """Strikes in the main thread. `undo_due` undoes faults that last, such as a pause or a full disk."""
 
     def __init__(self, stage: Stage, dice: random.Random, *, pause_s: float) -> None:
         self._stage = stage
@@ -46,7 +46,7 @@ class Faults:
         self._full = False
 
     def plan(self, count: int) -> list[str]:
-        """Each kind once, the rest by their weights, in random order."""
+        """Return `count` kinds in random order: each kind once, the rest by weight."""
         kinds = [kind for kind in _WEIGHTS if kind != DISK_FULL or self._stage.disk]
         rest = self._dice.choices(kinds, [_WEIGHTS[kind] for kind in kinds], k=max(0, count - len(kinds)))
         planned = [*kinds, *rest][:count]
@@ -54,7 +54,7 @@ class Faults:
         return planned
 
     def strike(self, kind: str) -> Struck | None:
-        """None where there is nothing to strike at now."""
+        """Strike. Returns None if there is no target now."""
         match kind:
             case "service killed":
                 return self._kill_service()
@@ -67,7 +67,7 @@ class Faults:
         return self._kill(kind.removesuffix(" killed"))
 
     def undo_due(self, *, all_of_it: bool = False) -> None:
-        """Undo what has lasted long enough. What cannot be undone yet is tried again."""
+        """Undo the faults that are due. One that cannot be undone yet is tried again."""
         for entry in list(self._due):
             at, undo = entry
             if all_of_it or at <= time.monotonic():
@@ -146,7 +146,7 @@ class Faults:
         return Struck(DISK_FULL, f"for {_FULL_S:.0f} s", live)
 
     def _place(self, *, prefer_holder: bool = False) -> int | None:
-        """A service that is up, while the other one is up as well: one is always left."""
+        """Choose a service. None unless both run, so that one always runs."""
         if self._stage.down:
             return None
         holder = self._stage.holder()

@@ -1,4 +1,4 @@
-"""The stage of the soak: two services on one PostgreSQL and one run directory, and four kinds of jobs."""
+"""Two services on one PostgreSQL and one run directory, and four kinds of jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 class Stage:
-    """`disk` says whether the run directory has a small disk of its own, which can be filled."""
+    """`disk`: whether the run directory is on its own small disk, which can be filled."""
 
     def __init__(self, folder: Path, server: Postgres, *, steps: int) -> None:
         self.root = folder / "runs"
@@ -49,7 +49,7 @@ class Stage:
         self.services = [
             ThrowawayService(self.root, settings, name=name, log_folder=folder) for name in ("first", "second")
         ]
-        self.down: set[int] = set()  # services that are killed or stopped now, by place
+        self.down: set[int] = set()  # indexes of the services that are killed or stopped now
         self._submitted = 0
 
     @contextlib.contextmanager
@@ -70,7 +70,7 @@ class Stage:
             self.services[0].end()
 
     def leave(self) -> None:
-        """Give the disk back."""
+        """Unmount the disk."""
         if self.disk:
             subprocess.run(["umount", "-l", str(self.root)], check=False)
 
@@ -100,7 +100,7 @@ class Stage:
         self.jobs[job.id] = job
 
     def look(self) -> None:
-        """See how the jobs stand."""
+        """Update `jobs`."""
         for job_id, job in self.jobs.items():
             if not job.ended:
                 self.jobs[job_id] = self.ask(partial(Client.job, job_id=job_id))
@@ -109,7 +109,7 @@ class Stage:
         return ask_any(lambda: (one.url for n, one in enumerate(self.services) if n not in self.down), question, 120)
 
     def revive(self, place: int) -> bool:
-        """Start a killed service again; False where it cannot start now."""
+        """Start a killed service again. Returns False if it cannot start now."""
         try:
             self.services[place].start()
         except ServiceFailed:
@@ -119,7 +119,7 @@ class Stage:
         return True
 
     def holder(self) -> int | None:
-        """The place of the service that holds the lease."""
+        """Return the index of the service that holds the lease."""
         with contextlib.suppress(psycopg.Error), psycopg.connect(self.server.url, connect_timeout=3) as connection:
             holder, pids = find_lease_holder(connection), [service.pid for service in self.services]
             return pids.index(holder) if holder in pids else None
@@ -129,12 +129,12 @@ class Stage:
         return sorted(processes_of(self.root), key=lambda one: one.pid)
 
     def others_of(self, one: Marked) -> list[Marked]:
-        """Everything of the same replica."""
+        """Return all processes of the same replica."""
         return [each for each in self.processes() if (each.job_id, each.replica) == (one.job_id, one.replica)]
 
 
 def _mount(folder: Path) -> bool:
-    """Whether the folder has a small disk of its own now."""
+    """Mount a small disk on the folder. Returns whether that succeeded."""
     command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(folder)]
     with contextlib.suppress(OSError):
         return subprocess.run(command, capture_output=True, check=False).returncode == 0

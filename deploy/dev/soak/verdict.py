@@ -1,4 +1,4 @@
-"""What must hold when all has been struck: read from the run directories and from the service's own account."""
+"""Check what must hold after all faults, from the run directories and the service's answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.contract.fence import Term, parse_term
 from trainer.contract.manifest import parse_snapshot_name
 from trainer.snapshot.__main__ import main as check_snapshot
 
-REPLAY_TOLERANCE = 1e-3  # nats, between the losses of one step that was made twice, perhaps at another world size
+REPLAY_TOLERANCE = 1e-3  # nats, between the losses of a repeated step, perhaps at another world size
 
 _ROUNDING_S = 1e-3
 
@@ -43,8 +43,8 @@ class Commit:
     name: str
 
 
-class Books:
-    """What the agents and workers of one job wrote."""
+class Journals:
+    """The journals of the agents and workers of one job."""
 
     def __init__(self, job_dir: Path) -> None:
         self.job_dir = job_dir
@@ -73,40 +73,40 @@ class Books:
 
 
 def judge(root: Path, jobs: Iterable[JobView], struck: list[Struck]) -> Iterator[str]:
-    """Everything that is wrong, as sentences."""
+    """Yield all problems as sentences."""
     for job in jobs:
-        books = Books(root / job.id)
+        journals = Journals(root / job.id)
         hits = sum(job.id in fault.agents_of for fault in struck)
         if job.state.value != "SUCCEEDED":
             yield f"{job.id} is {job.state}: {job.reason}"
         elif job.step != job.total_steps:
             yield f"{job.id} succeeded with step {job.step} of {job.total_steps}"
-        missing = set(range(1, (job.step or 0) + 1)) - {step.step for step in books.steps}
+        missing = set(range(1, (job.step or 0) + 1)) - {step.step for step in journals.steps}
         if missing and not any(fault.kind == DISK_FULL and job.id in fault.agents_of for fault in struck):
             yield f"{job.id} reported nothing of steps {sorted(missing)[:10]}"
         if job.attempts > hits + 1:
             yield f"{job.id} has {job.attempts} attempts, but {hits} faults hit its agents"
-        yield from _double_starts(books)
-        yield from _lost_steps(books)
-        yield from _damaged(books)
-        yield from _other_losses(books)
+        yield from _double_starts(journals)
+        yield from _lost_steps(journals)
+        yield from _damaged(journals)
+        yield from _other_losses(journals)
 
 
 def wrong_ledgers(ledgers: Iterable[tuple[str, GoodputView]]) -> Iterator[str]:
-    """Every device-second of a job's life is in one bin: they add up to its stretches, which have no gap."""
+    """Check that the bins of a job add up to its stretches, which have no gap."""
     for job_id, found in ledgers:
         lived_s = sum((one.until - one.since).total_seconds() * one.devices for one in found.stretches)
         reported_s = sum(found.bins.values())
         if not math.isclose(reported_s, found.device_seconds, abs_tol=_ROUNDING_S):
             yield f"{job_id}: the bins add up to {reported_s:.6f} of {found.device_seconds:.6f} device-seconds"
         if not math.isclose(lived_s, found.device_seconds, abs_tol=_ROUNDING_S):
-            yield f"{job_id}: it lived {lived_s:.6f} device-seconds and its ledger has {found.device_seconds:.6f}"
+            yield f"{job_id}: the stretches add up to {lived_s:.6f} of {found.device_seconds:.6f} device-seconds"
         if any(one.until != two.since for one, two in pairwise(found.stretches)):
-            yield f"{job_id}: its life has a gap"
+            yield f"{job_id}: its stretches have a gap"
 
 
 def wrong_shares(ledgers: Mapping[str, GoodputView], groupings: Iterable[SharesView]) -> Iterator[str]:
-    """However the time of all jobs is grouped, the shares add up to the ledgers."""
+    """Check that the shares of each grouping add up to the ledgers."""
     whole_s = sum(found.device_seconds for found in ledgers.values())
     for found in groupings:
         shares_s = sum(share.device_seconds for share in found.items)
@@ -114,55 +114,55 @@ def wrong_shares(ledgers: Mapping[str, GoodputView], groupings: Iterable[SharesV
             yield f"by {found.by} the shares add up to {shares_s:.6f} of {whole_s:.6f} device-seconds"
 
 
-def _double_starts(books: Books) -> Iterator[str]:
-    for attempt_dir in sorted(books.job_dir.glob("attempts/*")):
+def _double_starts(journals: Journals) -> Iterator[str]:
+    for attempt_dir in sorted(journals.job_dir.glob("attempts/*")):
         lives = sorted(attempt_dir.glob("replica-*/*/" + layout.AGENT))
         claims = {json.loads(life.read_text())["claim"] for life in lives}
         replicas = [life.parts[-3] for life in lives]
         if len(claims) > 1 or len(replicas) != len(set(replicas)):
-            yield f"attempt {attempt_dir.name} of {books.job_dir.name} was started twice: {lives}"
+            yield f"attempt {attempt_dir.name} of {journals.job_dir.name} was started twice: {lives}"
 
 
-def _lost_steps(books: Books) -> Iterator[str]:
-    """Every term begins at the newest snapshot that was committed before, or later."""
-    for file in sorted(layout.fence_dir(books.job_dir).iterdir()):
+def _lost_steps(journals: Journals) -> Iterator[str]:
+    """Check that every term begins at the newest snapshot that was committed before it, or at a later one."""
+    for file in sorted(layout.fence_dir(journals.job_dir).iterdir()):
         term, text = parse_term(file.name), file.read_text()
         if term is None or not text:
             continue
         base, begun = json.loads(text)["base_step"], file.stat().st_mtime
         if base is None:
             continue
-        before = [one for one in books.commits if one.at < begun and one.term < term]
-        newest = max((one.step for one in before if one.name not in books.quarantined), default=0)
+        before = [one for one in journals.commits if one.at < begun and one.term < term]
+        newest = max((one.step for one in before if one.name not in journals.quarantined), default=0)
         if base < newest:
-            yield f"{books.job_dir.name}: {file.name} began at step {base}, step {newest} was committed before"
+            yield f"{journals.job_dir.name}: {file.name} began at step {base}, step {newest} was committed before"
 
 
-def _damaged(books: Books) -> Iterator[str]:
-    for folder in sorted(layout.snapshots_dir(books.job_dir).glob("step-*")):
+def _damaged(journals: Journals) -> Iterator[str]:
+    for folder in sorted(layout.snapshots_dir(journals.job_dir).glob("step-*")):
         if parse_snapshot_name(folder.name) is None or not (folder / layout.MANIFEST).exists():
             continue
         words = io.StringIO()
         with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
             status = check_snapshot(["verify", str(folder)])
         if status != 0:
-            yield f"{folder.name} of {books.job_dir.name} does not verify: {words.getvalue()}"
+            yield f"{folder.name} of {journals.job_dir.name} does not verify: {words.getvalue()}"
 
 
-def _other_losses(books: Books) -> Iterator[str]:
-    """A step that is made again gives the same loss."""
+def _other_losses(journals: Journals) -> Iterator[str]:
+    """Check that repeated steps have the same loss."""
     losses: dict[int, list[float]] = defaultdict(list)
-    for step in books.steps:
+    for step in journals.steps:
         if step.loss is not None:
             losses[step.step].append(step.loss)
     spread, number = max(((max(found) - min(found), number) for number, found in losses.items()), default=(0.0, 0))
     if spread > REPLAY_TOLERANCE:
-        yield f"{books.job_dir.name}: the losses of step {number} differ by {spread:.3g}"
+        yield f"{journals.job_dir.name}: the losses of step {number} differ by {spread:.3g}"
 
 
 def _lines(journal: Path) -> Iterator[dict[str, Any]]:
     for line in journal.read_bytes().splitlines():
-        with contextlib.suppress(ValueError):  # torn by a kill or a full disk
+        with contextlib.suppress(ValueError):  # a line cut off by a kill or a full disk
             reported = json.loads(line)
             if isinstance(reported, dict):
                 yield reported

@@ -1,4 +1,4 @@
-"""A fake cluster for each test; what is asked of it is compared with the rights that are documented."""
+"""A fake cluster for each test. All calls must be covered by the documented rights."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def backend(own: KubernetesSite, client: KubernetesClient) -> Iterator[Kubernete
 
 @pytest.fixture
 def apart(own: KubernetesSite, client: KubernetesClient, tmp_path: Path) -> Iterator[KubernetesBackend]:
-    """One whose pods share no files with the service, and whose image lacks the package."""
+    """A backend whose pods share no files with the service and whose image does not have the package."""
     site = replace(own, root=tmp_path / "pods", service_root=tmp_path / "service", shared=False, agent_dir=None)
     backend = build(replace(site, agent_map="elastic-orchestrator-agent-0f"), client)
     yield backend

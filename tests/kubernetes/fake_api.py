@@ -1,6 +1,6 @@
-"""An API server of a few resources over HTTP: list, watch, create, patch and delete, with bodies as a real one answers.
+"""A fake API server with a few resources over HTTP: list, watch, create, patch and delete.
 
-Refusals are the recorded ones. It counts every call as RBAC would name it.
+Refusals have recorded bodies. Every call is recorded under its RBAC name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _VERSION = "1.36"
 
 
 class Refusal(Exception):
-    """An answer that is no success."""
+    """An answer with an error status."""
 
     def __init__(self, status: int, body: Json) -> None:
         super().__init__(body.get("message"))
@@ -46,7 +46,7 @@ class Refusal(Exception):
 
 
 def recorded(name: str, old: str = "", new: str = "") -> Refusal:
-    """The recorded answer whose name begins so, about another object."""
+    """Return the recorded answer with this name. `new` replaces `old` in its body."""
     found = records.answer(name)
     text = json.dumps(found["body"])
     return Refusal(found["status"], json.loads(text.replace(old, new) if old else text))
@@ -54,30 +54,30 @@ def recorded(name: str, old: str = "", new: str = "") -> Refusal:
 
 @dataclass
 class Store:
-    """The objects, and what happened to them, in order. Guarded by `changed`."""
+    """The objects and the history of their changes. Guarded by `changed`."""
 
     namespace: str = "training"
     changed: threading.Condition = field(default_factory=threading.Condition)
     version: int = 100
-    oldest: int = 0  # versions before it are forgotten
+    oldest: int = 0  # older versions have expired
     objects: dict[str, dict[str, Json]] = field(default_factory=lambda: {name: {} for name in KINDS})
     history: list[tuple[int, str, str, Json]] = field(default_factory=list)
     calls: list[tuple[str, str, str]] = field(default_factory=list)  # (API group, resource, verb)
-    groups: set[str] = field(default_factory=lambda: {"batch", "kueue.x-k8s.io"})  # that are served
+    groups: set[str] = field(default_factory=lambda: {"batch", "kueue.x-k8s.io"})  # API groups of the server
     denied: set[tuple[str, str]] = field(default_factory=set)  # (resource, verb)
-    next_refusal: dict[tuple[str, str], Refusal] = field(default_factory=dict)  # of the next such call
-    silent: threading.Event = field(default_factory=threading.Event)  # nothing is answered while it is set
+    next_refusal: dict[tuple[str, str], Refusal] = field(default_factory=dict)  # for the next such call
+    silent: threading.Event = field(default_factory=threading.Event)  # while it is set, no request is answered
     closing: threading.Event = field(default_factory=threading.Event)
     on_delete: Callable[[str, Json, Json], None] = lambda resource, document, options: None
     on_evict: Callable[[str], None] = lambda name: None
-    stream_s: float = 30.0  # the longest that a watch lasts
-    logs: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)  # of pods: lines with their times
-    printing: set[str] = field(default_factory=set)  # pods whose log goes on
-    cut_logs_after: int | None = None  # so many lines of a stream, then it breaks off
-    log_streams: list[tuple[str, str | None]] = field(default_factory=list)  # (pod, sinceTime), as they were asked for
+    stream_s: float = 30.0  # the longest duration of a watch
+    logs: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)  # by pod: lines with their times
+    printing: set[str] = field(default_factory=set)  # pods whose log is not complete
+    cut_logs_after: int | None = None  # a log stream breaks after so many lines
+    log_streams: list[tuple[str, str | None]] = field(default_factory=list)  # (pod, sinceTime) of each request
 
     def put(self, resource: str, document: Json, kind: str) -> Json:
-        """Store an object and tell of it: ADDED, MODIFIED or DELETED."""
+        """Store an object and send the event `kind`: ADDED, MODIFIED or DELETED."""
         with self.changed:
             self.version += 1
             document = copy.deepcopy(document)
@@ -100,7 +100,7 @@ class Store:
             return copy.deepcopy(list(self.objects[resource].values()))
 
     def forget_history(self) -> None:
-        """As a compaction does: watches from before it are answered 410."""
+        """Compact the history: watches from older versions get 410."""
         with self.changed:
             self.oldest = self.version
             self.history.clear()
@@ -122,7 +122,7 @@ class FakeApi:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.cluster: Any = None  # what stands behind it
+        self.cluster: Any = None  # the FakeCluster, if there is one
         self._server = _Server(("127.0.0.1", 0), _handler(store))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
@@ -146,7 +146,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away in the middle of a watch is no error."""
+        """Ignore clients that disconnect during a watch."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -161,7 +161,7 @@ def _handler(store: Store) -> type[BaseHTTPRequestHandler]:
         do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Silent."""
+            """Log nothing."""
 
         def _serve(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
@@ -231,7 +231,7 @@ def _parse(method: str, target: str, content: bytes) -> Call:
 
 def _permit(store: Store, call: Call) -> None:
     if call.verb == "discover" or call.resource in ("version", "selfsubjectaccessreviews"):
-        return  # everybody's
+        return  # allowed for every user
     resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
     store.calls.append(("batch" if call.resource == "jobs" else "", resource, call.verb))
     refusal = store.next_refusal.pop((call.resource, call.verb), None)
@@ -239,8 +239,8 @@ def _permit(store: Store, call: Call) -> None:
         raise refusal
     if (call.resource, call.verb) in store.denied:
         found = recorded("forbidden: a service account without a role, create")
-        words = str(found.body["message"]).replace("cannot create", f"cannot {call.verb}")
-        raise Refusal(found.status, {**found.body, "message": words.replace("jobs", call.resource)})
+        message = str(found.body["message"]).replace("cannot create", f"cannot {call.verb}")
+        raise Refusal(found.status, {**found.body, "message": message.replace("jobs", call.resource)})
 
 
 def _answer(store: Store, call: Call) -> tuple[int, Json | bytes]:
@@ -336,7 +336,7 @@ def _line(document: Json) -> bytes:
 
 
 def _printed(store: Store, call: Call) -> Iterator[bytes]:
-    """The lines from that second on, as long as the pod prints."""
+    """Yield the log lines from sinceTime on while the pod prints."""
     if store.get("pods", str(call.name)) is None:
         raise recorded("get of a missing job", "nosuch", str(call.name))
     assert (call.query["follow"], call.query["timestamps"]) == ("true", "true")

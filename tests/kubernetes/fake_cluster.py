@@ -1,4 +1,4 @@
-"""What stands behind a cluster's API: a Job controller and a kubelet whose containers are processes of this machine."""
+"""A fake Job controller and a fake kubelet. Containers are processes of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from deploy.dev.network import Network
 from tests.kubernetes.fake_api import Json, Store, now_text
 
-_NOT_READY_S = 46.0  # so long after a power cut a Kubernetes with default times called a node not ready (seen)
+_NOT_READY_S = 46.0  # observed: a Kubernetes with default times marks a node not ready this long after a power cut
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _TRACKED = "batch.kubernetes.io/job-tracking"
 
@@ -27,27 +27,26 @@ class Running:
     words: Path
     log: Path
     kill_at: float | None = None
-    told: int = 0  # bytes of its log
+    read: int = 0  # bytes of its log
 
 
 @dataclass
 class FakeCluster:
-    """Works in a thread of its own between `start` and `close`. No pod is ever replaced, as with
-    backoffLimitPerIndex 0."""
+    """Runs in a thread between `start` and `close`. Pods are not replaced, as with backoffLimitPerIndex 0."""
 
     store: Store
     folder: Path
     running: dict[str, Running] = field(default_factory=dict)
     deleted: dict[str, float] = field(default_factory=dict)  # pods: their grace period, in seconds
-    asked_at: dict[str, float] = field(default_factory=dict)  # pods: when their deletion was asked for first
-    begun: set[tuple[str, int]] = field(default_factory=set)  # (a Job's uid, index): it had its pod
-    nodes: tuple[str, ...] = ("node-1",)  # pods go to those that are ready, in turn
-    dark: dict[str, float] = field(default_factory=dict)  # nodes without power, each with when the cluster notices
+    asked_at: dict[str, float] = field(default_factory=dict)  # pods: time of the first deletion request
+    begun: set[tuple[str, int]] = field(default_factory=set)  # (a Job's uid, index) that have had their pod
+    nodes: tuple[str, ...] = ("node-1",)  # ready nodes get pods in turn
+    dark: dict[str, float] = field(default_factory=dict)  # nodes without power, with the time when the cluster notices
     closing: threading.Event = field(default_factory=threading.Event)
-    held: Json = field(default_factory=dict)  # the status of each pod that does not start: as the kubelet tells it
-    network: Network | None = None  # its machines are the nodes, in their order; without one, all is on loopback
-    starved: set[str] = field(default_factory=set)  # pods that were killed for want of memory
-    due: dict[str, float] = field(default_factory=dict)  # Jobs by uid: when their time limit is over
+    held: Json = field(default_factory=dict)  # if set, pods do not start and have this status
+    network: Network | None = None  # its machines are the nodes, in order; None: all pods are on loopback
+    starved: set[str] = field(default_factory=set)  # pods that were killed out of memory
+    due: dict[str, float] = field(default_factory=dict)  # Jobs by uid: end of their time limit
 
     def __post_init__(self) -> None:
         self.store.on_delete = self._delete
@@ -98,25 +97,25 @@ class FakeCluster:
             self._conclude(job, kind, reason)
 
     def _is_due(self, job: Json) -> bool:
-        """Whether the time limit of the Job is over; its pods are ended then, as recorded (13)."""
+        """Return whether the Job's time limit is over. If so, end its pods as recorded (13)."""
         limit_s, uid = job["spec"].get("activeDeadlineSeconds"), job["metadata"]["uid"]
         if limit_s is None or time.monotonic() < self.due.setdefault(uid, time.monotonic() + limit_s):
             return False
-        told = (job.get("status") or {}).get("conditions", ())
+        conditions = (job.get("status") or {}).get("conditions", ())
         pods = self._pods_of(job)
-        if not told:
+        if not conditions:
             for pod in pods:
                 self._end_pod(pod, pod["spec"]["terminationGracePeriodSeconds"])
         over = all(pod["status"].get("phase") in ("Succeeded", "Failed") for pod in pods)
-        if over or not told:
+        if over or not conditions:
             words = "Job was active longer than specified deadline"
             self._conclude(job, "Failed" if over else "FailureTarget", "DeadlineExceeded", words)
         return True
 
     def _conclude(self, job: Json, kind: str, reason: str, words: str = "") -> None:
-        told = (job.get("status") or {}).get("conditions", ())
+        conditions = (job.get("status") or {}).get("conditions", ())
         condition = {"type": kind, "status": "True", "reason": reason, "message": words}
-        self.store.put("jobs", {**job, "status": {"conditions": [*told, condition]}}, "MODIFIED")
+        self.store.put("jobs", {**job, "status": {"conditions": [*conditions, condition]}}, "MODIFIED")
 
     def _pods_of(self, job: Json) -> list[Json]:
         uid = job["metadata"]["uid"]
@@ -138,7 +137,7 @@ class FakeCluster:
         return {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
 
     def _keep(self, pod: Json) -> None:
-        """The kubelet's work on one pod."""
+        """Do the kubelet's work for one pod."""
         name, phase = pod["metadata"]["name"], pod["status"].get("phase")
         if self.held and phase == "Pending" and name not in self.deleted:
             if pod["status"] != self.held:
@@ -170,18 +169,18 @@ class FakeCluster:
             self.store.put("pods", pod, "DELETED")
 
     def _tell_log(self, name: str, running: Running) -> None:
-        """What the container has printed since, each line with its time, as its runtime writes it down."""
+        """Add the container's new lines to its log, each with a time, as a container runtime does."""
         with running.log.open("rb") as file:
-            file.seek(running.told)
+            file.seek(running.read)
             whole, end, _ = file.read().rpartition(b"\n")
         if end:
-            running.told += len(whole) + 1
+            running.read += len(whole) + 1
             with self.store.changed:
                 self.store.logs.setdefault(name, []).extend((stamp(), line) for line in whole.split(b"\n"))
                 self.store.changed.notify_all()
 
     def _launch(self, pod: Json, secrets: list[Json]) -> Running:
-        """The run directory's path is the same here; what is mounted besides lies in a folder of this pod."""
+        """Start the container. Its mounts are in a folder of the pod, and paths in its command are replaced."""
         name, (container,) = pod["metadata"]["name"], pod["spec"]["containers"]
         words, log, mounts = (self.folder / f"{name}.{end}" for end in ("words", "log", "mounts"))
 
@@ -194,13 +193,13 @@ class FakeCluster:
         given = {each["name"]: here(each["value"]) for each in container["env"] if "value" in each}
         environment = {
             "PATH": os.environ["PATH"],
-            # A pod's name leads to its address; this machine's, in a network namespace, does not.
+            # Unlike in a pod, this machine's host name does not resolve to the address of the network namespace.
             **({} if self.network is None else {"GLOO_SOCKET_IFNAME": "eth0"}),
             **given,
             "JOB_COMPLETION_INDEX": pod["metadata"]["labels"][_INDEX],
             "ORCHESTRATOR_POD_IP": self._address(pod["spec"]["nodeName"]),
             "ORCHESTRATOR_NODE": pod["spec"]["nodeName"],
-            "ORCHESTRATOR_HEAD": self._address(self._head_of(pod)),  # there is no DNS of a cluster's here
+            "ORCHESTRATOR_HEAD": self._address(self._head_of(pod)),  # there is no cluster DNS
             "ORCHESTRATOR_JOB_UID": pod["metadata"]["ownerReferences"][0]["uid"],
             "ORCHESTRATOR_LAST_WORDS": str(words),
         }
@@ -224,7 +223,7 @@ class FakeCluster:
         return command if self.network is None else self.network.inside(self.nodes.index(node), command)
 
     def _head_of(self, pod: Json) -> str:
-        """The node of the first pod of its Job."""
+        """Return the node of the first pod of the pod's Job."""
         uid = pod["metadata"]["ownerReferences"][0]["uid"]
         mates = [each for each in self.store.all("pods") if each["metadata"]["ownerReferences"][0]["uid"] == uid]
         (head,) = (each for each in mates if each["metadata"]["labels"][_INDEX] == "0")
@@ -244,7 +243,7 @@ class FakeCluster:
 
     def _delete(self, resource: str, document: Json, options: Json) -> None:
         if resource == "jobs":
-            assert options["propagationPolicy"] == "Background", "its pods would be orphaned"
+            assert options["propagationPolicy"] == "Background", "other policies orphan its pods"
             self.store.put("jobs", document, "DELETED")
             for pod in self._pods_of(document):
                 self._end_pod(pod, pod["spec"]["terminationGracePeriodSeconds"])
@@ -252,18 +251,18 @@ class FakeCluster:
         self._end_pod(document, options.get("gracePeriodSeconds", 30))
 
     def disrupt(self, name: str, reason: str, message: str, *, by: str = "") -> None:
-        """End a pod for a reason of the cluster's, which is told before the pod goes, as recorded (08, 16)."""
+        """End a pod with a disruption. Its condition is set first, as recorded (08, 16)."""
         pod = self.store.get("pods", name)
         assert pod is not None, name
-        told = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
-        conditions = [*pod["status"].get("conditions", ()), told]
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+        conditions = [*pod["status"].get("conditions", ()), condition]
         owned: Json = {"f:status": {"f:conditions": {'k:{"type":"DisruptionTarget"}': {}}}}
         meta = {**pod["metadata"], "managedFields": [{"manager": by, "fieldsV1": owned}] if by else []}
         pod = {**pod, "metadata": meta, "status": {**pod["status"], "conditions": conditions}}
         self._end_pod(self.store.put("pods", pod, "MODIFIED"), pod["spec"]["terminationGracePeriodSeconds"])
 
     def preempt(self, name: str, *, by: str) -> None:
-        """As the scheduler does, for a pod of that uid."""
+        """Preempt a pod for the pod with uid `by`, as the scheduler does."""
         words = "default-scheduler: preempting to accommodate a higher priority pod"
         self.disrupt(name, "PreemptionByScheduler", words, by="kube-scheduler")
         about, pod = {"kind": "Pod", "name": name}, self.store.get("pods", name)
@@ -273,9 +272,9 @@ class FakeCluster:
         self.store.put("events", {"metadata": meta, "involvedObject": about, **event, "eventTime": now_text()}, "ADDED")
 
     def cut_power(self, node: str) -> None:
-        """Nothing on it moves any more, and no connection to it breaks. The cluster notices later.
+        """Stop all processes of a node without closing connections. The cluster notices later.
 
-        Without a network of its own, what is sent to it is still acknowledged.
+        Without a `network` the kernel still acknowledges packets to the node.
         """
         self.dark[node] = time.monotonic() + _NOT_READY_S
         if self.network is not None:
@@ -288,14 +287,14 @@ class FakeCluster:
                         os.kill(pid, signal.SIGSTOP)
 
     def cut_off(self, node: str, *, one_way: bool = False) -> None:
-        """No packet of its pods and of its kubelet reaches anybody; one way: what is sent to them still arrives."""
+        """Drop all packets of the node's pods and kubelet. `one_way`: they still receive."""
         assert self.network is not None
         number = self.nodes.index(node)
         self.dark[node] = time.monotonic() + _NOT_READY_S
         self.network.mute(number) if one_way else self.network.cut(number)
 
     def reconnect(self, node: str) -> None:
-        """Its kubelet learns now which of its pods were deleted."""
+        """Undo `cut_off`. The kubelet then learns which of its pods were deleted."""
         assert self.network is not None
         self.network.repair(self.nodes.index(node))
         del self.dark[node]
@@ -306,12 +305,12 @@ class FakeCluster:
                 self._tell_to_go(name, self.deleted[name])
 
     def run_out_of_memory(self, name: str) -> None:
-        """Its container is killed as a whole, as the kubelet has the kernel do it, and as recorded (05)."""
+        """Kill the whole container as out of memory, as recorded (05)."""
         self.starved.add(name)
         _kill(self.running[name].process)
 
     def drain(self, node: str) -> None:
-        """Nothing new comes there; each of its pods is evicted."""
+        """Cordon the node and evict its pods."""
         self._put_node(node, "MODIFIED", cordoned=True, status="True", reason="KubeletReady")
         for pod in self.store.all("pods"):
             if _node_of(pod) == node and pod["status"].get("phase") == "Running":
@@ -331,12 +330,14 @@ class FakeCluster:
         self.store.put("nodes", {"metadata": meta, "spec": spec, "status": status}, kind)
 
     def evict(self, name: str) -> None:
-        """As a drain does."""
+        """Evict a pod, as a drain does."""
         self.disrupt(name, "EvictionByEvictionAPI", "Eviction API: evicting")
 
     def _end_pod(self, pod: Json, grace_s: float) -> None:
-        """A second deletion can only shorten the grace period of the first one, which it leaves where it began
-        (apiserver: pkg/registry/rest/delete.go, BeforeDelete)."""
+        """Delete a pod. A second deletion can shorten the grace period but not its begin.
+
+        Source: apiserver, pkg/registry/rest/delete.go, BeforeDelete.
+        """
         name = pod["metadata"]["name"]
         if grace_s >= self.deleted.get(name, float("inf")):
             return
@@ -379,13 +380,13 @@ def _node_of(pod: Json) -> str | None:
 
 
 def stamp() -> str:
-    """As a container runtime tells time: RFC 3339 with nine digits of a second."""
+    """Return the time as container runtimes write it: RFC 3339 with nanoseconds."""
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{nanoseconds:09d}Z"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The container's whole process namespace, as its end does: whatever descends from it."""
+    """Kill the process and its descendants, as the end of a container does."""
     for pid in [*_descendants(process.pid), process.pid]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

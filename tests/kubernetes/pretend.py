@@ -1,6 +1,6 @@
-"""`python -m tests.kubernetes.pretend FOLDER`: the fake cluster by itself, for trying things by hand.
+"""`python -m tests.kubernetes.pretend FOLDER`: run the fake cluster for manual tests and for the live tests.
 
-It writes FOLDER/kubeconfig and works until it is interrupted. The live tests, too, can be tried on it.
+It writes FOLDER/kubeconfig and runs until it is interrupted.
 """
 
 from __future__ import annotations

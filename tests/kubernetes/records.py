@@ -1,4 +1,4 @@
-"""What a real API server said, recorded on Kubernetes 1.36: streams of watches, and answers to single requests."""
+"""Recordings of a real API server, Kubernetes 1.36: watch streams, and answers to single requests."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def read(name: str) -> tuple[dict[str, Any], ...]:
 
 
 def lines(name: str) -> list[Line]:
-    """The watched lines of a scenario, in the order of their arrival."""
+    """Return the watch events of a scenario in the order of their arrival."""
     rows = [row for row in read(name) if "step" not in row]
     return [Line(row["t"], row["resource"], {"type": row["type"], "object": row["object"]}) for row in rows]
 
 
 def epoch(name: str) -> float:
-    """When the watches began, by the server's clock, to within a second."""
+    """Return when the watches began, by the server's clock, to within a second."""
     first = next(line for line in lines(name) if line.resource == "jobs" and line.event["type"] == "ADDED")
     created = parse_time(first.event["object"]["metadata"]["creationTimestamp"])
     assert created is not None
@@ -60,15 +60,15 @@ def epoch(name: str) -> float:
 
 
 def answer(name: str) -> dict[str, Any]:
-    """The recorded answer of that name."""
+    """Return the recorded answer with this name."""
     return next(row for row in read("17-api-answers") if row["name"] == name)
 
 
 class Watched:
-    """The copies that the backend keeps, fed by hand. Its container is the recorded one's."""
+    """The backend's mirrors, fed with recorded lines. The container has the recorded name."""
 
     def __init__(self) -> None:
-        # The recorded Jobs were not ours: they count as whole.
+        # The recorded Jobs lack our annotation, so they count as complete here.
         self.jobs: Mirror[JobObject] = Mirror(lambda document: replace(parse_job(document), whole=True))
         self.pods: Mirror[PodObject] = Mirror(
             lambda document: parse_pod(document, container="worker"), keeps_removed=True
@@ -88,9 +88,9 @@ class Watched:
                 self.preemptions.apply(line.event)
 
     def view(self, *, sees_nodes: bool = True) -> View:
-        told = {event.name: event.message for event in self.preemptions.objects()}
+        messages = {event.name: event.message for event in self.preemptions.objects()}
         found = [replace(pod, removed=True) for pod in self.pods.removed()] + self.pods.objects()
-        pods = [replace(pod, preempted=told.get(pod.name, "")) for pod in found]
+        pods = [replace(pod, preempted=messages.get(pod.name, "")) for pod in found]
         return View(
             job=next((job for job in self.jobs.objects() if job.name == JOB), None),
             pods=tuple(pod for pod in pods if pod.job == JOB),
@@ -102,14 +102,17 @@ class Watched:
 def look(
     watched: Watched, name: str, t: float, *, traces: Traces | None = None, sees_nodes: bool = True, **terms: Any
 ) -> Sighting:
-    """What is made of it at that second."""
+    """Return the sighting at that second."""
     given = Terms(**{"now": epoch(name) + t, "settle_s": 0.0, **terms})
     began = traces or Traces(replicas=2, submitted=True, began=True)
     return sight(KEY, watched.view(sees_nodes=sees_nodes), began, given)
 
 
-def told(seen: Sighting) -> tuple[str, str, str | None]:
-    """Presence; of each replica its liveness' letter, and the node that is blamed or used; the cause's kind."""
+def shorten(seen: Sighting) -> tuple[str, str, str | None]:
+    """Return the presence, the replicas and the kind of the cause.
+
+    A replica is A(live), D(ead) or U(nknown), then + if it has leftovers, then its node.
+    """
     letters = {"alive": "A", "dead": "D", "unknown": "U"}
     replicas = " ".join(
         letters[one.liveness.value] + ("+" if one.leftovers else "") + (f"@{one.node}" if one.node else "")

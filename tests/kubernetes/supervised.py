@@ -1,4 +1,4 @@
-"""A supervisor over the fake cluster: the real passes, policy and backend, on a clock that can be put forward."""
+"""A supervisor on the fake cluster: real passes, policy and backend, with a clock that can be advanced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLUSTER = "k8s"
 
 
 class Clock:
-    """Implements ports.Clock: the machine's own, put forward."""
+    """Implements ports.Clock: the machine's clock plus an offset."""
 
     def __init__(self) -> None:
         self._ahead = timedelta()
@@ -42,7 +42,7 @@ class Clock:
 
 
 class Supervised:
-    """The terms are those of a configured cluster with default times."""
+    """Uses the default times of a configured cluster."""
 
     def __init__(self, build_backend: Callable[..., KubernetesBackend], root: Path) -> None:
         self.clock, self.memory = Clock(), MemoryStore()
@@ -58,7 +58,7 @@ class Supervised:
         self._reconciler = Reconciler(store, observer, actor, self.clock, pass_settings, repeats=repeats)
 
     def collect(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, str]:
-        """Implements ports.Journals: no agent of these tests tells anything."""
+        """Implements ports.Journals without any reports."""
         return {}
 
     def add(self, job_id: str = "train-abc", **fields: Any) -> None:
@@ -77,11 +77,11 @@ class Supervised:
 
     @property
     def answers(self) -> bool:
-        """The cluster, in the last pass."""
+        """Whether the cluster answered in the last pass."""
         return self._reconciler.answered
 
     def go_on(self, passes: int = 1, *, seconds: float = 1.0) -> None:
-        """So many passes, each so much later than the one before by the supervisor's clock."""
+        """Run passes, and advance the supervisor's clock after each."""
         for _ in range(passes):
             self._reconciler.reconcile()
             self.clock.advance(seconds)

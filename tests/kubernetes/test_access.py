@@ -1,4 +1,4 @@
-"""Where the API server is and by what right it is asked, from kubeconfig files and from inside a pod."""
+"""Address and credentials of the API server, from kubeconfig files and from inside a pod."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(path: Path, *, user: dict[str, Any] | None = None, cluster: dict[str, 
 
 
 def bearers(auth: httpx.Auth, *statuses: int) -> list[str]:
-    """What is sent to a server that answers so."""
+    """Return the tokens that are sent to a server with these answers."""
     sent: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -43,14 +43,14 @@ def bearers(auth: httpx.Auth, *statuses: int) -> list[str]:
     return sent
 
 
-def test_the_current_context_tells_server_namespace_and_token(tmp_path: Path) -> None:
+def test_the_current_context_has_server_namespace_and_token(tmp_path: Path) -> None:
     access = load_access(write(tmp_path / "config", user={"token": "t0ken"}), None)
     assert (access.server, access.namespace) == ("https://lab:6443", "training")
     assert isinstance(access.auth, Token)
     assert bearers(access.auth, 200) == ["Bearer t0ken"]
 
 
-def test_another_context_is_chosen_by_its_name_and_an_unknown_one_is_refused_with_those_that_are_there(
+def test_a_context_is_chosen_by_name_and_an_unknown_one_is_an_error_with_the_known_ones(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "config")
@@ -59,7 +59,7 @@ def test_another_context_is_chosen_by_its_name_and_an_unknown_one_is_refused_wit
         load_access(path, "gke")
 
 
-def test_of_several_files_the_first_that_says_something_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_of_several_files_with_a_value_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = write(tmp_path / "first", contexts=[], users=[], clusters=[])
     second = write(tmp_path / "second", **{"current-context": "other"})
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, (first, tmp_path / "missing", second))))
@@ -67,9 +67,7 @@ def test_of_several_files_the_first_that_says_something_counts(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("name", ["kubernetes.example", None])
-def test_a_server_behind_another_address_is_known_by_the_name_in_its_certificate(
-    tmp_path: Path, name: str | None
-) -> None:
+def test_tls_server_name_is_checked_instead_of_the_address(tmp_path: Path, name: str | None) -> None:
     access = load_access(write(tmp_path / "config", cluster={"tls-server-name": name} if name else {}), None)
     asked: list[httpx.Request] = []
 
@@ -82,9 +80,7 @@ def test_a_server_behind_another_address_is_known_by_the_name_in_its_certificate
     assert (str(asked[0].url), asked[0].extensions.get("sni_hostname")) == ("https://lab:6443/version", name)
 
 
-def test_a_kubeconfig_that_is_named_wins_over_the_pod_that_this_runs_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_variable_kubeconfig_wins_over_a_pod_s_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.backends.kubernetes.kubeconfig._ACCOUNT", tmp_path)
     (tmp_path / "token").write_text("of the pod")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
@@ -92,32 +88,32 @@ def test_a_kubeconfig_that_is_named_wins_over_the_pod_that_this_runs_in(
     assert load_access(None, None).server == "https://lab:6443"
 
 
-def test_a_proxy_of_a_kind_that_is_not_known_is_said(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_proxy_is_an_error(tmp_path: Path) -> None:
     access = load_access(write(tmp_path / "config", cluster={"proxy-url": "gopher://lab:70"}), None)
     with pytest.raises(ConfigurationError, match="proxy-url"):
         access.connect(timeout_s=5)
 
 
-def test_a_server_without_a_scheme_is_spoken_to_by_tls_and_a_user_who_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_server_without_a_scheme_uses_tls_and_a_missing_user_is_an_error(tmp_path: Path) -> None:
     assert load_access(write(tmp_path / "a", cluster={"server": "lab:6443"}), None).server == "https://lab:6443"
     with pytest.raises(ConfigurationError, match="user 'me'"):
         load_access(write(tmp_path / "b", users=[]), None)
 
 
-def test_no_kubeconfig_at_all_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_kubeconfig_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
     with pytest.raises(ConfigurationError, match="none"):
         load_access(None, None)
 
 
-def test_a_certificate_that_is_none_is_named_without_its_content(tmp_path: Path) -> None:
+def test_an_invalid_certificate_is_an_error_without_its_content(tmp_path: Path) -> None:
     wrong = base64.b64encode(b"no certificate").decode()
     with pytest.raises(ConfigurationError, match="certificate") as raised:
         load_access(write(tmp_path / "config", cluster={"certificate-authority-data": wrong}), None)
     assert "no certificate" not in str(raised.value)
 
 
-def test_a_server_whose_name_is_not_checked_is_so_only_by_the_user_s_word(tmp_path: Path) -> None:
+def test_certificates_are_verified_unless_the_kubeconfig_says_otherwise(tmp_path: Path) -> None:
     trusting = load_access(write(tmp_path / "a", cluster={"insecure-skip-tls-verify": True}), None).verify
     careful = load_access(write(tmp_path / "b"), None).verify
     assert isinstance(trusting, ssl.SSLContext)
@@ -125,7 +121,7 @@ def test_a_server_whose_name_is_not_checked_is_so_only_by_the_user_s_word(tmp_pa
     assert (trusting.verify_mode, careful.verify_mode) == (ssl.CERT_NONE, ssl.CERT_REQUIRED)
 
 
-def test_a_token_in_a_file_is_read_again_when_the_server_no_longer_takes_it(tmp_path: Path) -> None:
+def test_a_token_file_is_read_again_after_a_401(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("old\n")
     auth = TokenFile(path)
@@ -137,7 +133,7 @@ def test_a_token_in_a_file_is_read_again_when_the_server_no_longer_takes_it(tmp_
         bearers(TokenFile(path), 200)
 
 
-def test_a_plug_in_s_token_is_kept_until_its_end_is_near(tmp_path: Path) -> None:
+def test_a_plug_in_s_token_is_cached_until_it_expires(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     program = tmp_path / "plugin"
     status = {"token": "from-plugin", "expirationTimestamp": "2000-01-01T00:00:00Z"}
@@ -149,16 +145,16 @@ def test_a_plug_in_s_token_is_kept_until_its_end_is_near(tmp_path: Path) -> None
     auth = load_access(path, None).auth
     assert isinstance(auth, Exec)
     assert bearers(auth, 200) == bearers(auth, 200) == ["Bearer from-plugin"]
-    told = calls.read_text().splitlines()
-    assert len(told) == 2  # it had expired: asked for each time
-    assert told[0].startswith("get-token test ")
-    assert "client.authentication.k8s.io/v1" in told[0]
+    calls_made = calls.read_text().splitlines()
+    assert len(calls_made) == 2  # an expired token is requested each time
+    assert calls_made[0].startswith("get-token test ")
+    assert "client.authentication.k8s.io/v1" in calls_made[0]
     program.write_text(program.read_text().replace("2000-", "2999-"))
     assert bearers(auth, 200) == bearers(auth, 200) == ["Bearer from-plugin"]
     assert len(calls.read_text().splitlines()) == 3
 
 
-def test_a_plug_in_that_fails_is_named_and_nothing_that_it_printed(tmp_path: Path) -> None:
+def test_a_failing_plug_in_is_named_without_its_output(tmp_path: Path) -> None:
     program = tmp_path / "plugin"
     program.write_text("#!/bin/sh\necho s3cr3t\nexit 1\n")
     program.chmod(0o755)

@@ -1,9 +1,8 @@
-"""Every recorded answer of a real API server, and what the client makes of it: scenario 17."""
+"""Every recorded answer of a real API server becomes the expected error of the client: scenario 17."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -16,12 +15,12 @@ from tests.kubernetes import records
 
 ANSWERS = [row for row in records.read("17-api-answers") if "step" not in row]
 PODS, JOBS = Selection(resource="pods"), Selection(resource="jobs")
-# What is not the request's own fault, and a watch that goes on: nothing is concluded, and it is asked again.
-STATED: dict[str, type[Exception] | None] = {
+# Answers that are not the fault of the request, which may be repeated. None: not an error.
+EXPECTED: dict[str, type[Exception] | None] = {
     "create of an existing name": FileExistsError,
     "create of an existing name, dry run": FileExistsError,
     "namespace that does not exist": BackendUnavailable,
-    "get of a missing job": None,  # there is none: an answer
+    "get of a missing job": None,
     "delete of a missing job": None,
     "update with a stale resourceVersion": BackendUnavailable,
     "delete with a precondition on another uid": BackendUnavailable,
@@ -33,18 +32,32 @@ STATED: dict[str, type[Exception] | None] = {
     "forbidden: a service account without a role, watch": Forbidden,
     "quota on jobs exceeded": BackendBusy,
     "eviction refused by a PodDisruptionBudget": BackendUnavailable,
-    "watch with a resourceVersion of the future": None,  # silence
+    "watch with a resourceVersion of the future": None,  # the server stays silent
     "list with a resourceVersion of the future": BackendUnavailable,
     "watch with resourceVersion that is no number": BackendUnavailable,
     "watch with an expired resourceVersion (pods)": Expired,
     "watch with an expired resourceVersion (jobs)": Expired,
     "list at an expired exact resourceVersion": Expired,
 }
-_WRONG = {400, 415, 422}  # the request itself: asking again would not help
+WORDS = {  # in the error's message
+    "unauthorised: a bearer token nobody issued": "credentials",
+    "forbidden: a service account without a role, create": "no right",
+    "quota on jobs exceeded": "quota",
+    "namespace that does not exist": "namespace does not exist",
+    "negative parallelism": "must be greater than or equal to 0",
+    "name too long for an Indexed Job": "metadata.name",
+    "unknown field, fieldValidation=Strict": "unknown field",
+    "quantity that is no quantity": "quantities must match",
+    "list with a resourceVersion of the future": "504",
+    "watch with resourceVersion that is no number": "500",
+    "eviction refused by a PodDisruptionBudget": "429",
+    "update with a stale resourceVersion": "409",
+}
+_WRONG = {400, 415, 422}  # the request is wrong: a repetition would fail too
 
 
 def client_of(row: dict[str, object]) -> KubernetesClient:
-    """Of a server that gives this answer to whatever it is asked."""
+    """Build a client of a server that gives this answer to every request."""
     body = row["body"]
     content = body if isinstance(body, str) else json.dumps(body)
 
@@ -56,7 +69,7 @@ def client_of(row: dict[str, object]) -> KubernetesClient:
 
 
 def ask(client: KubernetesClient, row: dict[str, object]) -> None:
-    """What of the client's calls the recorded request is."""
+    """Make the client's call that corresponds to the recorded request."""
     request = row["request"]
     assert isinstance(request, dict)
     method, path = str(request["method"]), str(request["path"])
@@ -78,39 +91,35 @@ def ask(client: KubernetesClient, row: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("row", ANSWERS, ids=lambda row: row["name"])
-def test_a_recorded_answer_means_what_is_stated(row: dict[str, object]) -> None:
+def test_a_recorded_answer_raises_the_expected_error(row: dict[str, object]) -> None:
     name, status = str(row["name"]), int(str(row["status"]))
-    expected = STATED.get(name, LaunchRefused if status in _WRONG else None)
+    expected = EXPECTED.get(name, LaunchRefused if status in _WRONG else None)
     client = client_of(row)
     if expected is None:
         ask(client, row)
         return
-    with pytest.raises(expected) as raised:
+    with pytest.raises(expected, match=WORDS.get(name)) as raised:
         ask(client, row)
     assert raised.type is expected
 
 
-def test_every_refusal_is_stated_or_the_request_s_own_fault() -> None:
+def test_every_recorded_refusal_has_an_expected_error() -> None:
     refusals = {row["name"] for row in ANSWERS if row["status"] >= 300 and row["status"] not in _WRONG}
-    assert refusals <= set(STATED) <= {row["name"] for row in ANSWERS}
+    assert refusals <= EXPECTED.keys() <= {row["name"] for row in ANSWERS}
+    assert WORDS.keys() <= {row["name"] for row in ANSWERS}
 
 
-def test_a_watch_that_has_expired_is_a_line_in_a_good_answer_and_is_listed_anew() -> None:
+def test_an_error_line_in_a_watch_raises_expired() -> None:
     for line in records.read("17b-watch-error-410"):
         row = {"status": 200, "body": json.dumps({"type": line["type"], "object": line["object"]}) + "\n"}
         with pytest.raises(Expired, match="too old resource version"):
-            _drain(client_of(row).watch(PODS, "1", watch_s=1))
+            list(client_of(row).watch(PODS, "1", watch_s=1))
 
 
-def test_a_recorded_log_s_lines_have_times_that_are_read() -> None:
+def test_the_times_of_a_recorded_log_are_parsed() -> None:
     row = next(each for each in ANSWERS if each["name"] == "logs of a running pod")
     with client_of(row).follow_log("train-0", "agent", since=None) as stream:
         lines = [line for each in stream for line in each]
     stamps = [parse_stamp(line.partition(b" ")[0].decode()) for line in lines]
     assert lines
     assert all(stamp is not None and stamp % 1_000_000_000 for stamp in stamps)
-
-
-def _drain(events: Iterator[object]) -> None:
-    for _ in events:
-        pass

@@ -1,4 +1,4 @@
-"""What `doctor` says of a Kubernetes."""
+"""`doctor` on Kubernetes."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from tests.kubernetes.fake_api import FakeApi, recorded
 
 @pytest.fixture
 def look(api: FakeApi) -> Look:
-    """Two pods on one machine: the port must be free there."""
+    """Both pods run on this machine, so the port must be free here."""
     with closing(socket.create_server(("", 0))) as free:
         port = free.getsockname()[1]
     return Look(url=f"{api.url}/version", modules=("json",), port=port, patience_s=60, meet_s=60)
 
 
-def test_a_cluster_that_grants_all_is_good_and_nothing_is_made_there(
+def test_a_healthy_cluster_passes_and_nothing_is_left_there(
     api: FakeApi, client: KubernetesClient, own: KubernetesSite, look: Look
 ) -> None:
     words = list(examine(client, replace(own, user=os.geteuid(), claim="runs"), look))
     assert [word for word in words if not word.good] == []
-    told = {word.check: word.sentence for word in words}
-    assert set(told) > {right.resource for right in RIGHTS}
-    assert "1.36" in told["api server"]
-    assert "2 pods ran on node-1; the network between two nodes was not tested" in told["pods"]
-    assert "share" in told["run directory"]
+    sentences = {word.check: word.sentence for word in words}
+    assert set(sentences) > {right.resource for right in RIGHTS}
+    assert "1.36" in sentences["api server"]
+    assert "2 pods ran on node-1; the network between two nodes was not tested" in sentences["pods"]
+    assert "share" in sentences["run directory"]
     assert look.url is not None
-    assert look.url in told["reports"]
+    assert look.url in sentences["reports"]
     assert list(own.service_root.glob(".doctor*")) == []
     assert api.store.all("jobs") == []
 
 
 @pytest.mark.parametrize("user", [os.geteuid() + 1, None])
-def test_pods_of_another_user_who_share_the_service_s_files_are_a_warning(
+def test_another_user_id_for_pods_with_shared_files_is_a_warning(
     client: KubernetesClient, own: KubernetesSite, look: Look, user: int | None
 ) -> None:
     words = {word.check: word for word in examine(client, replace(own, user=user, image=None), look)}
@@ -52,7 +52,7 @@ def test_pods_of_another_user_who_share_the_service_s_files_are_a_warning(
     assert "users" not in {word.check for word in examine(client, apart, look)}
 
 
-def test_a_right_that_is_missing_is_named_with_its_purpose_and_ends_the_examination(
+def test_a_missing_right_is_named_with_its_purpose_and_ends_the_checks(
     api: FakeApi, client: KubernetesClient, own: KubernetesSite, look: Look
 ) -> None:
     api.store.denied |= {("jobs", "patch"), ("nodes", "watch"), ("events", "list")}
@@ -63,7 +63,7 @@ def test_a_right_that_is_missing_is_named_with_its_purpose_and_ends_the_examinat
     assert "dry run" not in words
 
 
-def test_what_admission_refuses_and_a_server_that_is_away_are_said(
+def test_a_refused_dry_run_and_an_unreachable_server_fail(
     api: FakeApi, client: KubernetesClient, own: KubernetesSite, look: Look
 ) -> None:
     api.store.next_refusal["jobs", "create"] = recorded("quota on jobs exceeded")

@@ -1,4 +1,4 @@
-"""What the API server refuses, and what is said when it does not answer: the recorded bodies, over HTTP."""
+"""Client, watches and backend with a fake API server over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.kubernetes.backend import KubernetesBackend
-from orchestrator.backends.kubernetes.client import Expired, Forbidden, KubernetesClient, Selection
+from orchestrator.backends.kubernetes.client import KubernetesClient, Selection
 from orchestrator.backends.kubernetes.mirror import Mirror
 from orchestrator.backends.kubernetes.objects import JobObject, parse_job
 from orchestrator.backends.kubernetes.render import render_name
@@ -42,50 +42,24 @@ def a_manifest(name: str = "train") -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": "training"}, "spec": spec}
 
 
-@pytest.mark.parametrize(
-    ("answer", "error", "words"),
-    [
-        ("unauthorised: a bearer token nobody issued", BackendUnavailable, "credentials"),
-        ("forbidden: a service account without a role, create", Forbidden, "no right"),
-        ("quota on jobs exceeded", BackendBusy, "quota"),
-        ("namespace that does not exist", BackendUnavailable, "namespace does not exist"),
-        ("negative parallelism", LaunchRefused, "must be greater than or equal to 0"),
-        ("name too long for an Indexed Job", LaunchRefused, "metadata.name"),
-        ("unknown field, fieldValidation=Strict", LaunchRefused, "unknown field"),
-        ("quantity that is no quantity", LaunchRefused, "quantities must match"),
-        ("list with a resourceVersion of the future", BackendUnavailable, "504"),
-        ("watch with resourceVersion that is no number", BackendUnavailable, "500"),
-        ("eviction refused by a PodDisruptionBudget", BackendUnavailable, "429"),
-        ("update with a stale resourceVersion", BackendUnavailable, "409"),
-    ],
-)
-def test_a_recorded_refusal_of_a_job_becomes_its_error(
-    api: FakeApi, client: KubernetesClient, answer: str, error: type[Exception], words: str
-) -> None:
-    api.store.next_refusal["jobs", "create"] = recorded(answer)
-    with pytest.raises(error, match=words) as raised:
-        client.create("jobs", a_manifest())
-    assert raised.type is error
-
-
-def test_a_name_that_is_taken_is_no_refusal(client: KubernetesClient) -> None:
+def test_an_existing_name_raises_file_exists_error(client: KubernetesClient) -> None:
     client.create("jobs", a_manifest())
     with pytest.raises(FileExistsError, match="already exists"):
         client.create("jobs", a_manifest())
 
 
-def test_what_is_not_there_is_none_and_its_deletion_no_error(client: KubernetesClient) -> None:
+def test_a_missing_job_is_none_and_deleting_it_is_not_an_error(client: KubernetesClient) -> None:
     assert client.job("nosuch") is None
     assert client.delete_job("nosuch") is False
     assert client.delete_pod("nosuch", grace_s=1) is False
 
 
-def test_a_pod_is_never_forgotten_instead_of_ended(client: KubernetesClient) -> None:
+def test_a_pod_cannot_be_deleted_without_a_grace_period(client: KubernetesClient) -> None:
     with pytest.raises(ValueError, match="grace_s"):
         client.delete_pod("any", grace_s=0)
 
 
-def test_a_list_is_read_to_its_end(api: FakeApi, client: KubernetesClient) -> None:
+def test_all_pages_of_a_list_are_read(api: FakeApi, client: KubernetesClient) -> None:
     for number in range(1203):
         api.store.put("jobs", a_manifest(f"j{number}"), "ADDED")
     items, version = client.list(JOBS)
@@ -93,16 +67,7 @@ def test_a_list_is_read_to_its_end(api: FakeApi, client: KubernetesClient) -> No
     assert version == str(api.store.version)
 
 
-def test_an_expired_list_and_an_expired_watch_say_so(api: FakeApi, client: KubernetesClient) -> None:
-    api.store.next_refusal["jobs", "list"] = recorded("list at an expired exact resourceVersion")
-    with pytest.raises(Expired):
-        client.list(JOBS)
-    api.store.forget_history()
-    with pytest.raises(Expired, match="too old"):
-        list(client.watch(JOBS, "1", watch_s=1))
-
-
-def test_a_watch_tells_what_happens_from_its_version_on(api: FakeApi, client: KubernetesClient) -> None:
+def test_a_watch_reports_changes_since_its_version(api: FakeApi, client: KubernetesClient) -> None:
     _, version = client.list(JOBS)
     client.create("jobs", a_manifest())
     client.patch_job("train", {"metadata": {"annotations": {"mine": "1"}}})
@@ -116,7 +81,7 @@ def a_watcher(client: KubernetesClient, **fields: Any) -> tuple[Watcher, Mirror[
     return Watcher(client, JOBS, mirror, times=WatchTimes(watch_s=0.2, silent_s=5), **fields), mirror
 
 
-def test_a_forgotten_version_is_answered_by_a_new_list(api: FakeApi, client: KubernetesClient) -> None:
+def test_an_expired_version_leads_to_a_new_list(api: FakeApi, client: KubernetesClient) -> None:
     api.store.stream_s = 0.2
     watcher, mirror = a_watcher(client)
     watcher.step()
@@ -129,7 +94,7 @@ def test_a_forgotten_version_is_answered_by_a_new_list(api: FakeApi, client: Kub
     assert watcher.problem() is None
 
 
-def test_a_stream_that_ends_is_gone_on_with_and_not_listed_again(api: FakeApi, client: KubernetesClient) -> None:
+def test_a_watch_that_ends_continues_without_a_new_list(api: FakeApi, client: KubernetesClient) -> None:
     api.store.stream_s = 0.2
     watcher, mirror = a_watcher(client)
     for _ in range(3):
@@ -140,7 +105,7 @@ def test_a_stream_that_ends_is_gone_on_with_and_not_listed_again(api: FakeApi, c
     assert [verb for _, resource, verb in api.store.calls if resource == "jobs"].count("list") == 1
 
 
-def test_a_copy_is_listed_anew_now_and_then_since_a_restored_server_is_silent_about_the_future(
+def test_a_periodic_list_notices_a_server_that_was_restored_from_a_backup(
     api: FakeApi, client: KubernetesClient
 ) -> None:
     api.store.stream_s = 0.2
@@ -158,26 +123,26 @@ def test_a_copy_is_listed_anew_now_and_then_since_a_restored_server_is_silent_ab
     assert mirror.version == str(api.store.version)
 
 
-def test_a_list_that_was_made_before_a_job_does_not_bury_it() -> None:
+def test_an_older_list_does_not_remove_a_new_job() -> None:
     mirror: Mirror[JobObject] = Mirror(parse_job)
     made = {"metadata": {"name": "j", "uid": "u", "resourceVersion": "12"}}
     mirror.put(made)
     mirror.replace([], "11")
     assert [job.uid for job in mirror.objects()] == ["u"]
-    mirror.replace([], "11")  # of a server that was restored from a backup
+    mirror.replace([], "11")  # the server was restored from a backup
     assert mirror.objects() == []
     mirror.put(made)
     assert mirror.objects() == []
 
 
-def test_a_list_that_was_made_after_a_job_tells_whether_it_is_there() -> None:
+def test_a_newer_list_removes_a_missing_job() -> None:
     mirror: Mirror[JobObject] = Mirror(parse_job)
     mirror.put({"metadata": {"name": "j", "uid": "u", "resourceVersion": "12"}})
     mirror.replace([], "12")
     assert mirror.objects() == []
 
 
-def test_a_copy_of_which_nothing_was_heard_for_long_is_no_evidence(api: FakeApi, client: KubernetesClient) -> None:
+def test_a_silent_watch_is_a_problem(api: FakeApi, client: KubernetesClient) -> None:
     api.store.stream_s = 0.2
     clock = [100.0]
     watcher, _ = a_watcher(client, monotonic=lambda: clock[0])
@@ -193,7 +158,7 @@ def test_pauses_grow_to_half_a_minute() -> None:
     assert all(15 <= pause_s(failures) <= 30 for failures in (10, 1000))
 
 
-def test_older_news_changes_nothing_and_what_is_gone_stays_gone() -> None:
+def test_older_events_change_nothing_and_a_deleted_object_stays_deleted() -> None:
     mirror: Mirror[JobObject] = Mirror(parse_job, keeps_removed=True)
     old, new = (
         {"metadata": {"name": "train", "uid": "u", "resourceVersion": version}, "spec": {"suspend": suspend}}
@@ -209,7 +174,7 @@ def test_older_news_changes_nothing_and_what_is_gone_stays_gone() -> None:
     assert mirror.removed() == []
 
 
-def test_a_submission_that_was_cut_off_is_absent_and_is_made_whole_by_the_next(
+def test_an_interrupted_submission_is_absent_and_the_next_one_completes_it(
     api: FakeApi, backend: KubernetesBackend
 ) -> None:
     api.store.next_refusal["services", "create"] = recorded("watch with resourceVersion that is no number")
@@ -265,8 +230,8 @@ def test_a_pod_on_a_node_that_does_not_answer_gets_no_grace_period(
     assert sorted(asked) == [(f"{NAME}-{number}", 1) for number in ((0, 1) if force else (1,))]
 
 
-def test_what_an_earlier_job_of_the_name_left_is_not_relied_on(api: FakeApi, backend: KubernetesBackend) -> None:
-    """It is collected a moment later, and the pods would wait for their Secret for ever."""
+def test_the_secret_of_an_earlier_job_is_not_reused(api: FakeApi, backend: KubernetesBackend) -> None:
+    """It is deleted a moment later, and the pods would wait forever for their Secret."""
     api.store.put("secrets", {"metadata": {"name": NAME, "ownerReferences": [{"uid": "gone"}]}}, "ADDED")
     with pytest.raises(BackendUnavailable, match="earlier Job"):
         backend.submit(PLAN)
@@ -278,7 +243,7 @@ def test_what_an_earlier_job_of_the_name_left_is_not_relied_on(api: FakeApi, bac
 
 
 @pytest.mark.parametrize("call", [("secrets", "create"), ("jobs", "patch")], ids=" ".join)
-def test_a_job_that_is_refused_before_it_is_whole_does_not_stay_behind(
+def test_a_job_whose_submission_is_refused_is_removed(
     api: FakeApi, backend: KubernetesBackend, call: tuple[str, str]
 ) -> None:
     api.store.next_refusal[call] = recorded("negative parallelism")
@@ -287,7 +252,7 @@ def test_a_job_that_is_refused_before_it_is_whole_does_not_stay_behind(
     assert api.store.all("jobs") == []
 
 
-def test_a_job_of_kueue_s_stays_suspended_until_it_is_admitted(api: FakeApi, backend: KubernetesBackend) -> None:
+def test_a_job_in_a_kueue_queue_stays_suspended_until_it_is_admitted(api: FakeApi, backend: KubernetesBackend) -> None:
     plan = plan_of({"run": {"command": ["true"], "workdir": "/"}, "placement": {"queue": "research"}}, {})
     backend.submit(plan)
     job = api.store.get("jobs", NAME)
@@ -297,42 +262,42 @@ def test_a_job_of_kueue_s_stays_suspended_until_it_is_admitted(api: FakeApi, bac
     assert (seen.presence, "Kueue" in seen.evidence) == (Presence.PENDING, True)
 
 
-def test_a_queue_of_kueue_s_where_there_is_no_kueue_is_refused(api: FakeApi, backend: KubernetesBackend) -> None:
-    """Nobody would ever let the job begin."""
+def test_a_queue_without_kueue_is_refused(api: FakeApi, backend: KubernetesBackend) -> None:
+    """The job would stay suspended forever."""
     plan = plan_of({"run": {"command": ["true"], "workdir": "/"}, "placement": {"queue": "research"}}, {})
     assert backend.check(plan) == ()
     api.store.groups.remove("kueue.x-k8s.io")
-    (told,) = backend.check(plan)
-    assert "no Kueue" in told
+    (warning,) = backend.check(plan)
+    assert "no Kueue" in warning
     with pytest.raises(LaunchRefused, match="no Kueue"):
         backend.submit(plan)
     assert api.store.all("jobs") == []
     assert backend.check(PLAN) == ()
 
 
-def test_a_full_quota_is_waiting_and_no_failure(api: FakeApi, backend: KubernetesBackend) -> None:
+def test_a_full_quota_is_not_a_failure(api: FakeApi, backend: KubernetesBackend) -> None:
     api.store.next_refusal["jobs", "create"] = recorded("quota on jobs exceeded")
     with pytest.raises(BackendBusy, match="exceeded quota"):
         backend.submit(PLAN)
 
 
-def test_a_server_that_does_not_answer_says_nothing_of_any_attempt(api: FakeApi, backend: KubernetesBackend) -> None:
+def test_an_unreachable_server_gives_no_sightings(api: FakeApi, backend: KubernetesBackend) -> None:
     assert backend.observe({PLAN.key: PLAN.max_nodes})[PLAN.key].presence is Presence.ABSENT
     api.close()
     with pytest.raises(BackendUnavailable):
-        until(lambda: backend.observe({PLAN.key: PLAN.max_nodes}) == {})  # never: it raises once the watch breaks off
+        until(lambda: backend.observe({PLAN.key: PLAN.max_nodes}) == {})  # raises once the watch breaks
     with pytest.raises(BackendUnavailable):
-        backend.slots()  # so that nobody is admitted
+        backend.slots()  # so that no job is admitted
 
 
-def test_without_the_right_to_see_nodes_and_events_jobs_are_supervised(
+def test_jobs_are_supervised_without_the_right_to_see_nodes_and_events(
     api: FakeApi, backend: KubernetesBackend
 ) -> None:
     api.store.denied |= {("nodes", "list"), ("events", "list")}
     assert backend.observe({PLAN.key: PLAN.max_nodes})[PLAN.key].presence is Presence.ABSENT
 
 
-def test_without_the_right_to_see_jobs_nothing_is_concluded(api: FakeApi, backend: KubernetesBackend) -> None:
+def test_without_the_right_to_see_jobs_there_are_no_sightings(api: FakeApi, backend: KubernetesBackend) -> None:
     api.store.denied.add(("jobs", "list"))
     with pytest.raises(BackendUnavailable, match="no right"):
         backend.observe({PLAN.key: PLAN.max_nodes})
@@ -359,18 +324,18 @@ def test_another_service_finds_the_job_by_its_name(
     other.close()
 
 
-def test_a_dry_run_tells_what_the_cluster_would_say_and_makes_nothing(api: FakeApi, backend: KubernetesBackend) -> None:
+def test_a_dry_run_reports_the_refusal_and_creates_nothing(api: FakeApi, backend: KubernetesBackend) -> None:
     assert backend.check(PLAN) == ()
     assert api.store.all("jobs") == []
     api.store.next_refusal["jobs", "create"] = recorded("negative parallelism")
-    (told,) = backend.check(PLAN)
-    assert "would refuse" in told
+    (warning,) = backend.check(PLAN)
+    assert "would refuse" in warning
     api.store.next_refusal["jobs", "create"] = recorded("unauthorised: a bearer token nobody issued")
-    (told,) = backend.check(PLAN)
-    assert "could not ask" in told
+    (warning,) = backend.check(PLAN)
+    assert "could not ask" in warning
     api.store.next_refusal["jobs", "create"] = recorded("quota on jobs exceeded")
-    (told,) = backend.check(PLAN)
-    assert told.startswith("the job would wait: a quota")
+    (warning,) = backend.check(PLAN)
+    assert warning.startswith("the job would wait: a quota")
 
 
 def test_a_job_without_an_image_is_refused(client: KubernetesClient, own: Any) -> None:

@@ -1,4 +1,4 @@
-"""The suite of clusters on a fake API server, whose containers are real agents."""
+"""The contract of backends on the fake cluster, whose containers are real agents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_without_shared_files_records_and_logs_come_through_the_cluster(
     assert "left its record" in replica.evidence
     folder = layout.replica_dir(service / "apart", 1, 0)
     assert (folder / "1" / layout.EXIT).read_text().count("succeeded") == 1
-    # What the agent printed comes by a stream of its own.
+    # The agent's output arrives over a separate stream.
     log = folder / layout.AGENT_LOG
     until(world, plan, lambda _: log.exists() and "replica 0 succeeded" in log.read_text())
     assert not (service / "apart" / "told").exists()
@@ -53,10 +53,10 @@ def test_without_shared_files_records_and_logs_come_through_the_cluster(
         ("negative parallelism", LaunchRefused, "refused"),
     ],
 )
-def test_without_a_way_for_the_agent_nothing_starts_and_it_is_said_why(
+def test_without_a_config_map_for_the_agent_nothing_starts(
     api: FakeApi, apart: KubernetesBackend, tmp_path: Path, answer: str, raised: type[Exception], words: str
 ) -> None:
-    """The right may be granted, so the job waits; what the server refuses for good ends it."""
+    """A right may still be granted, so the job waits. A permanent refusal ends it."""
     api.store.next_refusal["configmaps", "create"] = recorded(answer)
     (tmp_path / "pods").mkdir()
     with pytest.raises(raised, match=words):

@@ -1,9 +1,11 @@
-"""`doctor` on Kubernetes: two workers in a pod, started as a job's are."""
+"""The trial group of `doctor` on Kubernetes: two workers in a pod, started like those of a job."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+
+import pytest
 
 from orchestrator.backends.kubernetes.backend import KubernetesBackend
 from orchestrator.configured_cluster import Cluster
@@ -34,18 +36,18 @@ def site_of(root: Path, python: str = sys.executable) -> Site:
     return site(root, python=python, rendezvous_host=HEAD, local_address=LOCAL)
 
 
-def test_two_workers_meet_in_a_pod_and_nothing_is_left(
+def test_two_workers_form_a_group_in_a_pod_and_nothing_is_left(
     api: FakeApi, backend: KubernetesBackend, tmp_path: Path
 ) -> None:
     given = site_of(tmp_path)
     _, verdict, sentence = try_group(cluster_of(backend, tmp_path, given, shares_files=True), given)
     assert (verdict, "two workers formed a group" in sentence) == (Verdict.OK, True), sentence
     assert api.store.all("jobs") == []
-    own = [each.name for each in tmp_path.glob("doctor-*") if "-a1-" not in each.name]  # the others are the pods'
+    own = [each.name for each in tmp_path.glob("doctor-*") if "-a1-" not in each.name]  # others belong to the pods
     assert own == []
 
 
-def test_pods_that_share_no_files_tell_how_it_ended(api: FakeApi, apart: KubernetesBackend, tmp_path: Path) -> None:
+def test_the_failure_is_reported_without_shared_files(api: FakeApi, apart: KubernetesBackend, tmp_path: Path) -> None:
     (tmp_path / "pods").mkdir()
     given = site_of(tmp_path / "pods", str(write_python_with_a_wrong_torch(tmp_path)))
     cluster = cluster_of(apart, tmp_path / "service", given, shares_files=False)
@@ -55,21 +57,16 @@ def test_pods_that_share_no_files_tell_how_it_ended(api: FakeApi, apart: Kuberne
     assert api.store.all("jobs") == []
 
 
-def test_a_cluster_without_room_is_no_failure(api: FakeApi, backend: KubernetesBackend, tmp_path: Path) -> None:
-    api.cluster.held = recorded_status("07-unschedulable-gpu", 2.0)
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [("07-unschedulable-gpu", "Insufficient nvidia.com/gpu"), ("06-image-registry-unreachable", "no such host")],
+)
+def test_a_pod_that_does_not_start_is_a_warning_with_the_message_of_kubernetes(
+    api: FakeApi, backend: KubernetesBackend, tmp_path: Path, stream: str, words: str
+) -> None:
+    api.cluster.held = recorded_status(stream, 2.0)
     given = site_of(tmp_path)
     cluster = cluster_of(backend, tmp_path, given, shares_files=True)
     _, verdict, sentence = try_group(cluster, given, Timeouts(begin_s=2))
-    assert verdict is Verdict.WARNING
-    assert "Insufficient nvidia.com/gpu" in sentence
+    assert (verdict, words in sentence) == (Verdict.WARNING, True), sentence
     assert api.store.all("jobs") == []
-
-
-def test_an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words(
-    api: FakeApi, backend: KubernetesBackend, tmp_path: Path
-) -> None:
-    api.cluster.held = recorded_status("06-image-registry-unreachable", 2.0)
-    given = site_of(tmp_path)
-    cluster = cluster_of(backend, tmp_path, given, shares_files=True)
-    _, _, sentence = try_group(cluster, given, Timeouts(begin_s=2))
-    assert "no such host" in sentence

@@ -1,4 +1,4 @@
-"""What a job's own overlay may ask for, and what would make its pods more than a job's."""
+"""Fields that a job's overlay may set, and fields that would give its pods more privileges."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def secret(name: str) -> dict[str, Any]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_makes_a_pod_more_than_a_job_s_is_refused_by_its_name(overlay: dict[str, Any], excess: str) -> None:
+def test_privileged_fields_of_an_overlay_are_refused_by_name(overlay: dict[str, Any], excess: str) -> None:
     assert excess_of(overlay) == excess
     plan = plan_of({"placement": {"overlay": overlay}}, {})
     with pytest.raises(LaunchRefused, match="cannot be set by a job") as raised:
@@ -94,7 +94,7 @@ def test_what_makes_a_pod_more_than_a_job_s_is_refused_by_its_name(overlay: dict
     assert excess in str(raised.value)
 
 
-def test_what_a_job_may_need_of_its_own_is_taken() -> None:
+def test_harmless_fields_of_an_overlay_are_accepted() -> None:
     volumes = [
         {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
         {"name": "more", "emptyDir": {"medium": "Memory"}},
@@ -117,7 +117,7 @@ def test_what_a_job_may_need_of_its_own_is_taken() -> None:
 
 
 @pytest.mark.parametrize("name", [[], {}, 7, None])
-def test_a_name_that_is_no_text_is_refused_with_a_sentence(name: object) -> None:
+def test_a_name_that_is_not_text_is_refused(name: object) -> None:
     for patch in (of_pod(containers=[{"name": name}]), of_agent(volumeMounts=[{"name": name, "mountPath": "/x"}])):
         assert excess_of(patch, of_pod(containers=[{"name": "side"}], volumes=[{"name": "v"}])) is None
     with pytest.raises(LaunchRefused, match="not a list of containers with names"):
@@ -127,7 +127,7 @@ def test_a_name_that_is_no_text_is_refused_with_a_sentence(name: object) -> None
 @pytest.mark.parametrize(
     "overlay", [{}, {"spec": None}, {"spec": "x"}, of_pod(containers="x", volumes=[1]), of_agent(env=["x"])]
 )
-def test_what_is_of_no_use_is_left_to_whoever_refuses_it(overlay: dict[str, Any]) -> None:
+def test_an_overlay_of_the_wrong_shape_has_no_excess(overlay: dict[str, Any]) -> None:
     assert excess_of(overlay) is None
 
 
@@ -156,11 +156,11 @@ THEIRS = of_pod(
         (of_pod(tolerations=[{"key": "mine"}], initContainers=[{"name": "mine"}]), None),
     ],
 )
-def test_what_the_cluster_brings_is_not_a_job_s_to_change(overlay: dict[str, Any], excess: str | None) -> None:
+def test_a_job_cannot_change_the_cluster_s_own_overlay(overlay: dict[str, Any], excess: str | None) -> None:
     assert excess_of(overlay, theirs=THEIRS) == excess
 
 
-def test_a_container_that_a_job_adds_is_as_confined_as_the_agent() -> None:
+def test_a_container_that_a_job_adds_has_the_agent_s_security_context() -> None:
     plan = plan_of({"placement": {"overlay": of_pod(initContainers=[{"name": "mine", "image": "x"}])}}, {})
     site = replace(OWN, overlay=THEIRS)
     agent, tune, mine = (
@@ -175,7 +175,7 @@ def test_a_container_that_a_job_adds_is_as_confined_as_the_agent() -> None:
     assert "securityContext" not in free["initContainers"][-1]
 
 
-def test_the_cluster_s_own_overlay_and_defaults_may_ask_for_anything_and_so_may_jobs_where_that_is_said() -> None:
+def test_the_cluster_s_overlay_and_defaults_and_jobs_with_free_overlays_are_not_limited() -> None:
     overlay = of_pod(serviceAccountName="trainer")
     plan = plan_of({"placement": {"overlay": overlay}}, {})
     placed = OWN.defaults.model_copy(update={"overlay": overlay})

@@ -1,4 +1,4 @@
-"""What the live tests stand on: the proxy before the API server, addresses, and what the service is told."""
+"""Helpers of the live tests: the relay in front of the API server, addresses, and the service's configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @contextmanager
 def behind(relay: Relay, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
-    """A client by the kubeconfig that is named, as the service has it."""
+    """Connect through the relay with a kubeconfig, as the service does."""
     monkeypatch.setenv("KUBECONFIG", kubeconfig_through(relay.port, CHOSEN, folder))
     with load_access(None, None).connect(timeout_s=5) as client:
         yield client
@@ -45,7 +45,7 @@ def write(folder: Path, cluster: Cluster, **of_cluster: str) -> str:
     return str(write_kubeconfig(folder, cluster, user, **of_cluster))
 
 
-def test_certificates_of_both_sides_count_behind_it_and_shut_it_lets_nobody_in(
+def test_client_certificates_work_through_the_relay_and_a_shut_relay_refuses(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = tmp_path / "empty"
@@ -62,7 +62,7 @@ def test_certificates_of_both_sides_count_behind_it_and_shut_it_lets_nobody_in(
     assert set(cluster.callers) == {"jane"}
 
 
-def test_a_proxy_of_the_kubeconfig_s_own_stands_behind_it(
+def test_the_relay_uses_the_kubeconfig_s_proxy(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(Relay("127.0.0.1", cluster.port)) as theirs:
@@ -74,14 +74,14 @@ def test_a_proxy_of_the_kubeconfig_s_own_stands_behind_it(
             behind(ours, tmp_path / "through", monkeypatch) as client,
         ):
             assert client.get("/version").json()["gitVersion"] == "v1.36.2"
-            told = yaml.safe_load((tmp_path / "through" / "kubeconfig").read_text())
-            assert told["clusters"][0]["cluster"]["proxy-url"] == f"http://me:secret@127.0.0.1:{ours.port}"
+            written = yaml.safe_load((tmp_path / "through" / "kubeconfig").read_text())
+            assert written["clusters"][0]["cluster"]["proxy-url"] == f"http://me:secret@127.0.0.1:{ours.port}"
             theirs.shut()
             with pytest.raises(httpx.TransportError):
                 client.get("/version")
 
 
-def test_a_server_without_tls_is_reached_too(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_relay_works_without_tls(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {
         "current-context": "pretend",
         "clusters": [{"name": "pretend", "cluster": {"server": api.url}}],
@@ -97,27 +97,28 @@ def test_a_server_without_tls_is_reached_too(api: FakeApi, tmp_path: Path, monke
         assert client.get("/version").json()["gitVersion"] == "v1.36.2"
 
 
-def test_an_api_server_on_loopback_does_not_make_pods_look_for_the_service_there() -> None:
+def test_the_address_for_pods_is_not_loopback() -> None:
     found = address_towards("127.0.0.1", 6443)
     assert found is None or not ipaddress.ip_address(found).is_loopback
 
 
-def test_an_overlay_reaches_the_settings_with_what_it_takes_away_and_an_image_is_not_pulled_twice() -> None:
+def test_an_overlay_becomes_toml_with_its_deletions() -> None:
     text = """
         spec: {template: {spec: {securityContext: {seccompProfile: null}, containers: [{name: agent, tty: true}]}}}
         """
-    told = tomllib.loads(f"overlay = {render_toml(overlay_of(text))}")["overlay"]["spec"]["template"]["spec"]
-    assert told["securityContext"] == {"seccompProfile": {"$patch": "delete"}}
-    assert told["containers"] == [{"name": "agent", "tty": True, "imagePullPolicy": "IfNotPresent"}]
+    rendered = tomllib.loads(f"overlay = {render_toml(overlay_of(text))}")["overlay"]["spec"]["template"]["spec"]
+    assert rendered["securityContext"] == {"seccompProfile": {"$patch": "delete"}}
+    assert rendered["containers"] == [{"name": "agent", "tty": True, "imagePullPolicy": "IfNotPresent"}]
     (agent,) = overlay_of("")["spec"]["template"]["spec"]["containers"]
     assert agent == {"name": "agent", "imagePullPolicy": "IfNotPresent"}
 
 
-def test_live_jobs_have_the_times_that_users_have() -> None:
+def test_live_tests_use_the_default_times() -> None:
     given = {"storage-class": "", "claim": "runs", "host-path": "", "service-root": "", "overlay": "", "run-as": ""}
     options = Options({**given, "context": "", "image": "trainer:1", "python": "python3"})
-    told = tomllib.loads(configuration(options, "tests"))["clusters"]["live"]
-    usual, set_here = KubernetesClusterSettings(backend="kubernetes"), KubernetesClusterSettings.model_validate(told)
+    rendered = tomllib.loads(configuration(options, "tests"))["clusters"]["live"]
+    usual = KubernetesClusterSettings(backend="kubernetes")
+    set_here = KubernetesClusterSettings.model_validate(rendered)
     times = [name for name in KubernetesClusterSettings.model_fields if name.endswith("_s")]
     assert len(times) > 4
     assert {name: getattr(set_here, name) for name in times} == {name: getattr(usual, name) for name in times}

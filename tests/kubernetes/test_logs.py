@@ -1,4 +1,4 @@
-"""What pods print is kept while they live: each line once, by whose it is, whatever breaks off."""
+"""The logs of pods are stored while the pods run: each line once, in the log of its writer."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def below(folder: Path) -> tuple[JobFolder, Path]:
-    """A replica's folder, here the job's own."""
+    """Return the folder of a replica, which is the job's folder here."""
     return JobFolder(folder.parent, folder.name), Path()
 
 
-def test_a_stream_that_begins_anew_at_an_earlier_second_adds_what_is_new(tmp_path: Path) -> None:
+def test_a_stream_that_restarts_at_an_earlier_second_adds_only_new_lines(tmp_path: Path) -> None:
     before = [line(1.5, "one"), line(2.1, "two"), line(2.1, "at the same moment")]
     with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         assert printed.since is None
@@ -59,7 +59,7 @@ def test_a_stream_that_begins_anew_at_an_earlier_second_adds_what_is_new(tmp_pat
     assert kept(tmp_path) == ["one", "two", "at the same moment", "and a third", "later"]
 
 
-def test_lines_are_put_where_their_workers_would_have_written_them(tmp_path: Path) -> None:
+def test_lines_are_written_to_the_logs_of_their_workers(tmp_path: Path) -> None:
     folder = layout.replica_dir(tmp_path, 1, 3)
     with Printed(*below(folder), limit_bytes=1 << 20) as printed:
         marked = [render_printed(Writer(1, 2, each), b"loss %d" % each).decode() for each in (0, 1)]
@@ -71,11 +71,14 @@ def test_lines_are_put_where_their_workers_would_have_written_them(tmp_path: Pat
     assert kept(folder) == ["elasticrun: up"]
 
 
-def test_what_a_crash_left_behind_the_last_account_is_cut_off(tmp_path: Path) -> None:
+def test_lines_after_the_last_recorded_position_are_cut_off_after_a_crash(tmp_path: Path) -> None:
     marked = render_printed(Writer(1, 1, 0), b"loss").decode()
     with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         printed.keep([line(1, "one"), line(2, marked)])
-    for name in (layout.AGENT_LOG, "1/g1/local-0/log"):  # written, and the service died before it wrote that down
+    for name in (
+        layout.AGENT_LOG,
+        "1/g1/local-0/log",
+    ):  # the service died after writing the line and before recording its position
         with (tmp_path / name).open("a") as file:
             file.write("two\n")
     with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
@@ -84,7 +87,7 @@ def test_what_a_crash_left_behind_the_last_account_is_cut_off(tmp_path: Path) ->
     assert kept(tmp_path, "1/g1/local-0/log") == ["loss", "loss"]
 
 
-def test_a_crash_before_the_first_line_of_a_file_is_told_loses_no_line(
+def test_a_crash_before_the_first_position_is_recorded_loses_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(self: Printed, name: str, content: bytes) -> None:
@@ -110,9 +113,7 @@ def test_a_long_log_keeps_its_newest_part(tmp_path: Path) -> None:
     assert 100 <= sum(len(each) + 1 for each in both) <= 220
 
 
-def test_who_prints_more_names_than_workers_ever_had_fills_no_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_worker_logs_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.backends.kubernetes.printed._MOST_FILES", 3)
     with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         for number in range(9):
@@ -121,14 +122,14 @@ def test_who_prints_more_names_than_workers_ever_had_fills_no_disk(
     assert len(kept(tmp_path)) == 6
 
 
-def test_two_services_do_not_write_down_one_pod(tmp_path: Path) -> None:
+def test_two_services_cannot_keep_the_log_of_one_pod(tmp_path: Path) -> None:
     with Printed(*below(tmp_path), limit_bytes=1 << 20), pytest.raises(Held):
         Printed(*below(tmp_path), limit_bytes=1 << 20)
     with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         assert printed.since is None
 
 
-def test_an_account_that_cannot_be_read_begins_anew_and_what_is_no_line_is_passed_over(tmp_path: Path) -> None:
+def test_an_invalid_position_starts_again_and_invalid_lines_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "printed.json").write_text('{"at_ns": "x"}')
     with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         printed.keep([b"", b"unable to retrieve container logs", line(1, "one"), line(2, "")])
@@ -147,11 +148,11 @@ def test_an_account_that_cannot_be_read_begins_anew_and_what_is_no_line_is_passe
         ("", None),
     ],
 )
-def test_a_moment_is_read_to_the_nanosecond(text: str, nanoseconds: int | None) -> None:
+def test_times_are_parsed_to_the_nanosecond(text: str, nanoseconds: int | None) -> None:
     assert parse_stamp(text) == nanoseconds
 
 
-def test_a_worker_s_mark_survives_and_the_agent_s_own_lines_have_none() -> None:
+def test_a_worker_s_prefix_is_parsed_and_the_agent_s_lines_have_none() -> None:
     writer = Writer(2, 11, 7)
     assert parse_printed(render_printed(writer, b"[i1 g1 local-0] x")) == (writer, b"[i1 g1 local-0] x")
     assert parse_printed(render_printed(writer, b"")) == (writer, b"")
@@ -196,9 +197,7 @@ def end(api: FakeApi, name: str = "train-0") -> None:
         api.store.changed.notify_all()
 
 
-def test_a_living_pod_s_lines_are_there_while_it_prints_by_one_stream(
-    api: FakeApi, opened: Opened, tmp_path: Path
-) -> None:
+def test_a_running_pod_s_lines_arrive_over_one_stream(api: FakeApi, opened: Opened, tmp_path: Path) -> None:
     keeper = opened()
     for number in range(5):
         prints(api, number, f"line {number}")
@@ -207,7 +206,7 @@ def test_a_living_pod_s_lines_are_there_while_it_prints_by_one_stream(
     assert api.store.log_streams == [("train-0", None)]
 
 
-def test_the_next_service_goes_on_where_the_last_one_stood(api: FakeApi, opened: Opened, tmp_path: Path) -> None:
+def test_the_next_service_continues_where_the_last_one_stopped(api: FakeApi, opened: Opened, tmp_path: Path) -> None:
     first = opened()
     first.want(pod(api, tmp_path))
     prints(api, 1.2, "one")
@@ -222,7 +221,7 @@ def test_the_next_service_goes_on_where_the_last_one_stood(api: FakeApi, opened:
     assert api.store.log_streams[-1] == ("train-0", "2026-11-22T12:00:02Z")
 
 
-def test_a_stream_that_breaks_off_again_and_again_gives_each_line_once(
+def test_a_stream_that_breaks_repeatedly_gives_each_line_once(
     api: FakeApi, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.backends.kubernetes.logs._PAUSE_S", 0.01)
@@ -236,9 +235,7 @@ def test_a_stream_that_breaks_off_again_and_again_gives_each_line_once(
     assert kept(tmp_path / "train-0") == [f"line {number}" for number in range(12)]
 
 
-def test_what_has_ended_is_read_to_its_end_and_not_asked_for_again(
-    api: FakeApi, opened: Opened, tmp_path: Path
-) -> None:
+def test_the_log_of_an_ended_pod_is_read_once_to_its_end(api: FakeApi, opened: Opened, tmp_path: Path) -> None:
     prints(api, 1, "last words")
     followed = pod(api, tmp_path)
     end(api)
@@ -251,7 +248,7 @@ def test_what_has_ended_is_read_to_its_end_and_not_asked_for_again(
     assert len(api.store.log_streams) == 1
 
 
-def test_of_more_pods_than_streams_the_others_are_read_when_one_is_free(
+def test_pods_beyond_the_limit_of_streams_are_read_later(
     api: FakeApi, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.backends.kubernetes.logs._PAUSE_S", 0.01)
@@ -270,7 +267,7 @@ def test_of_more_pods_than_streams_the_others_are_read_when_one_is_free(
     until(all_there)
 
 
-def test_a_pod_that_is_gone_from_the_cluster_is_given_up(
+def test_a_pod_that_the_cluster_does_not_know_is_given_up(
     api: FakeApi, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.backends.kubernetes.logs._PAUSE_S", 0.01)
@@ -280,10 +277,10 @@ def test_a_pod_that_is_gone_from_the_cluster_is_given_up(
     assert kept(tmp_path / "gone") == []
 
 
-def test_a_pod_of_which_nobody_speaks_any_more_is_followed_no_longer(
+def test_a_pod_that_is_no_longer_wanted_is_not_followed(
     api: FakeApi, client: KubernetesClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease is another service's by then: it could not write while this one did."""
+    """Another service has the lease then, and it could not write to a log that this one holds."""
     monkeypatch.setattr("orchestrator.backends.kubernetes.logs._PAUSE_S", 0.01)
     clock = [0.0]
     keeper = LogKeeper(client, monotonic=lambda: clock[0])
@@ -297,7 +294,7 @@ def test_a_pod_of_which_nobody_speaks_any_more_is_followed_no_longer(
     keeper.close()
 
 
-def test_a_service_that_ends_in_the_middle_of_a_stream_leaves_no_trace_of_it(
+def test_closing_ends_the_threads_of_open_streams(
     api: FakeApi, client: KubernetesClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.backends.kubernetes.logs._PAUSE_S", 0.01)

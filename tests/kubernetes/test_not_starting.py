@@ -1,4 +1,4 @@
-"""Jobs that cannot start on Kubernetes: what their owner reads at once, what is tried again, and how it ends."""
+"""Jobs that cannot start on Kubernetes: the reason that is shown, the retries, and the end."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def go_blind(api: FakeApi) -> None:
 
 
 def recorded_status(stream: str, t: float) -> Json:
-    """Of the first pod of a recorded stream at that second, its container by our name."""
+    """Return the status of the first pod of a recorded stream at that second, with our container name."""
     lines = [one for one in records.lines(stream) if one.resource == "pods" and one.event["type"] != "BOOKMARK"]
     found: Json = [one for one in lines if one.t <= t][-1].event["object"]["status"]
     return {**found, "containerStatuses": [{**one, "name": "agent"} for one in found.get("containerStatuses", [])]}
 
 
-# A submission that is not permitted: its own answer says that nothing was made, whoever may be asked later
+# A forbidden submission: the refusal proves that nothing was created, even if the cluster cannot be observed later.
 
 
-@pytest.mark.parametrize("blind", [False, True], ids=["the cluster can be seen", "nothing can be seen any more"])
-def test_a_job_whose_submission_is_not_permitted_says_so_and_is_cancelled_at_once(
+@pytest.mark.parametrize("blind", [False, True], ids=["the cluster can be observed", "the cluster cannot be observed"])
+def test_a_job_whose_submission_is_forbidden_shows_it_and_can_be_cancelled(
     api: FakeApi, world: Supervised, blind: bool
 ) -> None:
     api.store.denied = CREATE
@@ -79,7 +79,7 @@ def test_a_job_whose_submission_is_not_permitted_says_so_and_is_cancelled_at_onc
     assert [each.state for each in world.attempts()] == [AttemptState.CANCELLED]
 
 
-def test_without_any_right_nothing_begins_and_a_cancelled_job_ends(api: FakeApi, world: Supervised) -> None:
+def test_without_any_right_the_job_stays_queued_and_can_be_cancelled(api: FakeApi, world: Supervised) -> None:
     take_all_rights(api)
     world.add()
     world.go_on(3)
@@ -90,7 +90,7 @@ def test_without_any_right_nothing_begins_and_a_cancelled_job_ends(api: FakeApi,
     assert world.job().state is JobState.CANCELLED
 
 
-def test_it_starts_once_the_right_is_given(api: FakeApi, world: Supervised) -> None:
+def test_the_job_starts_once_the_right_is_granted(api: FakeApi, world: Supervised) -> None:
     api.store.denied = CREATE
     world.add()
     world.go_on(3)
@@ -100,16 +100,16 @@ def test_it_starts_once_the_right_is_given(api: FakeApi, world: Supervised) -> N
     assert world.attempts()[0].not_permitted is None
 
 
-def test_a_submission_that_is_not_permitted_is_made_again_after_growing_pauses(api: FakeApi, world: Supervised) -> None:
+def test_a_forbidden_submission_is_retried_with_growing_pauses(api: FakeApi, world: Supervised) -> None:
     api.store.denied = CREATE
     world.add()
     world.go_on(600)
     tries = api.store.calls.count(("batch", "jobs", "create"))
-    assert 8 <= tries <= 16, "ten minutes: after 10, 20, 40 s, and then once a minute"
+    assert 8 <= tries <= 16, "in ten minutes: after 10, 20 and 40 s, then once a minute"
 
 
-def test_what_nobody_can_tell_of_is_not_given_up(api: FakeApi, world: Supervised) -> None:
-    """Its first submission may have been taken, though its answer was lost: only the cluster can tell."""
+def test_an_attempt_that_cannot_be_observed_is_not_given_up(api: FakeApi, world: Supervised) -> None:
+    """Its submission may have succeeded although the answer was lost. Only the cluster knows."""
     world.add()
     world.go_on(1)
     go_blind(api)
@@ -119,8 +119,8 @@ def test_what_nobody_can_tell_of_is_not_given_up(api: FakeApi, world: Supervised
     assert not world.attempts()[0].state.terminal
 
 
-def test_an_hour_of_the_same_trouble_is_a_few_lines_in_the_log(api: FakeApi, world: Supervised) -> None:
-    api.cluster.held = recorded_status("07-unschedulable-gpu", 2.0)  # a pod that runs would end meanwhile
+def test_an_hour_of_the_same_error_is_a_few_log_lines(api: FakeApi, world: Supervised) -> None:
+    api.cluster.held = recorded_status("07-unschedulable-gpu", 2.0)  # a running pod would end meanwhile
     world.add()
     world.go_on(1)
     go_blind(api)
@@ -128,16 +128,16 @@ def test_an_hour_of_the_same_trouble_is_a_few_lines_in_the_log(api: FakeApi, wor
     world.until(lambda job: NO_RIGHT in job.reason)
     with capture_logs() as logs:
         world.go_on(120, seconds=30)
-    told = [(one["event"], one.get("times")) for one in logs if one["log_level"] == "warning"]
-    assert 4 <= len(told) <= 20, told
+    warnings = [(one["event"], one.get("times")) for one in logs if one["log_level"] == "warning"]
+    assert 4 <= len(warnings) <= 20, warnings
     assert len(repr(logs)) < 20_000
 
 
-# The API server is away
+# The API server does not answer.
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.STARTING])
-def test_while_the_api_server_is_away_a_job_that_cannot_start_says_since_when(
+def test_an_unreachable_api_server_is_the_reason_with_its_time(
     api: FakeApi, world: Supervised, state: JobState
 ) -> None:
     world.go_on(1)
@@ -147,23 +147,23 @@ def test_while_the_api_server_is_away_a_job_that_cannot_start_says_since_when(
         world.until(lambda job: "Insufficient nvidia.com/gpu" in job.reason)
     api.close()
     while world.answers:
-        world.go_on(1, seconds=0.0)  # hours of passes would end on another day
+        world.go_on(1, seconds=0.0)  # advancing the clock could reach another day
     if state is JobState.QUEUED:
         world.add()
     world.until(lambda job: "has not answered since" in job.reason)
-    told = re.fullmatch(
+    reason = re.fullmatch(
         r"waits: the Kubernetes API server has not answered since (\d\d:\d\d) UTC: .+", world.job().reason
     )
-    assert told is not None, world.job().reason
+    assert reason is not None, world.job().reason
     assert world.job().state is state
     world.clock.advance(2 * 86400)
     world.go_on(1)
     since = re.search(r"since (\d{4}-\d\d-\d\d \d\d:\d\d) UTC", world.job().reason)
-    assert since is not None, "of another day, with its date"
-    assert since[1].endswith(told[1])
+    assert since is not None, "a time on another day has its date"
+    assert since[1].endswith(reason[1])
 
 
-def test_a_service_that_begins_while_the_api_server_is_away_starts_nothing(api: FakeApi, world: Supervised) -> None:
+def test_a_service_that_starts_without_the_api_server_starts_no_job(api: FakeApi, world: Supervised) -> None:
     api.close()
     world.add()
     world.go_on(2)
@@ -171,12 +171,10 @@ def test_a_service_that_begins_while_the_api_server_is_away_starts_nothing(api: 
     assert "the Kubernetes API server has not answered since" in world.job().reason
 
 
-# Pods that do not start
+# Pods that do not start.
 
 
-def test_a_registry_that_does_not_resolve_is_told_at_once_and_ends_the_job_after_its_budget(
-    api: FakeApi, world: Supervised
-) -> None:
+def test_an_unknown_registry_is_shown_at_once_and_spends_the_launch_budget(api: FakeApi, world: Supervised) -> None:
     api.cluster.held = recorded_status("06-image-registry-unreachable", 2.0)
     world.add(supervise={"backoff_s": [5, 300]})
     began = world.clock.now()
@@ -192,7 +190,7 @@ def test_a_registry_that_does_not_resolve_is_told_at_once_and_ends_the_job_after
     assert (world.clock.now() - began).total_seconds() < 25 * 60
 
 
-def test_a_container_that_cannot_be_configured_is_told_at_once(api: FakeApi, world: Supervised) -> None:
+def test_a_container_that_cannot_be_configured_is_shown_at_once(api: FakeApi, world: Supervised) -> None:
     waiting = {"reason": "CreateContainerConfigError", "message": 'secret "hub-token" not found'}
     api.cluster.held = {"phase": "Pending", "containerStatuses": [{"name": "agent", "state": {"waiting": waiting}}]}
     world.add()
@@ -201,7 +199,7 @@ def test_a_container_that_cannot_be_configured_is_told_at_once(api: FakeApi, wor
     assert len(world.attempts()) == 1
 
 
-def test_a_job_that_no_node_can_take_waits_with_the_schedulers_words(api: FakeApi, world: Supervised) -> None:
+def test_an_unschedulable_job_waits_with_the_scheduler_s_message(api: FakeApi, world: Supervised) -> None:
     api.cluster.held = recorded_status("07-unschedulable-gpu", 2.0)
     world.add()
     world.until(lambda job: "2 Insufficient nvidia.com/gpu" in job.reason)

@@ -1,4 +1,4 @@
-"""What a pod runs: it finds its place, starts the agent, and leaves its last words."""
+"""The program of a pod: it starts the agent and writes its termination message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trainer.contract.pod import (
 )
 from trainer.elastic.pod import read_place, unpack
 
-UNTIL_TOLD = """
+UNTIL_SIGTERM = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
 print("up", flush=True)
@@ -77,19 +77,19 @@ def _end_what_was_started() -> Iterator[None]:
             pod.kill()
 
 
-def test_the_first_pod_hosts_the_group_by_its_own_address_and_claims_for_its_job(tmp_path: Path) -> None:
+def test_the_first_pod_hosts_the_rendezvous_at_its_address_and_claims_for_its_job(tmp_path: Path) -> None:
     code = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))"
     printed, _ = start(tmp_path, code).communicate(timeout=30)
     arguments, environment, folder = json.loads(printed)
     assert arguments == ["--rdzv-endpoint=10.1.2.3:20000", "--local-addr=10.1.2.3"]
     assert (environment[env.CLAIM], environment[env.REPLICA]) == ("kubernetes-u-1", "0")
     assert "ORCHESTRATOR_POD_IP" not in environment
-    assert folder == str(tmp_path)  # there is no such workdir in this container
+    assert folder == str(tmp_path)  # the workdir does not exist in this container
     written = json.loads((tmp_path / "job/attempts/2" / layout.LAUNCH).read_text())
     assert (written["replicas"], written["policy"]["max_restarts"]) == (4, 2)
 
 
-def test_another_pod_finds_the_first_by_its_name_once_its_rendezvous_answers(tmp_path: Path) -> None:
+def test_another_pod_waits_until_the_rendezvous_of_the_first_answers(tmp_path: Path) -> None:
     given = {"JOB_COMPLETION_INDEX": "1", "ORCHESTRATOR_HEAD": "localhost"}
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -103,7 +103,7 @@ def test_another_pod_finds_the_first_by_its_name_once_its_rendezvous_answers(tmp
     assert printed.strip() == f"--rdzv-endpoint=127.0.0.1:{port}"
 
 
-def test_a_pod_that_looks_for_the_first_one_goes_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_pod_that_waits_for_the_first_one_ends_on_sigterm(tmp_path: Path) -> None:
     given = {"JOB_COMPLETION_INDEX": "1", "ORCHESTRATOR_HEAD": "no-such-name.invalid"}
     process = start(tmp_path, "pass", **given)
     assert process.stderr is not None
@@ -122,13 +122,13 @@ def test_a_pod_that_looks_for_the_first_one_goes_when_it_is_told_to(tmp_path: Pa
         (("bash",), None),
     ],
 )
-def test_the_rendezvous_s_port_stands_in_the_launcher_s_flags(command: tuple[str, ...], port: int | None) -> None:
+def test_the_rendezvous_port_is_found_in_the_launcher_s_flags(command: tuple[str, ...], port: int | None) -> None:
     assert find_port(command) == port
 
 
 @pytest.mark.parametrize("to", ["any thread", "a thread that does not wait"])
-def test_the_agent_s_end_is_the_container_s_and_a_signal_reaches_the_agent(tmp_path: Path, to: str) -> None:
-    process = start(tmp_path, UNTIL_TOLD)
+def test_the_container_ends_with_the_agent_s_exit_code_and_forwards_signals(tmp_path: Path, to: str) -> None:
+    process = start(tmp_path, UNTIL_SIGTERM)
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     if to == "any thread":
@@ -142,7 +142,7 @@ def test_the_agent_s_end_is_the_container_s_and_a_signal_reaches_the_agent(tmp_p
     assert killed.returncode == 137
 
 
-def test_orphans_are_reaped_and_the_newest_record_is_told(tmp_path: Path) -> None:
+def test_orphans_are_reaped_and_the_newest_exit_record_is_the_termination_message(tmp_path: Path) -> None:
     lives = layout.replica_dir(tmp_path / "job", 2, 0)
     for number, outcome in ((9, Outcome.FAILED), (10, Outcome.SUCCEEDED)):
         (lives / str(number)).mkdir(parents=True)
@@ -154,7 +154,7 @@ def test_orphans_are_reaped_and_the_newest_record_is_told(tmp_path: Path) -> Non
     assert (words.replica, words.incarnation, words.record.outcome) == (0, 10, Outcome.SUCCEEDED)
 
 
-def test_what_the_workers_write_into_their_logs_is_printed_with_whose_it_is(tmp_path: Path) -> None:
+def test_lines_of_worker_logs_are_printed_with_a_prefix(tmp_path: Path) -> None:
     log = layout.worker_dir(layout.replica_dir(tmp_path / "job", 2, 0) / "1", 3, 1) / layout.WORKER_LOG
     code = f"import pathlib; log = pathlib.Path({str(log)!r}); log.parent.mkdir(parents=True); log.write_text('loss 1')"
     printed, _ = start(tmp_path, code).communicate(timeout=30)
@@ -162,12 +162,12 @@ def test_what_the_workers_write_into_their_logs_is_printed_with_whose_it_is(tmp_
 
 
 @pytest.mark.parametrize("environ", [{}, {"JOB_COMPLETION_INDEX": "x"}])
-def test_outside_a_pod_of_ours_it_says_so(environ: dict[str, str]) -> None:
+def test_a_missing_or_invalid_index_is_an_error(environ: dict[str, str]) -> None:
     with pytest.raises((KeyError, ValueError)):
         read_place(environ)
 
 
-def test_last_words_always_fit_and_lose_the_traceback_first() -> None:
+def test_a_termination_message_fits_and_loses_the_traceback_first() -> None:
     for message, traceback in (("short", "t" * 40_000), ("m" * 9_000, "t" * 40_000), ("\x00" * 9_000, None)):
         failure = Failure(kind=FailureKind.APPLICATION, message=message, traceback=traceback, exit_code=1)
         text = render_last_words(LastWords(replica=3, incarnation=1, record=make_exit_record(failure=failure)))
@@ -182,11 +182,11 @@ def test_last_words_always_fit_and_lose_the_traceback_first() -> None:
 @pytest.mark.parametrize(
     "text", ["", "rank 0", "[]", "{}", '{"replica": 1}', '{"replica": 1, "incarnation": 1, "record": []}']
 )
-def test_a_message_of_somebody_else_s_is_no_last_word(text: str) -> None:
+def test_another_program_s_termination_message_is_ignored(text: str) -> None:
     assert parse_last_words(text) is None
 
 
-def test_a_launch_survives_its_document_and_a_broken_one_is_refused(tmp_path: Path) -> None:
+def test_a_pod_launch_survives_its_document_and_an_invalid_one_is_refused(tmp_path: Path) -> None:
     given = launch(tmp_path, "pass")
     assert parse_pod_launch(json.loads(json.dumps(render_pod_launch(given)))) == given
     broken: dict[str, Any]
@@ -195,7 +195,7 @@ def test_a_launch_survives_its_document_and_a_broken_one_is_refused(tmp_path: Pa
             parse_pod_launch(broken)
 
 
-def test_the_package_is_unpacked_whole_and_again(tmp_path: Path) -> None:
+def test_the_package_can_be_unpacked_twice(tmp_path: Path) -> None:
     for _ in range(2):
         unpack(tmp_path)
     assert (tmp_path / "trainer" / "elastic" / "pod.py").exists()

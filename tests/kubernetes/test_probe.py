@@ -1,4 +1,4 @@
-"""Two pods that look around: what they are, and what is said of what they find."""
+"""The two pods of `doctor`: their manifests, and the findings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PODS = [{**GOOD, "index": 0, "node": "n1"}, {**GOOD, "index": 1, "node": "n2"}]
 
 
 def judged(site: KubernetesSite = OWN, *, url: str | None = "http://lab", **second: Any) -> dict[str, Word]:
-    """`second`: what the second pod found besides."""
+    """`second` changes the findings of the second pod."""
     found = [PODS[0], {**PODS[1], **second}]
     return {
         word.check: word for word in judge_findings(found, site, Look(url=url), asked=100.0, answered=110.0, nonce="0f")
@@ -42,7 +42,7 @@ def judged(site: KubernetesSite = OWN, *, url: str | None = "http://lab", **seco
 
 
 @pytest.mark.parametrize("site", [OWN, APART, EVERYTHING])
-def test_its_pods_are_a_job_s_but_for_their_command(site: KubernetesSite) -> None:
+def test_the_probe_s_pods_differ_from_a_job_s_only_in_the_command(site: KubernetesSite) -> None:
     manifests = render_probe(site, KEY, Look(url="http://lab"), ".doctor-0f")
     kubernetes_validate.validate(manifests.job, "1.36", strict=True)
     spec = manifests.job["spec"]
@@ -58,12 +58,12 @@ def test_its_pods_are_a_job_s_but_for_their_command(site: KubernetesSite) -> Non
     assert "nvidia.com/gpu" not in str(container["resources"])
 
 
-def test_in_a_queue_of_kueue_s_it_waits_to_be_admitted() -> None:
+def test_the_probe_waits_for_admission_in_a_kueue_queue() -> None:
     site = replace(OWN, defaults=Placement(queue="research"))
     assert render_probe(site, KEY, Look(), ".doctor-0f").job["spec"]["suspend"] is True
 
 
-def test_where_nothing_is_wrong_all_is_good() -> None:
+def test_good_findings_pass() -> None:
     words = judged()
     assert [word.good for word in words.values()] == [True] * 7
     assert words["pods"].sentence == "2 pods ran on n1 and n2"
@@ -90,13 +90,15 @@ def test_where_nothing_is_wrong_all_is_good() -> None:
         ({"node": "n1"}, "pods", True, "the network between two nodes was not tested"),
     ],
 )
-def test_what_a_pod_finds_becomes_a_word(second: dict[str, Any], check: str, good: bool | None, sentence: str) -> None:
+def test_a_bad_finding_fails_or_warns_with_a_sentence(
+    second: dict[str, Any], check: str, good: bool | None, sentence: str
+) -> None:
     words = judged(**second)
     assert (words[check].good, sentence in words[check].sentence) == (good, True), words[check].sentence
     assert all(word.good for name, word in words.items() if name != check)
 
 
-def test_pods_without_a_folder_in_common_are_a_warning_and_need_the_service() -> None:
+def test_pods_without_a_shared_folder_are_a_warning_and_need_the_service() -> None:
     apart = replace(OWN, claim=None, shared=False)
     words = judged(apart, unseen=True, asked="", unreached="timed out")
     assert (words["run directory"].good, "object store" in words["run directory"].sentence) == (None, True)
@@ -105,9 +107,7 @@ def test_pods_without_a_folder_in_common_are_a_warning_and_need_the_service() ->
     assert judged(url=None)["reports"].good is True
 
 
-def test_what_the_cluster_refuses_and_what_is_not_there_is_said_and_nothing_stays(
-    api: FakeApi, client: KubernetesClient, own: KubernetesSite
-) -> None:
+def test_a_refused_probe_fails_and_leaves_nothing(api: FakeApi, client: KubernetesClient, own: KubernetesSite) -> None:
     api.store.next_refusal["services", "create"] = recorded("negative parallelism")
     (word,) = probe(client, own, Look())
     assert (word.check, word.good, "must be greater" in word.sentence) == ("pods", False, True)
@@ -117,10 +117,10 @@ def test_what_the_cluster_refuses_and_what_is_not_there_is_said_and_nothing_stay
     assert list(own.service_root.glob(".doctor*")) == []
 
 
-def test_a_pod_that_ends_without_a_finding_is_told_as_it_ended(
+def test_a_pod_that_ends_without_findings_is_reported_with_its_exit_code(
     api: FakeApi, client: KubernetesClient, own: KubernetesSite
 ) -> None:
-    """The first one cannot listen, and the second does not wait for it."""
+    """The first pod cannot listen, and the second does not wait for it."""
     (word,) = probe(client, own, Look(modules=("json",), port=70_000, meet_s=0))
     assert (word.check, word.good) == ("pods", False)
     assert "ended with exit code 1" in word.sentence

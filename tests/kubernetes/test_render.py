@@ -1,4 +1,4 @@
-"""What the API server is told: golden files, its own schemas, and that nobody's values reach what shows them."""
+"""Manifests: golden files, the API's schemas, and no secrets in what is shown."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def pod_of(manifests: Manifests) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_the_cluster_is_told_is_the_golden_file(case: str) -> None:
+def test_manifests_equal_the_golden_file(case: str) -> None:
     path, text = GOLDEN / f"{case}.yaml", render_native(manifests_of(case)).text
     if os.environ.get("GOLDEN") == "write":
         path.write_text(text)
@@ -144,30 +144,30 @@ def test_what_the_cluster_is_told_is_the_golden_file(case: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("case", CASES)
-def test_every_object_is_valid_by_the_api_s_own_schema(case: str, version: str) -> None:
+def test_every_object_is_valid_by_the_api_s_schema(case: str, version: str) -> None:
     manifests = manifests_of(case)
     created = {"metadata": {"name": manifests.job["metadata"]["name"], "uid": "1b44cd63-4cc6-4ba4-b2ff-000000000000"}}
     for each in (manifests.job, owned(manifests.service, created), owned(manifests.secret, created)):
         kubernetes_validate.validate(each, version, strict=True)
 
 
-def test_the_packed_agent_is_valid_and_small_enough_for_its_map() -> None:
+def test_the_packed_agent_fits_into_a_config_map() -> None:
     packed = ship.pack_agent(ship.find_package())
     assert packed == ship.pack_agent(ship.find_package())
     manifest = render_agent("elastic-orchestrator-agent-0f", "training", packed)
     kubernetes_validate.validate(manifest, "1.36", strict=True)
-    assert len(packed) < 1024 * 1024  # of a ConfigMap's data
+    assert len(packed) < 1024 * 1024  # the limit of a ConfigMap
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         assert {"trainer/elastic/pod.py", "trainer/contract/pod.py"} <= set(archive.namelist())
 
 
-def test_the_schema_refuses_what_it_should() -> None:
+def test_the_schema_check_refuses_unknown_fields() -> None:
     wrong = {**manifests_of("plain").job, "spec": {**manifests_of("plain").job["spec"], "paralelism": 2}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, "1.36", strict=True)
 
 
-def test_nothing_of_the_owner_s_environment_is_shown() -> None:
+def test_the_job_s_environment_is_not_shown() -> None:
     manifests = manifests_of("everything")
     assert "s3cr3t" not in render_native(manifests).text
     assert "s3cr3t" not in json.dumps([manifests.job, manifests.service])
@@ -177,7 +177,7 @@ def test_nothing_of_the_owner_s_environment_is_shown() -> None:
     assert (document.replicas, document.node.workdir) == (4, "/code")
 
 
-def test_a_project_s_secrets_are_in_the_secret_and_in_nothing_that_is_shown() -> None:
+def test_project_secrets_are_only_in_the_secret_object() -> None:
     site, spec, attempt = CASES["everything"]
     plan = replace(plan_of(spec, attempt, gpus=site.gpus_per_node), secrets={"API_KEY": "hunter2-hunter2"})
     manifests = render_manifests(plan, site, workdir="/code")
@@ -186,30 +186,30 @@ def test_a_project_s_secrets_are_in_the_secret_and_in_nothing_that_is_shown() ->
     assert "hunter2" not in render_native(manifests).text + json.dumps([manifests.job, manifests.service])
 
 
-def test_the_job_owns_the_others_so_that_one_delete_removes_all() -> None:
+def test_the_job_owns_the_other_objects() -> None:
     manifests = manifests_of("plain")
     job = {**manifests.job, "metadata": {**manifests.job["metadata"], "uid": "u-1"}}
     (owner,) = owned(manifests.secret, job)["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"], owner["name"]) == ("Job", "u-1", manifests.job["metadata"]["name"])
 
 
-def test_nobody_replaces_a_pod_and_no_pod_starts_before_all_is_there() -> None:
+def test_pods_are_not_replaced_and_the_job_starts_suspended() -> None:
     spec = manifests_of("plain").job["spec"]
     assert (spec["backoffLimitPerIndex"], spec["suspend"], spec["completionMode"]) == (0, True, "Indexed")
     assert "podFailurePolicy" not in spec
     assert pod_of(manifests_of("plain"))["restartPolicy"] == "Never"
 
 
-def test_a_queue_of_kueue_s_is_a_label() -> None:
+def test_a_kueue_queue_is_a_label() -> None:
     assert manifests_of("elastic").job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
 
 
-def test_to_avoid_nodes_with_a_record_is_a_preference_and_what_the_user_excludes_a_demand() -> None:
-    """Or a switch that has marked all nodes would leave none for an hour."""
+def test_nodes_with_failures_are_avoided_by_preference_and_the_user_s_exclusions_are_required() -> None:
+    """If a broken switch marked all nodes, a requirement would leave none for an hour."""
     requested = pod_of(manifests_of("elastic"))["affinity"]["nodeAffinity"]
     assert requested.keys() == {"preferredDuringSchedulingIgnoredDuringExecution"}
     (request,) = requested["preferredDuringSchedulingIgnoredDuringExecution"]
-    # Each requirement of matchFields takes one value; all of a term must hold.
+    # Each requirement in matchFields has one value, and all of a term must hold.
     assert [(each["operator"], each["values"]) for each in request["preference"]["matchFields"]] == [
         ("NotIn", ["node-3"]),
         ("NotIn", ["node-5"]),
@@ -221,7 +221,7 @@ def test_to_avoid_nodes_with_a_record_is_a_preference_and_what_the_user_excludes
     assert [each["values"] for each in term["matchFields"]] == [["node-2"]]
 
 
-def test_no_pod_runs_as_root_or_may_become_it_unless_it_is_asked_for() -> None:
+def test_no_pod_runs_as_root_unless_configured() -> None:
     pod = pod_of(manifests_of("plain"))
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -234,14 +234,14 @@ def test_no_pod_runs_as_root_or_may_become_it_unless_it_is_asked_for() -> None:
     assert "runAsNonRoot" not in pod_of(manifests_of("everything"))["securityContext"]
 
 
-def test_workers_get_room_in_shared_memory_and_the_kubelet_gives_time_for_a_snapshot() -> None:
+def test_pods_have_shared_memory_and_a_grace_period_for_a_snapshot() -> None:
     pod = pod_of(manifests_of("everything"))
     volumes = {each["name"]: each for each in pod["volumes"]}
     assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16384Mi"}
     assert pod["terminationGracePeriodSeconds"] == EVERYTHING.grace_s
 
 
-def test_an_overlay_cannot_hide_the_job_from_us() -> None:
+def test_an_overlay_cannot_change_the_name_labels_or_suspension() -> None:
     hiding = {
         "metadata": {"name": "other", "labels": None, "annotations": {"mine": "1"}},
         "spec": {"suspend": False, "template": {"metadata": {"labels": {"team": "a"}}}},
@@ -257,7 +257,7 @@ def test_an_overlay_cannot_hide_the_job_from_us() -> None:
     assert pod_labels == {**plain["spec"]["template"]["metadata"]["labels"], "team": "a"}
 
 
-def test_a_mounted_python_s_path_does_not_hide_the_agent() -> None:
+def test_pythonpath_of_an_overlay_is_appended_to_the_agent_s() -> None:
     mounted = {"name": "agent", "env": [{"name": "PYTHONPATH", "value": "/mnt/site-packages"}]}
     overlay = {"spec": {"template": {"spec": {"containers": [mounted]}}}}
     job = render_manifests(plan_of({"topology": {"nodes": "1"}}, {}), replace(OWN, overlay=overlay), workdir="/").job
@@ -267,7 +267,7 @@ def test_a_mounted_python_s_path_does_not_hide_the_agent() -> None:
     ]
 
 
-def test_lists_of_named_things_are_merged_by_their_names() -> None:
+def test_lists_of_named_objects_are_merged_by_name() -> None:
     found = {"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}], "command": ["x"], "gone": 1}
     patch = {
         "env": [{"name": "B", "value": "3"}, {"name": "A", "$patch": "delete"}, {"name": "C", "value": "4"}],
@@ -280,7 +280,7 @@ def test_lists_of_named_things_are_merged_by_their_names() -> None:
         "command": ["y", "z"],
     }
     assert apply_overlay({"a": {"b": 1, "c": 2}}, {"a": {"$patch": "replace", "d": 3}}) == {"a": {"d": 3}}
-    # As TOML, which has no null, can say it too.
+    # TOML has no null, so this is its way to delete.
     assert apply_overlay({"a": {"b": 1}, "c": 2}, {"a": {"$patch": "delete"}}) == {"c": 2}
 
 
@@ -304,14 +304,12 @@ def of_pod(**patch: Any) -> dict[str, Any]:
         (of_pod(containers=[{"name": "agent", "env": [{"value": "x"}]}]), "env of container agent"),
     ],
 )
-def test_an_overlay_that_leaves_no_job_of_ours_is_refused_and_not_tried_for_ever(
-    overlay: dict[str, Any], fault: str
-) -> None:
+def test_an_overlay_that_breaks_the_job_is_refused(overlay: dict[str, Any], fault: str) -> None:
     with pytest.raises(LaunchRefused, match=fault):
         render_manifests(plan_of({}, {}), replace(OWN, overlay=overlay), workdir="/")
 
 
-def test_an_overlay_may_take_labels_and_variables_away() -> None:
+def test_an_overlay_may_remove_labels_and_variables() -> None:
     overlay = {"metadata": {"labels": None, "annotations": None}, **of_pod(containers=[{"name": "agent", "env": None}])}
     job = render_manifests(plan_of({"placement": {"overlay": overlay}}, {}), OWN, workdir="/").job
     kubernetes_validate.validate(job, "1.36", strict=True)
@@ -319,7 +317,7 @@ def test_an_overlay_may_take_labels_and_variables_away() -> None:
 
 
 @given(st.text(alphabet="abcxyz019-", min_size=1, max_size=90), st.integers(1, 9999))
-def test_every_name_is_a_label_with_room_for_an_index_and_two_attempts_never_share_one(text: str, number: int) -> None:
+def test_names_are_unique_labels_with_room_for_an_index(text: str, number: int) -> None:
     name = render_name(AttemptKey(text, number))
     assert len(name) <= 52
     assert name[0].isalpha()
@@ -329,7 +327,7 @@ def test_every_name_is_a_label_with_room_for_an_index_and_two_attempts_never_sha
     assert name == render_name(AttemptKey(text, number))
 
 
-def test_a_short_name_is_the_attempt_s_own_and_a_long_one_still_tells_its_job() -> None:
+def test_a_short_name_is_the_attempt_s_and_a_long_one_begins_with_it() -> None:
     assert render_name(AttemptKey("gpt-1a2b", 3)) == "gpt-1a2b-a3"
     long = render_name(AttemptKey("g" * 63 + "-1a2b", 3))
     assert long.startswith("ggggg")

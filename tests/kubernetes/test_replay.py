@@ -1,7 +1,7 @@
-"""Every recorded stream comes to the stated observation and decision: whole, cut at every line, and told twice.
+"""Every recorded stream gives the expected sightings and decisions: whole, cut at every line, and with repetitions.
 
-The recorded Jobs have policies of many kinds; ours replaces no pod (backoffLimitPerIndex 0), as 10c's. What is stated
-of a replaced pod shows that the newest one counts.
+The recorded Jobs have several policies. Ours replaces no pod (backoffLimitPerIndex 0), like 10c. The rows about
+replaced pods show that the newest pod counts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import EndAttempt, Stop
 from orchestrator.domain.policy.situation import Situation
 from tests.kubernetes import records
-from tests.kubernetes.records import Line, Watched, look, told
+from tests.kubernetes.records import Line, Watched, look, shorten
 from tests.unit.situations import a_job, a_spec, an_attempt
 
-# Scenario, second -> presence; replicas (Alive, Dead, Unknown; + something of it is left; @ its node); the cause's
-# kind; what is decided for a job of two nodes that has no record of its end.
+# Scenario, second -> presence; replicas (Alive, Dead, Unknown; + has leftovers; @ its node); kind of the cause; the
+# decision for a job of two nodes without exit records.
 Row = tuple[str, float, str, str, str | None, str]
-STATED: tuple[Row, ...] = (
+EXPECTED: tuple[Row, ...] = (
     ("01-success", 0.06, "pending", "", None, "wait"),
     ("01-success", 2.0, "running", "A@node-2 A@node-1", None, "wait"),
     ("01-success", 5.32, "running", "D A@node-1", None, "stop node"),
@@ -104,7 +104,7 @@ def watch(name: str, t: float) -> Watched:
 
 
 def decided(seen: Sighting, missed: frozenset[int] = frozenset()) -> str:
-    """Of a job of two nodes that trains, in a few words."""
+    """Return the decision for a training job of two nodes, in a few words."""
     now = datetime(2026, 11, 20, 12, tzinfo=UTC)
     spec = a_spec(topology={"nodes": "2"})
     attempt = an_attempt(AttemptState.RUNNING, nodes="2", started_at=now, created_at=now)
@@ -127,50 +127,50 @@ def decided(seen: Sighting, missed: frozenset[int] = frozenset()) -> str:
     return "wait"
 
 
-@pytest.mark.parametrize("row", STATED, ids=lambda row: f"{row[0]} at {row[1]:g} s")
-def test_a_recorded_moment_is_seen_and_answered_as_stated(row: Row) -> None:
+@pytest.mark.parametrize("row", EXPECTED, ids=lambda row: f"{row[0]} at {row[1]:g} s")
+def test_a_recorded_moment_has_the_expected_sighting_and_decision(row: Row) -> None:
     name, t, presence, replicas, cause, decision = row
     seen = look(watch(name, t), name, t)
-    assert told(seen) == (presence, replicas, cause)
+    assert shorten(seen) == (presence, replicas, cause)
     assert decided(seen) == decision
 
 
 @pytest.mark.parametrize(
     ("name", "t", "missed", "decision"),
     [
-        ("09-powercut-policy-failed-taint", 16.0, {1}, "wait"),  # the node is still called ready
+        ("09-powercut-policy-failed-taint", 16.0, {1}, "wait"),  # the node is still ready
         ("09-powercut-policy-failed-taint", 18.0, {1}, "stop node"),
         ("09-powercut-policy-failed-taint", 18.0, {0}, "wait"),
         ("10c-powercut-per-index0", 22.0, {0}, "stop node"),
         ("11-netcut-20s-tolerated", 20.0, {0}, "stop node"),
         ("11-netcut-20s-tolerated", 34.0, {0}, "wait"),
         ("20-powercut-default-times", 50.0, {1}, "wait"),
-        ("20-powercut-default-times", 57.0, {1}, "stop node"),  # half a second after Kubernetes says it
+        ("20-powercut-default-times", 57.0, {1}, "stop node"),  # half a second after Kubernetes marks the node
     ],
 )
-def test_a_silent_node_that_its_peers_miss_too_is_lost_at_once(
+def test_a_silent_node_that_its_peers_also_miss_is_lost_at_once(
     name: str, t: float, missed: set[int], decision: str
 ) -> None:
     assert decided(look(watch(name, t), name, t), frozenset(missed)) == decision
 
 
-def test_every_recorded_stream_has_its_stated_moments() -> None:
-    assert {row[0] for row in STATED} == set(records.STREAMS)
+def test_every_recorded_stream_has_expected_moments() -> None:
+    assert {row[0] for row in EXPECTED} == set(records.STREAMS)
 
 
-def test_a_group_whose_agents_left_their_records_is_no_loss() -> None:
+def test_exit_records_of_all_agents_are_seen() -> None:
     traces = records.Traces(replicas=2, submitted=True, began=True, recorded=frozenset({0, 1}))
     seen = look(watch("01-success", 9.0), "01-success", 9.0, traces=traces)
     assert all("left its record" in one.evidence for one in seen.replicas)
 
 
-def test_a_record_that_may_still_be_on_its_way_is_waited_for() -> None:
+def test_an_exit_record_is_waited_for_until_settle_s_is_over() -> None:
     soon = look(watch("01-success", 6.0), "01-success", 6.0, settle_s=30)
     late = look(watch("01-success", 9.0), "01-success", 60.0, settle_s=30)
-    assert (told(soon)[:2], told(late)[:2]) == (("unknown", "U U"), ("gone", "D D"))
+    assert (shorten(soon)[:2], shorten(late)[:2]) == (("unknown", "U U"), ("gone", "D D"))
 
 
-def test_what_we_ended_ourselves_has_no_other_cause() -> None:
+def test_an_attempt_that_we_deleted_has_no_cause() -> None:
     for name, t in (
         ("12-delete-background", 2.0),
         ("12-delete-background", 8.0),
@@ -192,7 +192,7 @@ def test_what_we_ended_ourselves_has_no_other_cause() -> None:
             ),
         ),
         (
-            "10c-powercut-per-index0",  # a kubelet that comes back now ends it before its node is called ready
+            "10c-powercut-per-index0",  # if the kubelet returns now, it ends the pod before its node is ready
             22.0,
             ("its node did not answer", "DeletionByTaintManager: Taint manager: deleting due to NoExecute taint"),
         ),
@@ -209,8 +209,8 @@ def test_what_we_ended_ourselves_has_no_other_cause() -> None:
         ("12-delete-background", 2.0, ("its Job was deleted in the cluster", "not record who deletes")),
     ],
 )
-def test_why_a_pod_is_told_to_go_is_known_while_it_still_runs(name: str, t: float, words: tuple[str, ...]) -> None:
-    """The agents' records come first: what is left of the attempt is ended then, and with it goes who says why."""
+def test_the_cause_of_a_deletion_is_known_while_the_pod_runs(name: str, t: float, words: tuple[str, ...]) -> None:
+    """The exit records arrive first. Then the rest of the attempt is deleted, and its cause with it."""
     seen = look(watch(name, t), name, t)
     assert all(one.liveness.value != "dead" for one in seen.replicas)
     assert seen.cause is not None
@@ -219,24 +219,24 @@ def test_why_a_pod_is_told_to_go_is_known_while_it_still_runs(name: str, t: floa
 
 
 @pytest.mark.parametrize(("name", "t"), [("08-drain", 4.0), ("08-drain", 7.0), ("16-preemption-exit83", 7.0)])
-def test_our_own_deletion_does_not_hide_what_the_cluster_said_before(name: str, t: float) -> None:
+def test_our_deletion_keeps_the_cluster_s_earlier_cause(name: str, t: float) -> None:
     theirs, ours = (look(watch(name, t), name, t, ours=each).cause for each in (False, True))
     assert theirs is not None
     assert ours == theirs
 
 
-def test_without_the_right_to_see_nodes_the_pods_tell_the_same() -> None:
-    for name, t, presence, replicas, cause, _ in STATED:
+def test_sightings_are_the_same_without_the_right_to_see_nodes() -> None:
+    for name, t, presence, replicas, cause, _ in EXPECTED:
         seen = look(watch(name, t), name, t, sees_nodes=False)
-        if (name, t) not in _NODES_TELL:
-            assert told(seen) == (presence, replicas, cause), (name, t)
+        if (name, t) not in _DIFFERENT:
+            assert shorten(seen) == (presence, replicas, cause), (name, t)
 
 
-# The node is seen to be back a moment before or after its pods are.
-_NODES_TELL = {("11-netcut-20s-tolerated", 34.0), ("20-powercut-default-times", 159.5)}
+# The node is ready again a moment before or after its pods are.
+_DIFFERENT = {("11-netcut-20s-tolerated", 34.0), ("20-powercut-default-times", 159.5)}
 
 
-def test_words_of_scheduler_and_registry_reach_the_owner() -> None:
+def test_messages_of_scheduler_and_registry_are_in_the_evidence() -> None:
     assert (
         "2 Insufficient nvidia.com/gpu"
         in look(watch("07-unschedulable-gpu", 5.0), "07-unschedulable-gpu", 5.0).evidence
@@ -255,19 +255,19 @@ def test_words_of_scheduler_and_registry_reach_the_owner() -> None:
 
 
 @pytest.mark.parametrize("name", records.STREAMS)
-def test_a_stream_that_is_told_twice_says_the_same_at_every_line(name: str) -> None:
+def test_repeated_lines_change_nothing(name: str) -> None:
     once, twice = Watched(), Watched()
     last: list[Line] = []
     for line in records.lines(name):
         once.feed([line])
-        twice.feed([*last[-3:], line, line])  # as after a reconnect from a version a little older
+        twice.feed([*last[-3:], line, line])  # as after a reconnect from a slightly older version
         last.append(line)
         assert look(twice, name, line.t) == look(once, name, line.t)
 
 
 @pytest.mark.parametrize("name", records.STREAMS)
-def test_a_stream_that_is_cut_at_any_line_goes_on_after_a_new_list(name: str) -> None:
-    """The list holds what is there at that line; what it lacks is gone, and is remembered as it was seen last."""
+def test_a_new_list_at_any_line_changes_nothing(name: str) -> None:
+    """The list has the objects of that line. Missing objects count as removed, with their last state."""
     whole, cut, there = Watched(), Watched(), _Server()
     for line in records.lines(name):
         whole.feed([line])
@@ -278,7 +278,7 @@ def test_a_stream_that_is_cut_at_any_line_goes_on_after_a_new_list(name: str) ->
 
 
 @pytest.mark.parametrize("name", records.STREAMS)
-def test_a_service_that_starts_at_any_line_sees_nobody_alive_who_is_dead_and_nobody_dead_who_is_alive(
+def test_a_service_that_starts_at_any_line_mistakes_no_dead_agent_for_a_living_one_or_vice_versa(
     name: str,
 ) -> None:
     whole, there = Watched(), _Server()
@@ -294,7 +294,7 @@ def test_a_service_that_starts_at_any_line_sees_nobody_alive_who_is_dead_and_nob
 
 
 class _Server:
-    """What the server holds, as its own list would tell it."""
+    """The objects of the server, as it would list them."""
 
     def __init__(self) -> None:
         self._documents: dict[str, dict[str, dict[str, Any]]] = {"jobs": {}, "pods": {}, "nodes": {}, "events": {}}

@@ -1,4 +1,4 @@
-"""Configured clusters: what is refused, what follows from a few words."""
+"""Settings of Kubernetes clusters: defaults and errors."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return loaded
 
 
-def test_the_few_lines_of_the_guide_make_a_cluster(load: object) -> None:
+def test_a_minimal_configuration_makes_a_cluster(load: object) -> None:
     settings = load(GKE, ORCHESTRATOR_ADVERTISE_URL="https://orchestrator.example")  # type: ignore[operator]
     (place,) = build_places(settings, 0, b"key")
     cluster = place.cluster
     assert (cluster.name, cluster.kind, cluster.images, cluster.shares_files) == ("gke", "kubernetes", True, False)
     assert place.site.report_url == "https://orchestrator.example/api/v1/reports"
-    assert place.site.worker_key == b"key", "whoever may report beyond loopback needs a token"
+    assert place.site.worker_key == b"key", "reports from beyond loopback need a token"
     assert (place.submit_timeout_s, place.repeat_s) == (75, 10)
     assert cluster.backend.slots() is None
 
 
-def test_pods_that_share_nothing_need_a_way_to_report(load: object) -> None:
+def test_pods_without_shared_files_need_an_address_for_reports(load: object) -> None:
     with pytest.raises(ConfigurationError, match="ADVERTISE_URL"):
         build_places(load(GKE), 0, b"key")  # type: ignore[operator]
 
 
-def test_with_shared_files_the_agent_lies_there_and_without_them_it_is_brought(tmp_path: Path) -> None:
+def test_the_agent_is_in_the_shared_files_a_config_map_or_an_image(tmp_path: Path) -> None:
     shared = KubernetesClusterSettings(backend="kubernetes", claim="runs", service_root=tmp_path)
     apart = KubernetesClusterSettings(backend="kubernetes", claim="runs")
     image = KubernetesClusterSettings(backend="kubernetes", agent_image="agent:1")
@@ -88,7 +88,7 @@ def test_a_wrong_setting_is_named(load: object, line: str, complaint: str) -> No
     [("", True), ('claim = "runs"\nservice_root = "/mnt/runs"\n', False)],
     ids=["apart", "shared"],
 )
-def test_agents_have_to_be_heard_where_no_files_are_shared(
+def test_without_shared_files_only_reports_count_as_signs_of_life(
     load: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, alone: bool
 ) -> None:
     made: list[tuple[str, bool]] = []
@@ -107,12 +107,12 @@ def test_agents_have_to_be_heard_where_no_files_are_shared(
     assert made == [("gke", alone)]
 
 
-def test_a_context_that_is_not_there_is_refused_at_the_start(load: object) -> None:
+def test_an_unknown_context_is_refused_at_the_start(load: object) -> None:
     with pytest.raises(ConfigurationError, match="no context nowhere"):
         build_places(load(GKE.replace('"lab"', '"nowhere"'), ORCHESTRATOR_ADVERTISE_URL="http://x"), 0, b"key")  # type: ignore[operator]
 
 
-def test_slurm_s_words_are_refused_and_kubernetes_own_are_taken() -> None:
+def test_placement_fields_of_slurm_are_refused_and_those_of_kubernetes_accepted() -> None:
     wrong = make_spec(placement={"partition": "main", "qos": "high", "options": {"mail-type": "END"}})
     assert {problem.pointer for problem in find_unsupported(wrong, "kubernetes")} == {
         "/placement/partition",
@@ -143,7 +143,7 @@ def test_slurm_s_words_are_refused_and_kubernetes_own_are_taken() -> None:
         (GKE, {"nodeSelector": {"zone": "b"}}, None),
     ],
 )
-def test_an_overlay_that_no_attempt_could_have_is_refused_at_submission(
+def test_an_invalid_overlay_is_refused_at_submission(
     load: object, tmp_path: Path, cluster: str, overlay: dict[str, object], why: str | None
 ) -> None:
     settings = load(cluster, ORCHESTRATOR_ADVERTISE_URL="https://orchestrator.example")  # type: ignore[operator]

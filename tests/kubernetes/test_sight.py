@@ -1,4 +1,4 @@
-"""What an attempt's objects and traces mean together, where no recorded stream shows it; nothing comes of silence."""
+"""Sightings from an attempt's objects and files, in cases without a recorded stream. Silence proves nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.backends.kubernetes.objects import Condition, ContainerObject,
 from orchestrator.backends.kubernetes.sight import Terms, Traces, View, sight
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.observation import Sighting
-from tests.kubernetes.records import told
+from tests.kubernetes.records import shorten
 from tests.kubernetes.test_states import AWAY, HERE, NOW, RUNNING, a_pod, ended
 
 KEY = AttemptKey("train", 1)
@@ -21,7 +21,7 @@ def a_job(nodes: str = "2", **fields: Any) -> JobObject:
 
 
 def pods(*containers: ContainerObject | None, **fields: Any) -> tuple[PodObject, ...]:
-    """By index; None: no pod yet."""
+    """Build pods by index. None: no pod yet."""
     return tuple(
         a_pod("Running" if one.running else "Pending", index=number, uid=f"u{number}", container=one, **fields)
         for number, one in enumerate(containers)
@@ -37,43 +37,43 @@ def see(job: JobObject | None, *seen: PodObject, traces: Traces = BEGAN, **field
 WAITS = ContainerObject(waiting="ContainerCreating")
 
 
-def test_a_job_that_nobody_made_is_absent_and_one_that_came_to_nothing_too() -> None:
+def test_a_job_that_was_never_created_or_never_began_is_absent() -> None:
     never = see(None, traces=Traces(replicas=2))
     nothing = see(None, traces=Traces(replicas=2, submitted=True))
-    assert [told(one) for one in (never, nothing)] == [("absent", "", None)] * 2
+    assert [shorten(one) for one in (never, nothing)] == [("absent", "", None)] * 2
     assert never.evidence != nothing.evidence
 
 
-def test_a_job_that_worked_and_is_gone_has_ended_by_other_hands_or_ours() -> None:
-    assert told(see(None)) == ("gone", "D D", "preempted")
-    assert told(see(None, ours=True)) == ("gone", "D D", None)
+def test_a_deleted_job_is_preempted_unless_we_deleted_it() -> None:
+    assert shorten(see(None)) == ("gone", "D D", "preempted")
+    assert shorten(see(None, ours=True)) == ("gone", "D D", None)
     recorded = Traces(replicas=2, submitted=True, recorded=frozenset({0}))
-    assert told(see(None, traces=recorded))[0] == "gone"
+    assert shorten(see(None, traces=recorded))[0] == "gone"
 
 
-def test_a_submission_that_was_cut_off_is_absent_unless_it_has_pods() -> None:
-    assert told(see(a_job(whole=False))) == ("absent", "", None)
-    assert told(see(a_job(whole=False), *pods(RUNNING, RUNNING)))[0] == "running"
+def test_an_interrupted_submission_is_absent_unless_it_has_pods() -> None:
+    assert shorten(see(a_job(whole=False))) == ("absent", "", None)
+    assert shorten(see(a_job(whole=False), *pods(RUNNING, RUNNING)))[0] == "running"
 
 
-def test_a_fixed_group_waits_until_all_have_begun_and_an_elastic_one_until_enough_have() -> None:
-    assert told(see(a_job(), *pods(RUNNING, WAITS)))[0] == "pending"
-    assert told(see(a_job("1:2"), *pods(RUNNING, WAITS))) == ("running", "A@n1 D+", None)
-    assert told(see(a_job("2:3"), *pods(RUNNING, WAITS)))[0] == "pending"
+def test_a_group_is_pending_until_enough_pods_have_started() -> None:
+    assert shorten(see(a_job(), *pods(RUNNING, WAITS)))[0] == "pending"
+    assert shorten(see(a_job("1:2"), *pods(RUNNING, WAITS))) == ("running", "A@n1 D+", None)
+    assert shorten(see(a_job("2:3"), *pods(RUNNING, WAITS)))[0] == "pending"
     assert "1 of 2 pods have started" in see(a_job(), *pods(RUNNING, WAITS)).evidence
 
 
-def test_a_pod_that_died_while_another_waits_is_not_hidden_by_the_waiting() -> None:
+def test_a_dead_pod_is_seen_while_another_waits() -> None:
     dead, waiting = pods(ended(137))[0], pods(None, WAITS)[0]
-    assert told(see(a_job(), dead, waiting)) == ("running", "D D+", None)
-    assert told(see(a_job("1:2"), dead, waiting))[0] == "running"
+    assert shorten(see(a_job(), dead, waiting)) == ("running", "D D+", None)
+    assert shorten(see(a_job("1:2"), dead, waiting))[0] == "running"
 
 
-def test_a_silent_node_leaves_its_replica_unknown_and_alone_the_whole_attempt() -> None:
-    assert told(see(a_job("1"), *pods(RUNNING), nodes=AWAY)) == ("unknown", "U@n1", None)
+def test_a_replica_on_a_silent_node_is_unknown() -> None:
+    assert shorten(see(a_job("1"), *pods(RUNNING), nodes=AWAY)) == ("unknown", "U@n1", None)
 
 
-def test_a_node_counts_as_unreachable_by_its_scheduler_s_word_only() -> None:
+def test_a_node_is_unreachable_only_if_kubernetes_says_so() -> None:
     def unreachable(*seen: PodObject, **fields: Any) -> list[bool]:
         return [one.node_unreachable for one in see(a_job("1"), *seen, **fields).replicas]
 
@@ -86,93 +86,93 @@ def test_a_node_counts_as_unreachable_by_its_scheduler_s_word_only() -> None:
     assert see(None, *pods(RUNNING), nodes=HERE).replicas[1].node_unreachable is False
 
 
-def test_an_index_whose_pod_is_gone_is_what_the_job_says_of_it() -> None:
+def test_an_index_without_a_pod_has_the_state_of_the_job_s_status() -> None:
     (alive,) = pods(RUNNING)
-    assert told(see(a_job(failed_indexes=frozenset({1})), alive)) == ("running", "A@n1 D", None)
-    assert told(see(a_job(completed_indexes=frozenset({1})), alive)) == ("running", "A@n1 D", None)
+    assert shorten(see(a_job(failed_indexes=frozenset({1})), alive)) == ("running", "A@n1 D", None)
+    assert shorten(see(a_job(completed_indexes=frozenset({1})), alive)) == ("running", "A@n1 D", None)
     over = a_job(conditions=(Condition("Failed", True, "FailedIndexes", ""),))
-    assert told(see(over)) == ("gone", "D D", None)
+    assert shorten(see(over)) == ("gone", "D D", None)
 
 
-def test_while_the_copy_of_jobs_lags_nobody_is_dead() -> None:
+def test_a_missing_job_does_not_make_its_pods_dead() -> None:
     (alive,) = pods(RUNNING)
-    assert told(see(None, alive)) == ("running", "A@n1 U", "preempted")
-    assert told(see(None, *pods(WAITS)))[:2] == ("unknown", "U U")
+    assert shorten(see(None, alive)) == ("running", "A@n1 U", "preempted")
+    assert shorten(see(None, *pods(WAITS)))[:2] == ("unknown", "U U")
 
 
-def test_without_a_job_and_with_removed_pods_alone_everybody_is_dead() -> None:
-    assert told(see(None, *pods(RUNNING, removed=True))) == ("gone", "D D", "preempted")
+def test_without_a_job_removed_pods_are_dead() -> None:
+    assert shorten(see(None, *pods(RUNNING, removed=True))) == ("gone", "D D", "preempted")
 
 
-def test_a_job_that_is_being_deleted_makes_no_more_pods_and_that_is_the_cause() -> None:
-    assert told(see(a_job(deleting=True))) == ("gone", "D D", "preempted")
-    assert told(see(a_job(deleting=True), *pods(RUNNING))) == ("running", "A@n1 D", "preempted")
+def test_a_job_that_is_being_deleted_is_preempted() -> None:
+    assert shorten(see(a_job(deleting=True))) == ("gone", "D D", "preempted")
+    assert shorten(see(a_job(deleting=True), *pods(RUNNING))) == ("running", "A@n1 D", "preempted")
 
 
-def test_a_record_that_is_still_to_come_is_waited_for_and_one_that_cannot_come_is_not() -> None:
+def test_an_exit_record_is_waited_for_only_if_it_can_still_come() -> None:
     for code, letter in ((0, "U"), (1, "U"), (143, "U"), (137, "D"), (2, "D")):
         (pod,) = pods(ended(code, finished_at=NOW - 5))
-        assert told(see(a_job("1"), pod, settle_s=10))[1] == letter, code
-        assert told(see(a_job("1"), pod, settle_s=5))[1] == "D", code
+        assert shorten(see(a_job("1"), pod, settle_s=10))[1] == letter, code
+        assert shorten(see(a_job("1"), pod, settle_s=5))[1] == "D", code
     (pod,) = pods(ended(0, finished_at=NOW))
     recorded = Traces(replicas=1, submitted=True, began=True, recorded=frozenset({0}))
-    assert told(see(a_job("1"), pod, settle_s=10, traces=recorded))[1] == "D"
+    assert shorten(see(a_job("1"), pod, settle_s=10, traces=recorded))[1] == "D"
 
 
-def test_of_a_job_that_we_deleted_only_the_cluster_s_own_words_are_causes() -> None:
+def test_a_job_that_we_deleted_has_only_causes_that_the_cluster_names() -> None:
     evicted = Condition("DisruptionTarget", True, "EvictionByEvictionAPI", "")
     limit = Condition("FailureTarget", True, "DeadlineExceeded", "")
     going = pods(RUNNING, RUNNING, deletes_at=NOW)
-    assert told(see(None, *going, ours=True)) == ("running", "A@n1 A@n1", None)
-    assert told(see(a_job(deleting=True), *going, ours=True))[2] is None
-    assert told(see(None, going[0], replace(going[1], conditions=(evicted,)), ours=True))[2] == "preempted"
-    assert told(see(a_job(conditions=(limit,)), *going, ours=True))[2] == "timeout"
+    assert shorten(see(None, *going, ours=True)) == ("running", "A@n1 A@n1", None)
+    assert shorten(see(a_job(deleting=True), *going, ours=True))[2] is None
+    assert shorten(see(None, going[0], replace(going[1], conditions=(evicted,)), ours=True))[2] == "preempted"
+    assert shorten(see(a_job(conditions=(limit,)), *going, ours=True))[2] == "timeout"
 
 
-def test_only_a_lost_machine_is_blamed() -> None:
+def test_only_a_lost_node_is_blamed() -> None:
     lost = Condition("DisruptionTarget", True, "DeletionByPodGC", "")
     evicted = Condition("DisruptionTarget", True, "EvictionByEvictionAPI", "")
-    blamed = [told(see(a_job("1"), *pods(ended(143), conditions=(each,))))[1] for each in (lost, evicted)]
+    blamed = [shorten(see(a_job("1"), *pods(ended(143), conditions=(each,))))[1] for each in (lost, evicted)]
     assert blamed == ["D@n1", "D"]
 
 
-def test_the_first_cause_is_that_of_the_pod_which_ended_first() -> None:
+def test_the_cause_is_that_of_the_pod_that_ended_first() -> None:
     early, late = pods(ended(137, "OOMKilled", finished_at=NOW - 9), ended(128, "StartError", finished_at=NOW - 5))
-    assert told(see(a_job(), late, early))[2] == "host-oom"
+    assert shorten(see(a_job(), late, early))[2] == "host-oom"
     limit = a_job(conditions=(Condition("FailureTarget", True, "DeadlineExceeded", ""),))
-    assert told(see(limit, late, early))[2] == "timeout"
-    assert told(see(None, late, early))[2] == "host-oom"
+    assert shorten(see(limit, late, early))[2] == "timeout"
+    assert shorten(see(None, late, early))[2] == "host-oom"
 
 
-def test_the_first_end_counts_whatever_the_index_and_one_of_an_unknown_time_comes_last() -> None:
+def test_the_earliest_end_counts_and_an_unknown_time_comes_last() -> None:
     late, early = pods(ended(128, "StartError", finished_at=NOW - 5), ended(137, "OOMKilled", finished_at=NOW - 9))
-    assert told(see(a_job(), late, early))[2] == "host-oom"
+    assert shorten(see(a_job(), late, early))[2] == "host-oom"
     evicted = a_pod("Failed", index=0, reason="Evicted")
-    assert told(see(a_job(), evicted, early))[2] == "host-oom"
-    assert told(see(a_job(), replace(evicted, deletes_at=NOW - 20), early))[2] == "preempted"
+    assert shorten(see(a_job(), evicted, early))[2] == "host-oom"
+    assert shorten(see(a_job(), replace(evicted, deletes_at=NOW - 20), early))[2] == "preempted"
 
 
-def test_a_pod_on_a_lost_machine_ended_when_its_grace_period_did() -> None:
+def test_a_pod_on_a_lost_node_ended_with_its_grace_period() -> None:
     lost = a_pod("Running", index=1, container=RUNNING, deletes_at=NOW - 20)
     for finished_at, cause in ((NOW - 5, "node"), (NOW - 30, "host-oom")):
         (killed,) = pods(ended(137, "OOMKilled", finished_at=finished_at))
-        assert told(see(a_job(), killed, lost, nodes=AWAY))[2] == cause
+        assert shorten(see(a_job(), killed, lost, nodes=AWAY))[2] == cause
 
 
-def test_of_several_pods_of_an_index_the_newest_counts_and_one_that_is_there_before_one_that_is_removed() -> None:
+def test_the_newest_pod_of_an_index_counts_and_an_existing_one_before_a_removed_one() -> None:
     old = a_pod("Failed", name="old", uid="a", created_at=NOW - 50, container=ended(1))
     new = a_pod("Running", name="new", uid="b", created_at=NOW - 10, container=RUNNING)
-    assert told(see(a_job("1"), old, new))[1] == told(see(a_job("1"), new, old))[1] == "A@n1"
+    assert shorten(see(a_job("1"), old, new))[1] == shorten(see(a_job("1"), new, old))[1] == "A@n1"
     gone = a_pod("Running", name="gone", uid="c", created_at=NOW, container=RUNNING, removed=True)
-    assert told(see(a_job("1"), old, gone)) == ("gone", "D", None)
+    assert shorten(see(a_job("1"), old, gone)) == ("gone", "D", None)
 
 
-def test_a_suspended_job_keeps_its_place_until_it_is_deleted() -> None:
+def test_a_suspended_job_is_pending_until_its_pods_are_deleted() -> None:
     assert "Kueue" in see(a_job(suspended=True, queued_by_kueue=True)).evidence
     by_hand = see(a_job(suspended=True))
-    assert (told(by_hand)[0], "Kueue" in by_hand.evidence) == ("pending", False)
+    assert (shorten(by_hand)[0], "Kueue" in by_hand.evidence) == ("pending", False)
     stopped = see(a_job("1", suspended=True), *pods(ended(143), deletes_at=NOW))
-    assert told(stopped) == ("gone", "D+", "preempted")
+    assert shorten(stopped) == ("gone", "D+", "preempted")
     assert stopped.cause is not None
     assert stopped.cause.message == "Job train-a1 was suspended in the cluster"
     named = see(a_job("1", suspended=True, suspended_by="kueue"), *pods(ended(143), deletes_at=NOW)).cause
@@ -180,22 +180,22 @@ def test_a_suspended_job_keeps_its_place_until_it_is_deleted() -> None:
     assert named.message == "Job train-a1 was suspended in the cluster by kueue"
 
 
-def test_a_pod_that_can_never_start_ends_the_attempt_whatever_the_others_wait_for() -> None:
+def test_a_pod_that_can_never_start_ends_the_attempt() -> None:
     hopeless = ContainerObject(waiting="InvalidImageName")
-    assert told(see(a_job(), *pods(WAITS, hopeless))) == ("gone", "D+ D+", "launch")
-    assert told(see(a_job(), *pods(None, hopeless))) == ("gone", "D+ D+", "launch")
+    assert shorten(see(a_job(), *pods(WAITS, hopeless))) == ("gone", "D+ D+", "launch")
+    assert shorten(see(a_job(), *pods(None, hopeless))) == ("gone", "D+ D+", "launch")
 
 
-def test_a_quota_s_words_and_a_volume_s_reach_the_owner() -> None:
+def test_warnings_about_quotas_and_volumes_are_in_the_evidence() -> None:
     quota = WarningObject(
         kind="Job", name="train-a1", reason="FailedCreate", message="exceeded quota: q", at=1, since=1
     )
     assert "exceeded quota: q" in see(a_job(), warnings=(quota,)).evidence
     mount = WarningObject(kind="Pod", name="p", reason="FailedMount", message="claim runs not found", at=1, since=1)
-    other = WarningObject(kind="Pod", name="p", reason="BackOff", message="of no use", at=2, since=2)
+    other = WarningObject(kind="Pod", name="p", reason="BackOff", message="irrelevant", at=2, since=2)
     waiting = see(a_job(), *pods(WAITS, WAITS), warnings=(mount, other))
     assert "claim runs not found" in waiting.evidence
-    assert "of no use" not in waiting.evidence
+    assert "irrelevant" not in waiting.evidence
 
 
 NOT_LET_IN = 'Error creating: pods "train-a1-0-x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot'
@@ -206,29 +206,29 @@ def refusal(message: str, *, since: float, at: float) -> WarningObject:
 
 
 def refusals(*messages: str, at: float = NOW - 301) -> tuple[WarningObject, ...]:
-    """Of the Job's controller, one each minute."""
+    """Build warnings of the Job's controller, one per minute."""
     moments = (at + 60 * number for number in range(len(messages)))
     return tuple(refusal(each, since=moment, at=moment) for each, moment in zip(messages, moments, strict=True))
 
 
-def test_pods_that_are_not_let_in_end_the_attempt_once_that_has_lasted() -> None:
+def test_refused_pods_end_the_attempt_after_a_while() -> None:
     lasting = see(a_job(), warnings=refusals(NOT_LET_IN, NOT_LET_IN))
-    assert told(lasting) == ("gone", "D+ D+", "launch")
+    assert shorten(lasting) == ("gone", "D+ D+", "launch")
     assert lasting.cause is not None
     assert "refuses the pods of Job train-a1 (FailedCreate: Error creating" in lasting.cause.message
-    repeated = see(a_job(), warnings=(refusal(NOT_LET_IN, since=NOW - 301, at=NOW),))  # one event for equal words
-    assert told(repeated) == ("gone", "D+ D+", "launch")
+    repeated = see(a_job(), warnings=(refusal(NOT_LET_IN, since=NOW - 301, at=NOW),))  # equal messages share one event
+    assert shorten(repeated) == ("gone", "D+ D+", "launch")
     early = see(a_job(), warnings=refusals(NOT_LET_IN, at=NOW - 299))
-    assert (told(early)[0], "violates PodSecurity" in early.evidence) == ("pending", True)
+    assert (shorten(early)[0], "violates PodSecurity" in early.evidence) == ("pending", True)
 
 
-def test_what_may_pass_by_itself_is_waited_for_as_long_as_it_takes() -> None:
+def test_a_temporary_refusal_is_waited_for() -> None:
     full = 'Error creating: pods "train-a1-0-x" is forbidden: exceeded quota: q, requested: pods=1'
     away = "Error creating: Internal error occurred: failed calling webhook"
     for message in (full, away):
-        assert told(see(a_job(), warnings=refusals(message)))[0] == "pending"
-        assert told(see(a_job(), warnings=refusals(NOT_LET_IN, message)))[0] == "pending"
-    # A quota that was full before says nothing of how long the refusal lasts.
-    assert told(see(a_job(), warnings=refusals(full, NOT_LET_IN, at=NOW - 350)))[0] == "pending"
+        assert shorten(see(a_job(), warnings=refusals(message)))[0] == "pending"
+        assert shorten(see(a_job(), warnings=refusals(NOT_LET_IN, message)))[0] == "pending"
+    # The time of an earlier full quota does not count.
+    assert shorten(see(a_job(), warnings=refusals(full, NOT_LET_IN, at=NOW - 350)))[0] == "pending"
     others = replace(refusals(NOT_LET_IN)[0], name="other-a1")
-    assert told(see(a_job(), warnings=(others,)))[0] == "pending"
+    assert shorten(see(a_job(), warnings=(others,)))[0] == "pending"

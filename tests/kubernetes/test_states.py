@@ -1,4 +1,4 @@
-"""What single words of the cluster mean, above all those that no recorded stream holds."""
+"""Meanings of states, reasons and conditions, above all those without a recorded stream."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ DISRUPTED = Condition("DisruptionTarget", True, "EvictionByEvictionAPI", "evicte
     ("reason", "expected"),
     [(name, meaning.kind) for name, meaning in TERMINATED.items()] + [("Error", None), ("Completed", None)],
 )
-def test_a_terminated_container_s_reason_is_its_cause(reason: str, expected: FailureKind | None) -> None:
+def test_the_reason_of_a_terminated_container_is_the_cause(reason: str, expected: FailureKind | None) -> None:
     assert kind(a_pod("Failed", container=ended(137, reason))) == (None if expected is None else expected.value)
 
 
 @pytest.mark.parametrize(("reason", "expected"), [(name, meaning.kind) for name, meaning in DISRUPTIONS.items()])
 def test_a_disruption_is_the_cause_of_its_pod_s_end(reason: str, expected: FailureKind) -> None:
-    told = Condition("DisruptionTarget", True, reason, "")
-    assert kind(a_pod("Failed", container=ended(143), conditions=(told,), deletes_at=NOW)) == expected.value
+    condition = Condition("DisruptionTarget", True, reason, "")
+    assert kind(a_pod("Failed", container=ended(143), conditions=(condition,), deletes_at=NOW)) == expected.value
     assert (
         kind(a_pod("Failed", container=ended(143), conditions=(Condition("DisruptionTarget", False, reason, ""),)))
         is None
@@ -97,31 +97,31 @@ def test_a_pod_s_own_reason_is_its_cause(reason: str, message: str, expected: Fa
 
 
 @pytest.mark.parametrize(("reason", "expected"), [(name, meaning.kind) for name, meaning in DISRUPTIONS.items()])
-def test_a_disruption_is_known_before_the_pod_has_ended_with_all_that_is_said_of_it(
-    reason: str, expected: FailureKind
-) -> None:
-    told = Condition("DisruptionTarget", True, reason, "in its words", by="somebody")
-    running = word(a_pod(container=RUNNING, conditions=(told,), deletes_at=NOW, reason="Evicted", message="low on x"))
+def test_a_disruption_is_known_before_the_pod_has_ended(reason: str, expected: FailureKind) -> None:
+    condition = Condition("DisruptionTarget", True, reason, "in its words", by="somebody")
+    running = word(
+        a_pod(container=RUNNING, conditions=(condition,), deletes_at=NOW, reason="Evicted", message="low on x")
+    )
     assert running.standing is Standing.RUNS
     assert running.cause is not None
     assert (running.cause.kind, running.cause) == (expected, running.disruption)
-    for said in (f"{reason}: in its words", "Evicted: low on x", "set by somebody"):
-        assert said in running.cause.message
+    for part in (f"{reason}: in its words", "Evicted: low on x", "set by somebody"):
+        assert part in running.cause.message
     quiet = word(a_pod(container=RUNNING, conditions=(Condition("DisruptionTarget", True, reason, ""),)))
     assert quiet.cause is not None
     assert quiet.cause.message.endswith(f"(pod p on n1, {reason})")
 
 
-def test_a_node_that_is_emptied_by_a_taint_is_drained_and_not_lost() -> None:
+def test_a_pod_evicted_by_a_custom_taint_is_preempted_and_its_node_not_lost() -> None:
     def node(*taints: dict[str, str], ready: str = "True") -> dict[str, NodeObject]:
         conditions = [{"type": "Ready", "status": ready}]
         document = {"metadata": {"name": "n1"}, "spec": {"taints": taints}, "status": {"conditions": conditions}}
         return {"n1": parse_node(document)}
 
-    told = Condition(
+    condition = Condition(
         "DisruptionTarget", True, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"
     )
-    pod = a_pod("Failed", container=ended(143), conditions=(told,), deletes_at=NOW)
+    pod = a_pod("Failed", container=ended(143), conditions=(condition,), deletes_at=NOW)
 
     def cause(nodes: dict[str, NodeObject] | None) -> tuple[FailureKind, str]:
         found = word(pod, nodes).cause
@@ -144,33 +144,38 @@ def test_a_node_that_is_emptied_by_a_taint_is_drained_and_not_lost() -> None:
         assert cause(nodes)[0] is FailureKind.NODE
 
 
-def test_what_our_own_deletion_may_bring_about_is_no_disruption() -> None:
+def test_the_effects_of_our_deletion_are_not_a_disruption() -> None:
     init = a_pod("Failed", unpacking=ended(143, message="told to go"), deletes_at=NOW)
     for pod in (init, a_pod("Failed", container=ended(137), deletes_at=NOW), a_pod("Failed", container=ended(126))):
         assert word(pod).disruption is None
 
 
-def test_memory_comes_before_the_eviction_that_followed_it() -> None:
+def test_out_of_memory_wins_over_the_eviction_after_it() -> None:
     assert kind(a_pod("Failed", container=ended(137, "OOMKilled"), conditions=(DISRUPTED,))) == "host-oom"
 
 
 @pytest.mark.parametrize("code", [126, 127])
-def test_a_program_that_is_not_there_is_a_wrong_launch(code: int) -> None:
+def test_a_missing_program_is_a_launch_failure(code: int) -> None:
     assert kind(a_pod("Failed", container=ended(code))) == "launch"
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 125, 128, 137, 143])
-def test_another_exit_code_alone_explains_nothing(code: int) -> None:
+def test_other_exit_codes_have_no_cause(code: int) -> None:
     assert kind(a_pod("Failed", container=ended(code))) is None
 
 
-def test_an_agent_that_could_not_be_put_into_its_pod_is_a_wrong_launch() -> None:
+def test_a_failed_pod_without_a_terminated_container_has_no_cause() -> None:
+    assert kind(a_pod("Failed")) is None
+    assert kind(a_pod("Failed", unpacking=ContainerObject(waiting="PodInitializing"))) is None
+
+
+def test_a_failed_init_container_is_a_launch_failure() -> None:
     failed = word(a_pod("Failed", unpacking=ended(1, message="no space")))
     assert (failed.standing, failed.cause and failed.cause.kind) == (Standing.OVER, FailureKind.LAUNCH)
     assert "no space" in (failed.cause.message if failed.cause else "")
 
 
-def test_an_init_container_that_was_killed_with_its_pod_is_no_wrong_launch() -> None:
+def test_an_init_container_that_was_killed_with_its_pod_is_not_a_launch_failure() -> None:
     for code in (137, 143):
         killed = word(a_pod("Failed", unpacking=ended(code), deletes_at=NOW))
         assert (killed.cause, killed.unexplained) == (None, True)
@@ -187,7 +192,7 @@ def test_an_init_container_that_was_killed_with_its_pod_is_no_wrong_launch() -> 
     ],
 )
 @pytest.mark.parametrize("code", [1, 2])
-def test_an_agent_that_could_not_begin_is_explained_by_what_it_printed_last(
+def test_an_agent_that_could_not_begin_is_explained_by_its_last_line(
     printed: str, kind: FailureKind, code: int
 ) -> None:
     seen = word(a_pod("Failed", container=ended(code, message=f"elasticrun: waits\n{printed}")))
@@ -196,16 +201,16 @@ def test_an_agent_that_could_not_begin_is_explained_by_what_it_printed_last(
     assert printed.strip() in seen.cause.message
 
 
-def test_an_agent_s_own_record_and_silence_are_no_such_explanation() -> None:
+def test_an_exit_record_or_an_empty_message_is_not_such_an_explanation() -> None:
     words = render_last_words(LastWords(replica=0, incarnation=1, record=make_exit_record(Outcome.FAILED)))
     for message in (words, "", "  \n"):
         assert word(a_pod("Failed", container=ended(1, message=message))).cause is None
     assert word(a_pod("Failed", container=ended(143, message="elasticrun: told to go"))).cause is None
 
 
-def test_a_pod_that_somebody_deleted_is_told_to_go_and_nobody_knows_why() -> None:
-    told = word(a_pod("Failed", container=ended(143), deletes_at=NOW))
-    assert (told.unexplained, told.cause) == (True, None)
+def test_a_deleted_pod_without_a_disruption_is_unexplained() -> None:
+    deleted = word(a_pod("Failed", container=ended(143), deletes_at=NOW))
+    assert (deleted.unexplained, deleted.cause) == (True, None)
     assert word(a_pod("Failed", container=ended(143))).unexplained is False
     assert word(a_pod("Failed", container=ended(143), deletes_at=NOW, conditions=(DISRUPTED,))).unexplained is False
     assert word(a_pod(container=RUNNING, deletes_at=NOW)).unexplained is True
@@ -214,7 +219,7 @@ def test_a_pod_that_somebody_deleted_is_told_to_go_and_nobody_knows_why() -> Non
 
 
 @pytest.mark.parametrize(("reason", "meaning"), WAITING.items())
-def test_what_keeps_a_container_from_starting_is_its_trouble(reason: str, meaning: Any) -> None:
+def test_the_reason_why_a_container_waits_is_its_trouble(reason: str, meaning: Any) -> None:
     waits = word(a_pod("Pending", container=ContainerObject(waiting=reason, message="because")))
     assert waits.standing is Standing.WAITS
     assert waits.trouble is not None
@@ -233,7 +238,7 @@ def test_what_keeps_a_container_from_starting_is_its_trouble(reason: str, meanin
         "403 Forbidden",
     ],
 )
-def test_an_image_that_will_never_come_is_not_waited_for(message: str) -> None:
+def test_an_image_that_does_not_exist_is_not_waited_for(message: str) -> None:
     waits = word(a_pod("Pending", container=ContainerObject(waiting="ImagePullBackOff", message=message)))
     assert (waits.trouble and waits.trouble.kind, waits.patience) == (FailureKind.LAUNCH, False)
 
@@ -243,15 +248,17 @@ def test_an_init_container_s_image_counts_as_well() -> None:
     assert waits.trouble is not None
 
 
-def test_a_container_on_its_way_is_no_trouble() -> None:
+def test_a_container_that_is_being_created_is_not_trouble() -> None:
     for reason in ("ContainerCreating", "PodInitializing"):
         waits = word(a_pod("Pending", container=ContainerObject(waiting=reason)))
         assert (waits.standing, waits.trouble) == (Standing.WAITS, None)
         assert "being started on n1" in waits.evidence
+    scheduled = a_pod("Pending", conditions=(Condition("PodScheduled", True, "", ""),))
+    assert word(scheduled).evidence == "pod p is being started on n1"
     assert "no node yet" in word(a_pod("Pending", node=None)).evidence
 
 
-def test_a_node_that_does_not_answer_hides_its_pods_until_the_cluster_gives_them_up() -> None:
+def test_pods_on_a_silent_node_are_silent_until_the_cluster_gives_them_up() -> None:
     for nodes in (AWAY, {}):
         assert word(a_pod(container=RUNNING), nodes).standing is Standing.SILENT
     for since, expected in ((-9.9, Standing.SILENT), (-10.0, Standing.LOST), (30.0, Standing.SILENT)):
@@ -263,26 +270,27 @@ def test_a_node_that_does_not_answer_hides_its_pods_until_the_cluster_gives_them
     assert "n1" in lost.evidence
 
 
-def test_a_pod_that_ends_slowly_on_a_node_that_answers_still_runs() -> None:
+def test_a_pod_that_ends_slowly_on_a_ready_node_still_runs() -> None:
     seen = word(a_pod(container=RUNNING, deletes_at=NOW - 600))
     assert seen.standing is Standing.RUNS
     assert "being deleted" in seen.evidence
 
 
-def test_without_a_look_at_nodes_only_their_controller_s_word_hides_a_pod() -> None:
+def test_without_nodes_only_the_node_controller_s_condition_makes_a_pod_silent() -> None:
     by_controller, by_kubelet = (
         a_pod(container=RUNNING, conditions=(Condition("Ready", False, reason, ""),))
         for reason in ("", "ContainersNotReady")
     )
     assert is_silent(by_controller, None)
     assert not is_silent(by_kubelet, None)
+    assert not is_silent(a_pod(container=RUNNING), None)
     assert not is_silent(a_pod(container=RUNNING, conditions=(Condition("Ready", True, "", ""),)), None)
     assert not is_silent(a_pod("Pending", conditions=(Condition("Ready", False, "", ""),)), None)
     assert is_silent(a_pod("Unknown"), None)
     assert is_silent(a_pod(reason="NodeLost"), HERE)
 
 
-def test_what_is_removed_is_over_however_it_was_seen_last() -> None:
+def test_a_removed_pod_is_over() -> None:
     seen = word(a_pod(container=RUNNING, removed=True), AWAY)
     assert seen.standing is Standing.OVER
     assert "gone" in seen.evidence
@@ -309,7 +317,7 @@ def test_a_job_is_decided_before_it_is_over(
     assert (is_decided(undone), is_over(undone), find_job_cause(undone)) == (False, False, None)
 
 
-def test_indexes_times_and_odd_objects_are_read() -> None:
+def test_indexes_times_and_incomplete_objects_are_parsed() -> None:
     assert parse_indexes("0,3-5") == {0, 3, 4, 5}
     assert parse_indexes("") == parse_indexes(None) == frozenset()
     assert parse_time("2026-11-20T16:41:45Z") == parse_time("2026-11-20T17:41:45.000000+01:00")
@@ -319,20 +327,6 @@ def test_indexes_times_and_odd_objects_are_read() -> None:
     odd = parse_job({"metadata": {"name": "j"}, "status": {"failedIndexes": "1", "conditions": None}})
     assert (odd.failed_indexes, odd.min_nodes, odd.max_nodes) == ({1}, 1, 1)
     assert parse_warning({"metadata": {}, "reason": "Starting"}).message == ""
-
-
-def test_a_pod_that_ended_without_a_word_has_no_cause() -> None:
-    assert kind(a_pod("Failed")) is None
-    assert kind(a_pod("Failed", unpacking=ContainerObject(waiting="PodInitializing"))) is None
-
-
-def test_a_pod_that_has_its_node_is_being_started_there() -> None:
-    placed = a_pod("Pending", conditions=(Condition("PodScheduled", True, "", ""),))
-    assert word(placed).evidence == "pod p is being started on n1"
-
-
-def test_a_running_pod_that_nothing_is_said_of_is_not_silent() -> None:
-    assert not is_silent(a_pod(container=RUNNING), None)
 
 
 @pytest.mark.parametrize(
@@ -349,12 +343,12 @@ def test_a_running_pod_that_nothing_is_said_of_is_not_silent() -> None:
         ("", False),
     ],
 )
-def test_a_pod_that_no_end_of_another_lets_in_is_refused(message: str, expected: bool) -> None:
+def test_a_message_is_a_refusal_unless_it_can_pass(message: str, expected: bool) -> None:
     assert is_refusal(message) is expected
 
 
-def test_who_set_a_condition_is_read_from_the_managed_fields() -> None:
-    """Their form: Kubernetes, "Server-Side Apply", field management."""
+def test_the_author_of_a_condition_comes_from_the_managed_fields() -> None:
+    """The format: Kubernetes documentation, "Server-Side Apply", field management."""
 
     def owned(*keys: str) -> dict[str, Any]:
         found: dict[str, Any] = {".": {}}

@@ -1,4 +1,4 @@
-"""Whom the client trusts and how it shows who it is, on a server that speaks TLS as API servers do."""
+"""Certificates of server and client, with a TLS server like an API server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def connect(cluster: Cluster, folder: Path, user: dict[str, Any], **of_cluster: 
 
 
 def plug_in(folder: Path, signed: Signed) -> dict[str, Any]:
-    """A program that prints this certificate and its key, and writes down what it was told."""
+    """Write a credential plug-in that prints this certificate and its key, and records its input."""
     certificate, key = (each.decode() for each in signed.pems())
     status = {"clientCertificateData": certificate, "clientKeyData": key}
     (folder / "answer").write_text(json.dumps({"kind": "ExecCredential", "status": status}))
@@ -44,13 +44,13 @@ def plug_in(folder: Path, signed: Signed) -> dict[str, Any]:
     return {"exec": {"command": "./plugin", "provideClusterInfo": True}}
 
 
-def test_certificates_without_key_identifiers_are_trusted_as_kubectl_does(
+def test_certificates_without_key_identifiers_are_trusted_as_in_kubectl(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = ssl.create_default_context
 
     def strict(**given: Any) -> ssl.SSLContext:
-        """As Python 3.13 and later do."""
+        """The default since Python 3.13."""
         context = usual(**given)
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         return context
@@ -62,7 +62,7 @@ def test_certificates_without_key_identifiers_are_trusted_as_kubectl_does(
     assert cluster.callers == ["jane"]
 
 
-def test_another_authority_s_server_is_not_trusted(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_server_of_another_authority_is_not_trusted(cluster: Cluster, tmp_path: Path) -> None:
     other = b64encode(sign("kubernetes").pems()[0]).decode()
     with (
         connect(cluster, tmp_path, {"token": "t0ken"}, **{"certificate-authority-data": other}) as client,
@@ -72,9 +72,7 @@ def test_another_authority_s_server_is_not_trusted(cluster: Cluster, tmp_path: P
     assert cluster.callers == []
 
 
-def test_a_plug_in_s_certificate_is_shown_and_renewed_when_the_server_no_longer_takes_it(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_plug_in_s_certificate_is_used_and_renewed_after_a_401(cluster: Cluster, tmp_path: Path) -> None:
     with connect(cluster, tmp_path, plug_in(tmp_path, sign("jane", cluster.authority))) as client:
         assert client.version()["gitVersion"] == "v1.36.2"
     with connect(cluster, tmp_path, plug_in(tmp_path, sign("expired", cluster.authority))) as client:
@@ -82,16 +80,16 @@ def test_a_plug_in_s_certificate_is_shown_and_renewed_when_the_server_no_longer_
             client.version()
         plug_in(tmp_path, sign("jane", cluster.authority))
         with pytest.raises(BackendUnavailable, match="credentials"):
-            client.version()  # what tells that the old one is no longer taken
+            client.version()  # this 401 discards the old certificate
         assert client.version()["gitVersion"] == "v1.36.2"
     assert cluster.callers[-1] == "jane"
-    told = json.loads((tmp_path / "told").read_text().splitlines()[0])["spec"]
-    assert told["interactive"] is False
-    assert told["cluster"]["server"] == f"https://127.0.0.1:{cluster.port}"
-    assert told["cluster"]["certificate-authority-data"]
+    spec = json.loads((tmp_path / "told").read_text().splitlines()[0])["spec"]
+    assert spec["interactive"] is False
+    assert spec["cluster"]["server"] == f"https://127.0.0.1:{cluster.port}"
+    assert spec["cluster"]["certificate-authority-data"]
 
 
-def test_a_plug_in_that_prints_neither_token_nor_certificate_is_named(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_plug_in_without_token_or_certificate_is_named(cluster: Cluster, tmp_path: Path) -> None:
     user = plug_in(tmp_path, sign("jane", cluster.authority))
     (tmp_path / "answer").write_text('{"status": {"clientCertificateData": "s3cr3t"}}')
     with (

@@ -1,4 +1,4 @@
-"""`why` of a job that cannot start: the obstacle in the words of Kubernetes, and what happens next."""
+"""`why` of a job that cannot start: the message of Kubernetes, and what happens next."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ def why(reason: str, state: JobState = JobState.STARTING, attempt: AttemptState 
         (AWAY, "once the cluster answers"),
     ],
 )
-def test_the_obstacle_is_told_in_the_clusters_words_with_what_happens_next(reason: str, then: str) -> None:
+def test_the_verdict_is_the_cluster_s_message_with_what_happens_next(reason: str, then: str) -> None:
     found = why(reason)
     assert found.verdict == reason
     assert then in found.next
     assert not found.next.startswith("nothing")
 
 
-def test_a_queued_job_reads_the_same_while_its_cluster_does_not_answer() -> None:
+def test_a_queued_job_shows_the_same_while_its_cluster_does_not_answer() -> None:
     assert why(AWAY, JobState.QUEUED).next == why(AWAY).next
 
 
-def test_where_no_obstacle_is_known_it_is_told_who_goes_on() -> None:
+def test_without_a_known_obstacle_the_next_step_is_named() -> None:
     assert why("Slurm job 7 waits (Priority)").next.startswith("the cluster starts it once it has room")
     assert why("starting", attempt=AttemptState.SUBMITTED).next == "nothing to do; it starts by itself"
     assert (
@@ -88,7 +88,7 @@ def test_where_no_obstacle_is_known_it_is_told_who_goes_on() -> None:
         "AssertionError: it can never start",
     ],
 )
-def test_the_words_of_a_program_that_failed_are_no_obstacle_of_the_cluster(words: str) -> None:
+def test_a_program_s_error_is_not_taken_for_an_obstacle_of_the_cluster(words: str) -> None:
     for reason in (words, f"waits 10 s before its next attempt after: {words}"):
         assert (
             why(reason, JobState.RECOVERING, AttemptState.FAILED).next

@@ -1,4 +1,4 @@
-"""A server that speaks TLS as API servers do, and knows callers by their certificates."""
+"""A TLS server like an API server, which identifies callers by their certificates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Signed:
 
 
 def sign(name: str, by: Signed | None = None) -> Signed:
-    """Without key identifiers, as many clusters' certificates are."""
+    """Sign a certificate without key identifiers, as in many clusters."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -54,7 +54,7 @@ def sign(name: str, by: Signed | None = None) -> Signed:
 
 @dataclass(frozen=True)
 class Cluster:
-    """`callers`: the names in the certificates that callers showed; "" where there was none."""
+    """`callers`: the names in the callers' certificates; "" for a caller without one."""
 
     authority: Signed
     port: int
@@ -63,7 +63,7 @@ class Cluster:
 
 @contextmanager
 def serve(folder: Path) -> Iterator[Cluster]:
-    """Until the context is left. Whoever shows no certificate, or that of `expired`, is not known."""
+    """Serve until the context ends. Callers without a certificate, or with that of `expired`, get 401."""
     authority, callers = sign("kubernetes"), []
     (folder / "ca.pem").write_bytes(authority.pems()[0])
     (folder / "server.pem").write_bytes(b"".join(sign("kube-apiserver", authority).pems()))
@@ -72,7 +72,7 @@ def serve(folder: Path) -> Iterator[Cluster]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            shown: Any = self.connection.getpeercert()  # type: ignore[attr-defined]  # it is a socket of ssl's
+            shown: Any = self.connection.getpeercert()  # type: ignore[attr-defined]  # an ssl socket
             callers.append(shown["subject"][0][0][1] if shown else "")
             body = json.dumps({"gitVersion": "v1.36.2"}).encode()
             self.send_response(401 if callers[-1] in ("", "expired") else 200)
@@ -81,12 +81,12 @@ def serve(folder: Path) -> Iterator[Cluster]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Silent."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "ca.pem"))
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # from Python 3.13 on the default; an API server is not that strict
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the default since Python 3.13; API servers are less strict
     context.verify_mode = ssl.CERT_OPTIONAL
     context.load_cert_chain(folder / "server.pem")
     server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -99,14 +99,14 @@ def serve(folder: Path) -> Iterator[Cluster]:
 
 
 def write_kubeconfig(folder: Path, cluster: Cluster, user: dict[str, Any], **of_cluster: Any) -> Path:
-    told = {
+    fields = {
         "server": f"https://127.0.0.1:{cluster.port}",
         "certificate-authority-data": b64encode(cluster.authority.pems()[0]).decode(),
         **of_cluster,
     }
     document = {
         "current-context": "lab",
-        "clusters": [{"name": "lab", "cluster": told}],
+        "clusters": [{"name": "lab", "cluster": fields}],
         "users": [{"name": "me", "user": user}],
         "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "me"}}],
     }

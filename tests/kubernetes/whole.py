@@ -1,4 +1,4 @@
-"""A whole service with default times over a fake cluster whose containers are processes of this machine."""
+"""A whole service with default times on a fake cluster whose containers are processes of this machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class World:
     client: Client
 
     def running(self, *, pods: int) -> tuple[str, list[str]]:
-        """A job whose workers run, and the names of its pods."""
+        """Start a job. Returns its id once its workers run, and the names of its pods."""
         topology = {"nodes": str(pods), "workers_per_node": 1}
         spec = python_job(_SCRIPT, cluster="live", topology=topology)
         job = self.client.submit(spec).id
@@ -57,7 +57,7 @@ class World:
 
 @contextmanager
 def whole(folder: Path, network: Network | None = None) -> Iterator[World]:
-    """As long as it is open. `folder` holds all that it writes. `network`: of three machines, one for each node."""
+    """Run a service and a cluster with all files in `folder`. `network` has three machines, one per node."""
     store = Store()
     nodes = ("node-1", "node-2", "node-3")
     api, cluster = FakeApi(store), FakeCluster(store, folder, nodes=nodes, network=network)

@@ -1,4 +1,4 @@
-"""One namespace for the session; each test has a service of its own, outside the cluster, and leaves no Job behind."""
+"""One namespace for the session. Each test has its own service, outside the cluster, and leaves no Job behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kubernetes.live.lab import Lab, configuration, kubeconfig_through, st
 from tests.kubernetes.live.options import Options, add_options, read_options
 from tests.kubernetes.live.relay import Relay, ReportsDoor, address_towards
 
-_LOOK_AROUND_S = 1200.0  # the image may have to be pulled on two nodes
+_LOOK_AROUND_S = 1200.0  # includes pulling the image on two nodes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,10 +53,10 @@ def cluster(options: Options) -> Iterator[Cluster]:
 def settings(
     options: Options, cluster: Cluster, door: ReportsDoor, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """Of every service."""
+    """Return the settings of every service."""
     address = options["advertise-host"] or address_towards(cluster.host, cluster.port)
     if address is None and not options["service-root"]:
-        pytest.exit("this machine has no address that pods could reach: name one with --advertise-host", returncode=1)
+        pytest.exit("this machine has no address that pods can reach: set --advertise-host", returncode=1)
     config = tmp_path_factory.mktemp("settings") / "orchestrator.toml"
     config.write_text(configuration(options, cluster.namespace))
     return {
@@ -69,7 +69,7 @@ def settings(
 def findings(
     options: Options, settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, str]]:
-    """What `doctor` says of the cluster before any job is submitted there; where no pod can run at all, the end."""
+    """Run `doctor` before any job. If no pod can run, end the session."""
     if options["look-around"] == "no":
         return []
     done = subprocess.run(
@@ -83,9 +83,9 @@ def findings(
     try:
         found: list[dict[str, str]] = json.loads(done.stdout)["items"]
     except (ValueError, KeyError):
-        pytest.exit(f"doctor says nothing of the cluster: {done.stdout}{done.stderr}", returncode=1)
+        pytest.exit(f"doctor printed no findings: {done.stdout}{done.stderr}", returncode=1)
     if not any((each["check"], each["verdict"]) == ("pods", "ok") for each in found):
-        pytest.exit("no job can run there:\n" + tell(found), returncode=1)
+        pytest.exit("no job can run on this cluster:\n" + tell(found), returncode=1)
     return found
 
 
@@ -106,7 +106,7 @@ def lab(
     door: ReportsDoor,
     tmp_path: Path,
 ) -> Iterator[Lab]:
-    """Once two pods have looked around, which brings the image to their nodes, too."""
+    """Start a service. `findings` comes first, because its pods pull the image."""
     given = {**settings, "KUBECONFIG": kubeconfig_through(relay.port, options, tmp_path)}
     service = ThrowawayService(tmp_path / "runs", given, log_folder=tmp_path)
     try:

@@ -1,6 +1,6 @@
-"""A service outside of a real cluster, its settings, and the jobs that the tests submit to it.
+"""A service outside a real cluster, its settings, and the jobs of the tests.
 
-All times are the defaults: shorter ones hide wrong verdicts.
+All times are the defaults, because shorter ones hide wrong verdicts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.kubernetes.live.options import Options
 from tests.kubernetes.live.relay import ReportsDoor
 
 _PATIENCE_S = 420.0  # nodes may be slow
-ENDLESS = 1_000_000  # steps of a job that is cancelled in the end: none is so fast that it has ended before
+ENDLESS = 1_000_000  # steps of a job that the test cancels before its end
 
 
 @dataclass
@@ -59,13 +59,13 @@ class Lab:
         return job
 
     def with_snapshot(self, job_id: str) -> JobView:
-        """Wait until there is something to go on from."""
+        """Wait until the job has a snapshot."""
         job = self.until(job_id, lambda job: job.ended or ((job.step or 0) >= 25 and job.newest_snapshot is not None))
         assert not job.ended, f"{job.reason}\n{self.sentences(job_id)}"
         return job
 
     def goes_on(self, job_id: str, *, attempts: int, timeout_s: float = _PATIENCE_S) -> None:
-        """Wait until so many attempts were made and the newest has made steps from a snapshot; then end the job."""
+        """Wait until attempt number `attempts` has made steps after a restore. Then cancel the job."""
 
         def trains(job: JobView) -> bool:
             if job.attempts < attempts:
@@ -88,42 +88,42 @@ class Lab:
         return "\n".join(event.sentence for event in self.client.events(job_id))
 
     def failures(self, job_id: str) -> list[FailureView]:
-        """Of its attempts, oldest first."""
+        """Return the failures of its attempts, oldest first."""
         return [each.failure for each in self.client.attempts(job_id) if each.failure is not None]
 
     def kinds_of_failure(self, job_id: str) -> list[str]:
         return [each.kind for each in self.failures(job_id)]
 
     def seen(self, job_id: str) -> str:
-        """What the cluster shows of the job, for whoever reads a failure."""
+        """Return the status of the job's pods, for the message of a failed test."""
         pods = [each for each in self.cluster.items("pods") if each["metadata"]["name"].startswith(job_id)]
-        told = [f"{each['metadata']['name']}: {json.dumps(each['status'])[:1500]}" for each in pods]
-        return "\n".join(told)
+        lines = [f"{each['metadata']['name']}: {json.dumps(each['status'])[:1500]}" for each in pods]
+        return "\n".join(lines)
 
     def conditions(self, job_id: str) -> list[Any]:
-        """Of its one Job."""
+        """Return the conditions of its only Job."""
         (found,) = self.cluster.jobs(job_id)
-        told: list[Any] = (found.get("status") or {}).get("conditions") or []
-        return told
+        conditions: list[Any] = (found.get("status") or {}).get("conditions") or []
+        return conditions
 
     def restart(self) -> None:
-        """After a kill: the new one listens where the old one did."""
+        """Start the service again after a kill, at the same address."""
         start(self.service, self.door)
 
 
 def start(service: ThrowawayService, door: ReportsDoor) -> None:
-    """The machine may be slow: it may carry the whole cluster."""
-    service.start(timeout_s=180)
+    """Start the service and forward reports to it."""
+    service.start()
     door.service_port = urlsplit(service.url).port or 0
 
 
 def tell(findings: list[dict[str, str]]) -> str:
-    """Of doctor's, a line each."""
+    """Render doctor's findings, one per line."""
     return "\n".join(f"{each['verdict']:8} {each['check']}: {each['sentence']}" for each in findings)
 
 
 def training(**fields: Any) -> dict[str, Any]:
-    """The bundled trainer on two pods with two ranks each, unless told otherwise. `trainer`: of its configuration."""
+    """Build a spec: the bundled trainer on two pods with two ranks each. `trainer` changes its configuration."""
     config = {"preset": "nano", "steps": 60, "global_batch": 16, "micro_batch": 2, "seq_len": 32, "strategy": "ddp"}
     spec = {
         "name": "live",
@@ -136,7 +136,7 @@ def training(**fields: Any) -> dict[str, Any]:
 
 
 def configuration(options: Options, namespace: str) -> str:
-    """orchestrator.toml."""
+    """Render orchestrator.toml."""
     given: dict[str, Any] = {
         **({"context": options["context"]} if options["context"] else {}),
         "namespace": namespace,
@@ -157,7 +157,7 @@ def configuration(options: Options, namespace: str) -> str:
 
 
 def overlay_of(text: str) -> dict[str, Any]:
-    """With an image that is pulled only where it is not there: one that nodes have need not be in any registry."""
+    """Parse an overlay and set imagePullPolicy to IfNotPresent, so that a local image needs no registry."""
     given: dict[str, Any] = yaml.safe_load(text) or {}
     pod = given.setdefault("spec", {}).setdefault("template", {}).setdefault("spec", {})
     containers: list[dict[str, Any]] = pod.setdefault("containers", [])
@@ -169,7 +169,7 @@ def overlay_of(text: str) -> dict[str, Any]:
 
 
 def _user(options: Options) -> int:
-    """Pods without capabilities write only what their own user may: this one's files, where the service shares them."""
+    """Return the user of the pods. With shared files it is this user, whose files they may write."""
     if options["run-as"]:
         return int(options["run-as"])
     if options["service-root"]:
@@ -178,7 +178,7 @@ def _user(options: Options) -> int:
 
 
 def kubeconfig_through(port: int, options: Options, folder: Path) -> str:
-    """KUBECONFIG with the cluster behind a relay on this machine. Of two clusters of one name the first counts."""
+    """Return a KUBECONFIG that reaches the cluster through a relay. The first of two clusters of one name counts."""
     context = find_context(kubeconfigs(), options["context"] or None)
     cluster = dict(context.cluster)
     if cluster.get("certificate-authority"):
@@ -186,7 +186,7 @@ def kubeconfig_through(port: int, options: Options, folder: Path) -> str:
     proxy = urlsplit(cluster.get("proxy-url") or "http://")
     named = f"{proxy.netloc.rpartition('@')[0]}@" if "@" in proxy.netloc else ""
     cluster["proxy-url"] = f"{proxy.scheme}://{named}127.0.0.1:{port}"
-    if cluster.pop("tls-server-name", None):  # which does not count behind a proxy
+    if cluster.pop("tls-server-name", None):  # ignored behind a proxy
         cluster = {name: value for name, value in cluster.items() if not name.startswith("certificate-authority")}
         cluster["insecure-skip-tls-verify"] = True
     path = folder / "kubeconfig"
@@ -196,7 +196,7 @@ def kubeconfig_through(port: int, options: Options, folder: Path) -> str:
 
 
 def step_of(snapshot: str) -> int:
-    """Of a snapshot's name, step-00000120-a3-g2."""
+    """Parse the step in a snapshot's name such as step-00000120-a3-g2."""
     return int(snapshot.split("-")[1])
 
 

@@ -1,4 +1,4 @@
-"""What a live run takes: options of pytest, or variables of the environment."""
+"""Options of a live run: options of pytest, or environment variables."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from dataclasses import dataclass
 import pytest
 
 _OPTIONS: tuple[tuple[str, str, str], ...] = (
-    ("image", "", "an image with Python 3.10 or newer and torch (needed)"),
-    ("python", "python3", "the interpreter in it"),
-    ("namespace", "", "one that is there is used and stays, another is created and removed; default: a random one"),
-    ("storage-class", "", "of a PersistentVolumeClaim that is created and removed"),
-    ("access-mode", "ReadWriteMany", "of that claim; ReadWriteOnce where all pods come to one node"),
-    ("claim", "", "instead: a PersistentVolumeClaim that is there, in --namespace"),
+    ("image", "", "an image with Python 3.10 or newer and torch (required)"),
+    ("python", "python3", "the interpreter in the image"),
+    ("namespace", "", "an existing one is used and stays, another is created and removed; default: a random one"),
+    ("storage-class", "", "class of a PersistentVolumeClaim that is created and removed"),
+    ("access-mode", "ReadWriteMany", "access mode of that claim; ReadWriteOnce if all pods are on one node"),
+    ("claim", "", "instead: an existing PersistentVolumeClaim in --namespace"),
     ("host-path", "", "instead: a folder that all nodes share"),
-    ("service-root", "", "where this machine sees the files of --host-path or --claim, if it does"),
-    ("advertise-host", "", "this machine's address as pods reach it; default: the one that reaches the API server"),
-    ("advertise-port", "0", "where this machine listens for reports; 0: any free port"),
-    ("overlay", "", "a file of YAML, a patch of every Job: mounts of Python and torch, say"),
-    ("context", "", "of KUBECONFIG; default: the current one"),
-    ("run-as", "", "user of the pods; default: with --service-root this one, else with --host-path 0, else 1000"),
-    ("memory-gb", "1.5", "of each pod of a training job; two of them must fit on one node when the other is away"),
-    ("drain", "", "a node that may be drained, or `any` of a job's (needs cluster-admin); default: skip that test"),
-    ("node-down", "", "a command that takes the power from {node}; default: skip that test"),
-    ("node-up", "", "a command that gives it back"),
-    ("away-s", "120", "how long the API server is kept away"),
-    ("look-around", "yes", "`no`: begin without the minute in which `orchestrator doctor` tries two pods"),
+    ("service-root", "", "path of the files of --host-path or --claim on this machine, if it has them"),
+    ("advertise-host", "", "this machine's address for pods; default: the address that it uses towards the API server"),
+    ("advertise-port", "0", "port on which this machine receives reports; 0: any free port"),
+    ("overlay", "", "a YAML file with a patch of every Job, for example mounts of Python and torch"),
+    ("context", "", "context in KUBECONFIG; default: the current one"),
+    (
+        "run-as",
+        "",
+        "user id of the pods; default: this user with --service-root, otherwise 0 with --host-path, otherwise 1000",
+    ),
+    ("memory-gb", "1.5", "memory of each pod of a training job; two must fit on one node"),
+    ("drain", "", "a node that may be drained, or `any` (needs cluster-admin); default: skip that test"),
+    ("node-down", "", "a command that cuts the power of {node}; default: skip that test"),
+    ("node-up", "", "a command that restores the power of {node}"),
+    ("away-s", "120", "how many seconds the API server is unreachable"),
+    ("look-around", "yes", "`no`: skip `orchestrator doctor`, which takes a minute"),
 )
 
 

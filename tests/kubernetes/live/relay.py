@@ -1,4 +1,4 @@
-"""Two doors: a proxy to the API server that can be shut, and one by which pods reach a service on loopback."""
+"""A proxy to the API server that can be shut, and a proxy through which pods reach a service on loopback."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 _ANYWHERE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737)
-_PASSED = ("Content-Type", "Authorization")  # the attempt's own token among them
+_PASSED = ("Content-Type", "Authorization")  # including the attempt's token
 
 
 class Relay:
-    """A proxy on this machine that leads to one host and port. Shut, it ends all connections and lets nobody in.
+    """A proxy to one host and port. While it is shut, it closes all connections and accepts none.
 
-    Whoever asks it to CONNECT is answered here, unless it leads to another proxy (`to_proxy`); all else is passed on
-    as it comes.
+    It answers CONNECT itself, unless the target is another proxy (`to_proxy`). It forwards all other bytes.
     """
 
     def __init__(self, host: str, port: int, *, to_proxy: bool = False) -> None:
@@ -40,7 +39,7 @@ class Relay:
     def close(self) -> None:
         self._shut.set()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not wake whoever accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not wake the thread in accept()
         self._listener.close()
         self._drop()
 
@@ -60,7 +59,7 @@ class Relay:
         with ours, suppress(OSError), socket.create_connection(self._target, timeout=10) as theirs:
             theirs.settimeout(None)
             with self._lock:
-                if self._shut.is_set():  # said while the connection was being made
+                if self._shut.is_set():  # shut while the connection was made
                     return
                 self._open |= {ours, theirs}
             try:
@@ -96,7 +95,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 class ReportsDoor:
-    """Lets reports through, and nothing else, to a service on loopback; `service_port` may change with a restart."""
+    """Forwards only reports to a service on loopback. `service_port` may change with a restart."""
 
     def __init__(self, port: int = 0) -> None:
         self.service_port = 0
@@ -124,7 +123,7 @@ class ReportsDoor:
                 self.wfile.write(payload)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """Silent."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("0.0.0.0", port), Handler)
         self._server.daemon_threads = True
@@ -137,8 +136,10 @@ class ReportsDoor:
 
 
 def address_towards(host: str, port: int) -> str | None:
-    """This machine's address on the way there, else that on the way to anywhere: an API server on loopback may have its
-    pods elsewhere, as in containers of this machine. None: there is none but loopback. Nothing is sent."""
+    """Return the address that this machine uses towards the host, or else towards the internet. None: only loopback.
+
+    An API server on loopback may have its pods in containers, which do not share loopback. Nothing is sent.
+    """
     for target in ((host, port), _ANYWHERE):
         with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(target)

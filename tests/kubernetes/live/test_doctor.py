@@ -1,4 +1,4 @@
-"""What is wrong with the cluster, its image or these options is said before the jobs show it."""
+"""`doctor` finds errors in the cluster, the image or the options before any job."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.kubernetes.live.options import Options
 pytestmark = pytest.mark.timeout(2400)
 
 
-def test_two_pods_find_all_that_jobs_need(findings: list[dict[str, str]], options: Options) -> None:
+def test_doctor_finds_no_failure(findings: list[dict[str, str]], options: Options) -> None:
     if not findings:
         pytest.skip("--look-around is no")
     wrong = [each for each in findings if each["verdict"] == "failed"]
-    if not options["service-root"]:  # then the service knows of steps by reports alone
+    if not options["service-root"]:  # then the service needs reports to see steps
         wrong += [each for each in findings if (each["check"], each["verdict"]) == ("reports", "warning")]
-    assert not wrong, f"docs/kubernetes.md, For development, tells what helps:\n{tell(findings)}"
+    assert not wrong, f"see docs/kubernetes.md, For development:\n{tell(findings)}"

@@ -1,4 +1,4 @@
-"""A node loses its power under a job that needs it: real agents, a whole service, default times everywhere."""
+"""A node of a job loses its power: a whole service, real agents, default times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("replica", [0, 1], ids=["the store's host", "the other"])
-def test_a_node_without_power_is_a_lost_node_and_the_job_begins_elsewhere(world: World, replica: int) -> None:
+def test_a_node_without_power_is_lost_and_the_job_starts_on_another(world: World, replica: int) -> None:
     job, names = world.running(pods=2)
     lost = world.node_of(names[replica])
     world.cluster.cut_power(lost)

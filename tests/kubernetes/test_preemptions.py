@@ -1,4 +1,4 @@
-"""What the owner is told of a job on Kubernetes: a whole service, a fake cluster, real agents, default times."""
+"""How preemptions on Kubernetes are explained: a whole service, a fake cluster, real agents, default times."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def delete_job(world: World, job: str, pods: list[str]) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_the_cluster_s_own_reason_is_told_counted_and_costs_nothing(
+def test_a_preemption_is_explained_and_costs_no_budget(
     world: World, strike: Callable[[World, str, list[str]], None], pods: int, words: list[str]
 ) -> None:
     job, names = world.running(pods=pods)
@@ -82,15 +82,15 @@ def test_the_cluster_s_own_reason_is_told_counted_and_costs_nothing(
     ended = [each for each in world.client.events(job) if each.evidence.get("state") == "PREEMPTED"]
     why = world.client.why(job)
     assert why.cause is not None
-    for told in (first.failure.message, str(ended[-1].evidence["failure"]), why.cause.failure.message):
-        assert all(each in told for each in words), told
-        assert "by hand" not in told
+    for message in (first.failure.message, str(ended[-1].evidence["failure"]), why.cause.failure.message):
+        assert all(each in message for each in words), message
+        assert "by hand" not in message
     assert (again.spent, again.preemptions) == ({}, 1)
     world.client.cancel(job)
 
 
 @pytest.mark.long
-def test_a_service_that_is_killed_after_it_deleted_a_job_blames_nobody_else_for_it(world: World) -> None:
+def test_a_service_that_is_killed_after_deleting_a_job_reports_no_preemption(world: World) -> None:
     job, _ = world.running(pods=1)
     world.client.suspend(job)
     store = world.cluster.store
@@ -99,7 +99,7 @@ def test_a_service_that_is_killed_after_it_deleted_a_job_blames_nobody_else_for_
             lambda: not any(each.startswith(job) for each in store.objects["jobs"]), timeout=60
         )
     world.service.kill()
-    world.service.start(timeout_s=120)
+    world.service.start()
     world.until(job, lambda seen: seen.state == "SUSPENDED")
     first = next(iter(world.client.attempts(job)))
     assert (first.state, first.failure) == ("CANCELLED", None)
@@ -107,7 +107,7 @@ def test_a_service_that_is_killed_after_it_deleted_a_job_blames_nobody_else_for_
 
 
 @pytest.mark.long
-def test_the_log_of_a_rank_on_another_pod_is_found_though_its_script_reports_nothing(world: World) -> None:
+def test_the_log_of_a_rank_on_another_pod_is_found_without_reports(world: World) -> None:
     job, _ = world.running(pods=2)
     world.until(job, lambda _: "I am rank 1" in world.client.logs(job))
     assert [world.client.logs(job, rank=rank).splitlines() for rank in range(2)] == [["I am rank 0"], ["I am rank 1"]]

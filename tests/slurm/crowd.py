@@ -1,6 +1,6 @@
-"""A Slurm that is crowded, as far as its commands tell: scripts that answer at once, and note what they were asked.
+"""A fake Slurm with very many jobs. Its commands are scripts that answer at once and record their arguments.
 
-Nothing is scheduled. What the agents of our jobs would have left in the run directory is there too.
+Nothing is scheduled. The run directory has the files that the agents of our jobs would leave.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from orchestrator.backends.slurm.listing import FIELDS, SEPARATOR
 from orchestrator.domain.job.attempt import AttemptKey
 from trainer.contract import layout
 
-# As slurmctld does it: `-u` is filtered before anything is sent.
+# slurmctld filters by `-u` before it sends anything.
 _PROGRAM = """#!/bin/bash
 echo "${{0##*/}} $*" >>{folder}/calls
 case "${{0##*/}} $*" in
@@ -28,7 +28,7 @@ _NODES = 2  # of each job
 
 
 class CrowdedSlurm:
-    """Every second of `keys` runs on two nodes, the others wait behind `foreign` jobs of other people."""
+    """Half of `keys` run on two nodes each. The others wait behind `foreign` jobs of other users."""
 
     def __init__(self, folder: Path, root: Path, keys: Sequence[AttemptKey], *, foreign: int) -> None:
         self._folder = folder
@@ -46,16 +46,16 @@ class CrowdedSlurm:
             _leave_traces(layout.attempt_dir(root / key.job_id, key.number), number, claimed=_runs(number))
 
     def list_ours(self, rows: Sequence[str]) -> None:
-        """What Slurm tells of this user's jobs from now on."""
+        """Set the rows that Slurm lists for this user."""
         _write(self._folder / "ours", rows)
 
     def give_all_to_us(self) -> None:
-        """The foreign jobs are this user's as well: a service account that others use too."""
+        """Make the foreign jobs this user's, as with a shared service account."""
         with (self._folder / "ours").open("a") as ours:
             ours.write((self._folder / "foreign").read_text())
 
     def calls(self) -> list[str]:
-        """The commands since the last time."""
+        """Return the commands since the last call."""
         path = self._folder / "calls"
         calls = path.read_text().splitlines() if path.exists() else []
         path.unlink(missing_ok=True)
@@ -63,7 +63,7 @@ class CrowdedSlurm:
 
 
 def row(number: int, name: str, *, running: bool = False) -> str:
-    """A line of the listing."""
+    """Render a line of the listing."""
     values = {
         "JobID": str(number),
         "State": "RUNNING" if running else "PENDING",
@@ -90,7 +90,7 @@ def _runs(number: int) -> bool:
 
 
 def _leave_traces(attempt_dir: Path, number: int, *, claimed: bool) -> None:
-    """Of a submission, and of a job that has begun."""
+    """Write the files of a submission, and with `claimed` those of a started job."""
     attempt_dir.mkdir(parents=True)
     (attempt_dir / layout.LAUNCH).write_text(f'{{"replicas": {_NODES}, "policy": {{}}}}')
     (attempt_dir / f"submitted-{number}").touch()

@@ -1,4 +1,4 @@
-"""The backend with commands that say what a test wants: what is submitted in the end, and which node is blamed."""
+"""The Slurm backend with scripts in place of Slurm's commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REFUSAL = "sbatch: error: Batch job submission failed: Requested node configurat
 
 
 class Scripted:
-    """A backend whose commands are scripts. One that was not written is not there."""
+    """A backend whose commands are scripts. A command without a script does not exist."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._bin = folder, folder / "bin"
@@ -77,7 +77,7 @@ class Scripted:
         return (self._folder / "sbatch.calls").exists()
 
     def excluded(self) -> list[str | None]:
-        """What each call of sbatch was told to exclude."""
+        """Return the --exclude option of each call of sbatch."""
         calls = (self._folder / "sbatch.calls").read_text().splitlines()
         return [next((word for word in call.split() if word.startswith("--exclude=")), None) for call in calls]
 
@@ -89,7 +89,7 @@ def scripted(tmp_path: Path) -> Scripted:
     return made
 
 
-def test_nodes_with_a_record_are_excluded_while_there_are_others(scripted: Scripted) -> None:
+def test_nodes_with_failures_are_excluded_while_enough_others_exist(scripted: Scripted) -> None:
     scripted.nodes(n1="idle", n2="idle", n3="idle")
     assert scripted.backend.submit(scripted.plan("2", "n2")) == "17"
     assert scripted.excluded() == ["--exclude=n2"]
@@ -101,14 +101,14 @@ def test_a_job_that_needs_all_nodes_excludes_none(scripted: Scripted) -> None:
     assert scripted.excluded() == [None]
 
 
-def test_where_slurm_can_place_it_only_with_avoided_nodes_they_are_let_in(scripted: Scripted) -> None:
-    """Which nodes satisfy a constraint only Slurm knows."""
+def test_a_refusal_without_the_avoided_nodes_leads_to_a_submission_with_them(scripted: Scripted) -> None:
+    """Only Slurm knows which nodes satisfy a constraint."""
     scripted.script("sbatch", f'case "$*" in *--exclude=*) echo "{REFUSAL}" >&2; exit 1 ;; esac; echo 17')
     assert scripted.backend.submit(scripted.plan("2", "n2")) == "17"
     assert scripted.excluded() == ["--exclude=n2", None]
 
 
-def test_what_is_refused_without_avoiding_anything_is_asked_for_once(scripted: Scripted) -> None:
+def test_a_refusal_without_avoided_nodes_is_not_repeated(scripted: Scripted) -> None:
     scripted.script("sbatch", f'echo "{REFUSAL}" >&2; exit 1')
     with pytest.raises(LaunchRefused, match="Requested node configuration is not available"):
         scripted.backend.submit(scripted.plan("2"))
@@ -124,23 +124,23 @@ def test_what_is_refused_without_avoiding_anything_is_asked_for_once(scripted: S
         ("3", {"cpus": 8}, "needs 3 nodes; partition main has 2"),
     ],
 )
-def test_what_no_node_of_the_partition_can_ever_hold_is_refused(
+def test_a_request_that_no_node_of_the_partition_can_hold_is_refused(
     scripted: Scripted, nodes: str, resources: dict[str, Any], says: str
 ) -> None:
-    """Slurm 22.05 and 26.05 take it, and let it wait for ever: recorded, PartitionConfig."""
+    """Slurm 22.05 and 26.05 accept it and let it wait forever (recorded, PartitionConfig)."""
     scripted.nodes(n1="idle", n2="down")
     with pytest.raises(LaunchRefused, match=says):
         scripted.backend.submit(replace(scripted.plan(nodes), resources=Resources(**resources)))
     assert not scripted.was_submitted()
 
 
-def test_what_fits_on_enough_nodes_is_submitted_also_where_others_are_too_small(scripted: Scripted) -> None:
+def test_a_request_that_fits_on_enough_nodes_is_submitted(scripted: Scripted) -> None:
     scripted.nodes(n1="idle", n2="down")
     for resources in (Resources(cpus=8), Resources()):
         assert scripted.backend.submit(replace(scripted.plan("2"), resources=resources)) == "17"
 
 
-def test_a_job_that_waits_for_nodes_tells_which_have_room(scripted: Scripted) -> None:
+def test_a_job_that_waits_for_nodes_lists_the_spare_ones(scripted: Scripted) -> None:
     plan = scripted.plan("1", "n2")
     scripted.nodes(n1="allocated", n2="idle", n3="mixed", n4="idle*", n5="down", n6="drained")
     for reason, spare in (("Resources", ("n2", "n3")), ("ReqNodeNotAvail, Un", ("n2", "n3")), ("Priority", None)):
@@ -149,7 +149,7 @@ def test_a_job_that_waits_for_nodes_tells_which_have_room(scripted: Scripted) ->
         assert (seen.presence, seen.spare_nodes, seen.avoids_strictly) == (Presence.PENDING, spare, True)
 
 
-def test_a_waiting_job_is_told_to_avoid_less_and_keeps_what_its_owner_excludes(scripted: Scripted) -> None:
+def test_a_waiting_job_can_avoid_fewer_nodes_and_keeps_its_owner_s_exclusions(scripted: Scripted) -> None:
     plan = scripted.plan("1", "n2")
     plan = replace(plan, placement=plan.placement.model_copy(update={"exclude": ("n4",)}))
     scripted.nodes(n1="idle", n2="idle", n3="idle", n4="idle")
@@ -169,7 +169,7 @@ def test_a_waiting_job_is_told_to_avoid_less_and_keeps_what_its_owner_excludes(s
 @pytest.mark.parametrize(
     "words", ["Job is no longer pending execution for job 17", "Invalid job id specified for job 17"]
 )
-def test_a_job_that_has_left_the_queue_meanwhile_needs_to_avoid_nothing(scripted: Scripted, words: str) -> None:
+def test_a_job_that_has_left_the_queue_is_not_changed(scripted: Scripted, words: str) -> None:
     plan = scripted.plan("1", "n2")
     scripted.nodes(n1="idle", n2="idle")
     scripted.script("scontrol", f'echo "{words}" >&2; exit 1')
@@ -180,7 +180,7 @@ def test_a_job_that_has_left_the_queue_meanwhile_needs_to_avoid_nothing(scripted
         scripted.backend.avoid_only(plan)
 
 
-def test_a_node_that_is_down_is_blamed_also_for_a_job_that_only_the_books_know(scripted: Scripted) -> None:
+def test_a_down_node_is_blamed_for_a_job_that_only_accounting_knows(scripted: Scripted) -> None:
     plan = scripted.plan("2")
     folder = layout.attempt_dir(Path(plan.job_dir), 1)
     folder.mkdir(parents=True)
@@ -199,12 +199,12 @@ def test_a_node_that_is_down_is_blamed_also_for_a_job_that_only_the_books_know(s
     assert seen.cause.message == words
 
 
-# Recorded: the controller lost its state, and gave the number of our job to another user's.
+# Recorded: the controller lost its state and gave our job's id to a job of another user.
 REUSED = AttemptKey("train-4fk2", 1)
 
 
 def reuse_number(scripted: Scripted, *, accounting: bool) -> Path:
-    """The folder of the attempt whose number is another job's now."""
+    """Return the folder of the attempt whose id another job has now."""
     folder = layout.attempt_dir(scripted.root / REUSED.job_id, REUSED.number)
     folder.mkdir(parents=True)
     (folder / layout.LAUNCH).write_text('{"replicas": 1, "policy": {}}')
@@ -215,9 +215,9 @@ def reuse_number(scripted: Scripted, *, accounting: bool) -> Path:
     (listed,) = (RECORDS / "22.05" / "reused_listing.txt").read_text().splitlines()
     (folder / "listing").write_text(listed.replace("|", SEPARATOR) + "\n")
     scripted.script("squeue", f'case "$*" in *" -j "*) cat {folder}/listing ;; esac')
-    told = (RECORDS / "22.05" / "reused_sacct.txt").read_text().splitlines()
-    rows = [dict(zip(ACCOUNTING_FIELDS, line.split("|"), strict=True)) for line in told]
-    # Recorded as root.
+    lines = (RECORDS / "22.05" / "reused_sacct.txt").read_text().splitlines()
+    rows = [dict(zip(ACCOUNTING_FIELDS, line.split("|"), strict=True)) for line in lines]
+    # The recording was made as root.
     mine = [{**row, "UID": str(os.getuid()) if row["UID"] == "0" else row["UID"]} for row in rows]
     (folder / "accounting").write_text(
         "".join("|".join(row[name] for name in ACCOUNTING_FIELDS) + "\n" for row in mine)
@@ -227,7 +227,7 @@ def reuse_number(scripted: Scripted, *, accounting: bool) -> Path:
     return folder
 
 
-def test_a_number_that_another_job_has_now_leaves_ours_to_accounting(scripted: Scripted) -> None:
+def test_accounting_explains_our_job_after_its_id_was_reused(scripted: Scripted) -> None:
     reuse_number(scripted, accounting=True)
     seen = scripted.backend.observe({REUSED: 1})[REUSED]
     assert (seen.presence, seen.evidence) == (Presence.GONE, "Slurm job 1 is over: CANCELLED")
@@ -236,19 +236,19 @@ def test_a_number_that_another_job_has_now_leaves_ours_to_accounting(scripted: S
     assert (seen.cause.kind, seen.cause.message) == (FailureKind.PREEMPTED, words)
 
 
-def test_a_number_that_another_job_has_now_says_nothing_of_ours(scripted: Scripted) -> None:
+def test_without_accounting_a_reused_id_means_that_our_job_is_gone(scripted: Scripted) -> None:
     reuse_number(scripted, accounting=False)
     seen = scripted.backend.observe({REUSED: 1})[REUSED]
     assert (seen.presence, seen.cause) == (Presence.GONE, None)
     assert seen.evidence == "Slurm no longer knows job 1: another job has that id now"
 
 
-def test_agents_that_still_write_are_not_gone_because_their_number_is_another_jobs(scripted: Scripted) -> None:
+def test_agents_that_still_write_are_not_gone_after_their_id_was_reused(scripted: Scripted) -> None:
     folder = reuse_number(scripted, accounting=False)
     log = folder / "replica-0" / "1" / layout.PROGRESS
     log.parent.mkdir(parents=True)
     log.touch()
-    os.utime(log, (4e9, 4e9))  # settle_s is 0 here
+    os.utime(log, (4e9, 4e9))  # in the future, because settle_s is 0
     assert scripted.backend.observe({REUSED: 1})[REUSED].presence is Presence.UNKNOWN
 
 
@@ -280,7 +280,9 @@ def cancel_by(scripted: Scripted, plan: LaunchPlan, *, accounting: str | None, *
     ],
     ids=["no accounting", "ourselves", "another", "comment", "Slurm", "late"],
 )
-def test_who_cancelled_a_job_is_told_where_slurm_tells(scripted: Scripted, accounting: str | None, who: str) -> None:
+def test_the_cause_of_a_cancellation_names_the_user_if_slurm_does(
+    scripted: Scripted, accounting: str | None, who: str
+) -> None:
     seen = cancel_by(scripted, scripted.plan("1"), accounting=accounting)
     assert (seen.presence, seen.cause is not None) == (Presence.GONE, True)
     assert seen.cause is not None
@@ -291,18 +293,18 @@ def test_who_cancelled_a_job_is_told_where_slurm_tells(scripted: Scripted, accou
     assert remedy.name == "cancelled in Slurm"
 
 
-def test_a_cancelled_job_has_not_ended_before_accounting_had_its_time_to_tell_by_whom(scripted: Scripted) -> None:
+def test_a_cancelled_job_waits_for_accounting_to_name_the_user(scripted: Scripted) -> None:
     plan, now = scripted.plan("1"), int(time.time())
     late = cancel_by(scripted, plan, accounting="RUNNING", EndTime=str(now + 60))
     assert (late.presence, late.cause) == (Presence.RUNNING, None)
-    told = cancel_by(scripted, plan, accounting="CANCELLED by 987654", EndTime=str(now + 60))
-    assert told.cause is not None
-    assert "987654" in told.cause.message
-    unheld = cancel_by(scripted, scripted.plan("1"), accounting=None, EndTime=str(now + 60))
-    assert unheld.cause is not None
+    named = cancel_by(scripted, plan, accounting="CANCELLED by 987654", EndTime=str(now + 60))
+    assert named.cause is not None
+    assert "987654" in named.cause.message
+    without = cancel_by(scripted, scripted.plan("1"), accounting=None, EndTime=str(now + 60))
+    assert without.cause is not None
 
 
-def test_accounting_is_asked_once_who_cancelled_a_job_and_never_of_what_we_ended(scripted: Scripted) -> None:
+def test_accounting_is_queried_once_and_never_for_jobs_that_we_cancelled(scripted: Scripted) -> None:
     plan = scripted.plan("1")
     for _ in range(3):
         cancel_by(scripted, plan, accounting="CANCELLED by 0")
@@ -315,7 +317,7 @@ def test_accounting_is_asked_once_who_cancelled_a_job_and_never_of_what_we_ended
     assert len(scripted.calls("sacct")) == 1
 
 
-def test_a_node_that_was_well_a_moment_ago_is_blamed_all_the_same(scripted: Scripted) -> None:
+def test_the_list_of_nodes_is_refreshed_before_a_node_is_blamed(scripted: Scripted) -> None:
     plan = scripted.plan("2")
     scripted.nodes(n1="idle", n2="idle")
     assert scripted.backend.submit(plan) == "17"
@@ -328,9 +330,7 @@ def test_a_node_that_was_well_a_moment_ago_is_blamed_all_the_same(scripted: Scri
     assert [one.node for one in seen.replicas] == [None, "n2"]
 
 
-def test_the_jobs_listed_are_those_of_the_user_that_the_service_runs_as(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_squeue_lists_the_jobs_of_the_service_s_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "somebody-else")
     scripted = Scripted(tmp_path)
     scripted.script("squeue", "")
@@ -338,8 +338,8 @@ def test_the_jobs_listed_are_those_of_the_user_that_the_service_runs_as(
     assert f" -u {os.getuid()} " in (tmp_path / "squeue.calls").read_text()
 
 
-def test_what_slurm_ends_already_is_not_ended_by_us(scripted: Scripted) -> None:
-    """Else its end would pass for our own doing."""
+def test_a_completing_job_is_not_cancelled(scripted: Scripted) -> None:
+    """Otherwise the end would count as ours."""
     plan = scripted.plan("1")
     scripted.script("scancel", "")
     scripted.list_job(State="COMPLETING", Name=str(plan.key))

@@ -1,4 +1,4 @@
-"""What three versions of Slurm printed for the same scenarios reads as the same observations."""
+"""Recorded output of three versions of Slurm gives the same observations."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ RECORDED = (
     "Comment",
 )
 RECORDED_ACCOUNTING = ("JobIDRaw", "JobName", "State", "ExitCode", "NodeList", "Start", "End")
-# Names of several jobs, of jobs that only tried a command out, or that one version took and another refused.
+# Names that several jobs have, trials of a command, and jobs that only some versions accept.
 PASSING = {"pending_resources", "het_job", "wrap", "sbatch", "feat.sh", "cpt.sh", "rootjob", "array3"}
 
-# What each scenario comes to: state, standing, exit code and signal, kind of the cause.
+# Scenario -> state, standing, exit code and signal, kind of the cause.
 SEEN = {
     "completed": ("COMPLETED", "over", (0, 0), None),
     "step_fails_batch_ok": ("COMPLETED", "over", (0, 0), None),
-    "exit3": ("CANCELLED", "over", (3, 0), "preempted"),  # requeued by hand and cancelled while it was held
+    "exit3": ("CANCELLED", "over", (3, 0), "preempted"),  # requeued by hand, then cancelled while held
     "signal_warning": ("FAILED", "over", (5, 0), None),
     "killed_by_signal": ("FAILED", "over", (0, 9), None),
     "step_killed_by_signal": ("FAILED", "over", (139, 0), None),
@@ -79,7 +79,7 @@ def recorded(version: str) -> dict[str, SlurmJob]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_scenario_reads_as_what_it_was(version: str) -> None:
+def test_every_recorded_scenario_is_parsed(version: str) -> None:
     jobs = recorded(version)
     observed = {}
     for name in SEEN.keys() & jobs.keys():
@@ -92,9 +92,9 @@ def test_every_scenario_reads_as_what_it_was(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS[1:])
-def test_all_versions_read_alike(version: str) -> None:
+def test_all_versions_are_parsed_alike(version: str) -> None:
     old, new = recorded("22.05"), recorded(version)
-    same = old.keys() & new.keys() - PASSING - {"node_fail_no_requeue"}  # whose exit code they tell differently
+    same = old.keys() & new.keys() - PASSING - {"node_fail_no_requeue"}  # versions report different exit codes for it
     assert len(same) > 25
     for name in same:
         one, other = old[name], new[name]
@@ -103,7 +103,7 @@ def test_all_versions_read_alike(version: str) -> None:
         assert (one.comment, one.batch_host) == (other.comment, other.batch_host), name
 
 
-def test_a_lost_node_is_a_cause_whatever_the_exit_code() -> None:
+def test_a_lost_node_is_the_cause_whatever_the_exit_code() -> None:
     jobs = [
         recorded(version)["node_fail_no_requeue"] for version in VERSIONS if "node_fail_no_requeue" in recorded(version)
     ]
@@ -114,7 +114,7 @@ def test_a_lost_node_is_a_cause_whatever_the_exit_code() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_books_tell_the_same_ends(version: str) -> None:
+def test_accounting_has_the_same_final_states(version: str) -> None:
     accounting = {
         job.name: job
         for job in parse_accounting((RECORDS / version / "sacct.txt").read_text(), fields=RECORDED_ACCOUNTING)
@@ -128,28 +128,28 @@ def test_the_books_tell_the_same_ends(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_books_tell_who_cancelled_a_job(version: str) -> None:
-    told = parse_accounting((RECORDS / version / "sacct.txt").read_text(), fields=RECORDED_ACCOUNTING)
-    accounting = {job.name: job for job in told}
+def test_accounting_names_the_user_who_cancelled_a_job(version: str) -> None:
+    jobs = parse_accounting((RECORDS / version / "sacct.txt").read_text(), fields=RECORDED_ACCOUNTING)
+    accounting = {job.name: job for job in jobs}
     assert (accounting["cancelled_running"].state, accounting["cancelled_running"].cancelled_by) == ("CANCELLED", 4242)
-    assert accounting["dependency_kill_on_invalid"].cancelled_by is None, "Slurm did that by itself"
-    assert {job.cancelled_by for job in told if job.state != "CANCELLED"} == {None}
-    assert 0 in {job.cancelled_by for job in told}, "cancelled by root"
+    assert accounting["dependency_kill_on_invalid"].cancelled_by is None, "Slurm cancelled it"
+    assert {job.cancelled_by for job in jobs if job.state != "CANCELLED"} == {None}
+    assert 0 in {job.cancelled_by for job in jobs}, "cancelled by root"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_no_complaint_of_sbatch_is_taken_for_silence_or_silence_for_a_complaint(version: str) -> None:
+def test_errors_of_sbatch_are_told_apart_from_an_unreachable_controller(version: str) -> None:
     from orchestrator.backends.slurm.client import _FULL, _UNREACHABLE
 
-    for told in json.loads((RECORDS / version / "errors.json").read_text()):
-        unreachable = any(words in told["stderr"] for words in _UNREACHABLE)
-        silent = told["stage"].startswith(("slurmctld", "munged"))
-        assert unreachable == silent, told
-        limited = told["stage"].startswith("qos") and "not allowed" not in told["stage"]
-        assert any(words in told["stderr"] for words in _FULL) == (limited and told["rc"] != 0), told
+    for error in json.loads((RECORDS / version / "errors.json").read_text()):
+        unreachable = any(words in error["stderr"] for words in _UNREACHABLE)
+        silent = error["stage"].startswith(("slurmctld", "munged"))
+        assert unreachable == silent, error
+        limited = error["stage"].startswith("qos") and "not allowed" not in error["stage"]
+        assert any(words in error["stderr"] for words in _FULL) == (limited and error["rc"] != 0), error
 
 
-def test_who_suspended_a_job_is_told_by_its_priority() -> None:
+def test_the_priority_shows_who_suspended_a_job() -> None:
     text = (RECORDS / "22.05" / "suspended_listing.txt").read_text()
     (suspended,) = parse_listing(text, separator="|")
     assert (suspended.state, suspended.priority, suspended.user, suspended.submitted_at) == (
@@ -165,7 +165,7 @@ def test_who_suspended_a_job_is_told_by_its_priority() -> None:
     assert explain_pause(replace(suspended, state="RUNNING")) is None
 
 
-def test_a_listing_with_other_columns_says_nothing() -> None:
+def test_a_listing_with_other_columns_is_an_error() -> None:
     line = SEPARATOR.join(["12", "RUNNING", "None"]) + SEPARATOR
     with pytest.raises(ValueError, match="cannot parse"):
         parse_listing(line)
@@ -176,13 +176,13 @@ def test_a_listing_with_other_columns_says_nothing() -> None:
     ]
 
 
-def test_an_empty_comment_is_a_comment() -> None:
-    """The separator counts as white space in Python."""
+def test_an_empty_comment_is_parsed() -> None:
+    """Python counts the separator as white space."""
     whole = dict.fromkeys(FIELDS, "") | {"JobID": "12", "Name": "wrap"}
     assert [job.comment for job in parse_listing(SEPARATOR.join(whole.values()) + SEPARATOR)] == [""]
 
 
-def test_jobs_with_names_that_no_attempt_has_are_passed_over_but_not_lines_that_are_none() -> None:
+def test_jobs_of_other_names_are_skipped_and_invalid_lines_are_errors() -> None:
     def line(name: str, number: str = "12") -> str:
         whole = dict.fromkeys(FIELDS, "x") | {"JobID": number, "Name": name}
         return SEPARATOR.join(whole.values()) + SEPARATOR
@@ -196,7 +196,7 @@ def test_jobs_with_names_that_no_attempt_has_are_passed_over_but_not_lines_that_
 
 
 @given(st.text(max_size=200))
-def test_whatever_a_listing_holds_it_reads_or_is_refused(text: str) -> None:
+def test_any_listing_is_parsed_or_a_value_error(text: str) -> None:
     with suppress(ValueError):
         assert all(isinstance(job.id, int) for job in parse_listing(text))
 
@@ -211,12 +211,12 @@ def test_whatever_a_listing_holds_it_reads_or_is_refused(text: str) -> None:
         ("", ""),
     ],
 )
-def test_short_forms_of_host_names_are_spelled_out(text: str, names: str) -> None:
+def test_host_lists_are_expanded(text: str, names: str) -> None:
     assert " ".join(parse_hostlist(text)) == names
 
 
 @pytest.mark.parametrize("text", ["n[1-", "n[a]", "n]1[", "n[1-999999999]"])
-def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
+def test_an_invalid_host_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"hosts|brackets|long"):
         parse_hostlist(text)
 
@@ -233,18 +233,18 @@ def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
         ("", None),
     ],
 )
-def test_time_limits_read_in_all_their_forms(text: str, seconds: float | None) -> None:
+def test_all_forms_of_time_limits_are_parsed(text: str, seconds: float | None) -> None:
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize(
     ("text", "both"), [("768", (3, 0)), ("3:0", (3, 0)), ("9", (0, 9)), ("0:9", (0, 9)), ("", (0, 0))]
 )
-def test_exit_codes_of_old_and_new_versions_are_the_same(text: str, both: tuple[int, int]) -> None:
+def test_exit_codes_of_old_and_new_versions_are_parsed(text: str, both: tuple[int, int]) -> None:
     assert parse_exit_code(text) == both
 
 
-def test_nodes_are_told_by_partition_with_their_gpus_and_why_they_take_no_jobs() -> None:
+def test_nodes_are_summarized_by_partition_with_gpus_and_broken_nodes() -> None:
     rows = [
         ("n1", "main*", "idle", "8", "64000", "gpu:a100:4(S:0-1)", "none"),
         ("n2", "main*", "mixed", "8", "64000+", "gpu:a100:4,nvme:1", "none"),
@@ -272,7 +272,7 @@ FOUR = [a_node("n1"), a_node("n2", "down"), a_node("n3"), a_node("n4")]
     ("avoided", "needed", "place", "chosen"),
     [
         (("n2", "n3"), 2, {}, ("n2", "n3")),
-        (("n2", "n3"), 3, {}, ("n2",)),  # where n2 is broken, Slurm itself puts nobody: n3 is needed
+        (("n2", "n3"), 3, {}, ("n2",)),  # Slurm does not use the broken n2, so n3 is needed
         (("n2", "n3"), 4, {}, ()),
         (("n2", "n3"), 3, {"exclude": ("n4",)}, ()),
         (("n3", "n4"), 2, {"exclude": ("n4",)}, ()),
@@ -285,11 +285,11 @@ FOUR = [a_node("n1"), a_node("n2", "down"), a_node("n3"), a_node("n4")]
     ],
     ids=str,
 )
-def test_nodes_are_avoided_as_far_as_enough_others_are_left(
+def test_nodes_are_avoided_as_long_as_enough_others_remain(
     avoided: tuple[str, ...], needed: int, place: dict[str, Any], chosen: tuple[str, ...]
 ) -> None:
     assert choose_avoided(avoided, FOUR, Placement(**place), needed=needed) == chosen
 
 
-def test_where_no_node_is_known_all_are_avoided() -> None:
+def test_without_known_nodes_all_are_avoided() -> None:
     assert choose_avoided(("n3",), [], Placement(), needed=1) == ("n3",)

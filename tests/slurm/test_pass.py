@@ -1,4 +1,4 @@
-"""A pass among very many jobs: one listing, filtered by the controller, and no storm of questions."""
+"""A pass over very many jobs needs one listing, which the controller filters, and few other commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOREIGN = 50_000
 
 
 class Crowd:
-    """A backend with such a Slurm."""
+    """A backend with a crowded Slurm."""
 
     def __init__(self, folder: Path, *, foreign: int = FOREIGN) -> None:
         root = folder / "runs"
@@ -41,7 +41,7 @@ def crowd(tmp_path: Path) -> Crowd:
     return Crowd(tmp_path)
 
 
-def test_one_listing_of_our_own_jobs_is_all_that_a_pass_asks_for(crowd: Crowd) -> None:
+def test_a_pass_runs_one_squeue_of_our_jobs(crowd: Crowd) -> None:
     for _ in range(3):
         assert crowd.count() == {Presence.PENDING: 500, Presence.RUNNING: 500}
         (call,) = crowd.slurm.calls()
@@ -54,7 +54,7 @@ def test_fifty_thousand_other_jobs_of_the_same_user_change_nothing(crowd: Crowd)
     assert len(crowd.slurm.calls()) == 1
 
 
-def test_jobs_that_disappear_together_raise_no_storm(tmp_path: Path) -> None:
+def test_many_jobs_that_disappear_together_cause_few_queries(tmp_path: Path) -> None:
     crowd = Crowd(tmp_path, foreign=0)
     crowd.slurm.list_ours([])
     first = crowd.backend.observe(dict.fromkeys(KEYS, 1))
@@ -64,10 +64,10 @@ def test_jobs_that_disappear_together_raise_no_storm(tmp_path: Path) -> None:
     assert first[KEYS[-1]].presence is Presence.UNKNOWN
     crowd.backend.observe(dict.fromkeys(KEYS, 1))
     counted = Counter(call.split()[0] for call in crowd.slurm.calls())
-    assert (counted["sacct"], counted["squeue"] <= 1 + 5) == (0, True), "accounting that is disabled is asked once"
+    assert (counted["sacct"], counted["squeue"] <= 1 + 5) == (0, True), "disabled accounting is queried once"
 
 
-def test_an_answer_that_is_none_raises_and_says_nothing_of_any_job(tmp_path: Path) -> None:
+def test_an_invalid_listing_raises_and_gives_no_sightings(tmp_path: Path) -> None:
     crowd = Crowd(tmp_path, foreign=0)
     crowd.slurm.list_ours(["garbage" + SEPARATOR + "more"])
     with pytest.raises(BackendUnavailable, match="cannot parse"):
@@ -77,7 +77,7 @@ def test_an_answer_that_is_none_raises_and_says_nothing_of_any_job(tmp_path: Pat
     assert crowd.backend.observe({}) == {}
 
 
-def test_a_whole_pass_of_the_supervisor_asks_slurm_once(tmp_path: Path) -> None:
+def test_a_whole_pass_of_the_supervisor_runs_one_squeue(tmp_path: Path) -> None:
     with closing(World(tmp_path, jobs=20, foreign=100)) as world:
         for _ in range(4):
             world.write_lines()

@@ -1,4 +1,4 @@
-"""What sbatch is told, against golden files; and that no value of anybody's reaches a shell."""
+"""Requests to sbatch equal golden files, and no user's value reaches a shell unquoted."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def planned(name: str) -> tuple[LaunchPlan, SlurmSite]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_request_is_rendered_as_its_golden_file_says(name: str) -> None:
+def test_a_request_equals_its_golden_file(name: str) -> None:
     plan, own = planned(name)
     text = render_native(render_request(plan, own)).text
     golden = GOLDEN / f"{name}.txt"
@@ -98,7 +98,7 @@ def test_a_request_is_rendered_as_its_golden_file_says(name: str) -> None:
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_no_variable_and_no_argument_of_the_job_is_in_the_script() -> None:
+def test_the_script_contains_no_variable_or_argument_of_the_job() -> None:
     spec = a_spec(run={"script": "train.py", "args": ["--key=hush-1"], "env": {"API_KEY": "hush-2"}})
     plan = build_plan(a_job(spec=spec), an_attempt(AttemptState.INTENDED), SITE)
     request = render_request(plan, OWN)
@@ -116,35 +116,35 @@ FOLDER = NASTY.map(lambda text: text.replace("/", "-").replace("%", "-")).filter
 
 @settings(max_examples=examples(15, 200))
 @given(NASTY, NASTY, NASTY)
-def test_the_text_that_is_shown_does_in_a_shell_what_is_done(partition: str, module: str, option: str) -> None:
+def test_the_shown_text_run_in_a_shell_makes_the_same_request(partition: str, module: str, option: str) -> None:
     plan, _ = planned("plain")
     place = Placement(partition=partition, constraint=option, options={"mcs-label": module})
     request = render_request(replace(plan, placement=place), replace(CPUS, modules=(module,)))
     with tempfile.TemporaryDirectory() as here:
         stub = 'sbatch() { printf "%s\\0" "$@"; cat; }\n'
-        told = run_bash(stub + render_native(request).text, Path(here))
+        output = run_bash(stub + render_native(request).text, Path(here))
         assert list(Path(here).iterdir()) == []
-    *arguments, script = told.split("\0")
+    *arguments, script = output.split("\0")
     assert tuple(arguments) == request.arguments
     assert script == request.script
 
 
 @settings(max_examples=examples(15, 200))
 @given(FOLDER, NASTY)
-def test_the_script_takes_paths_and_modules_as_they_are(folder: str, module: str) -> None:
+def test_the_script_quotes_paths_and_modules(folder: str, module: str) -> None:
     plan, _ = planned("plain")
     with tempfile.TemporaryDirectory() as here:
-        job_dir, told = Path(here, "runs", folder), Path(here, "told")
+        job_dir, calls = Path(here, "runs", folder), Path(here, "calls")
         (job_dir / "attempts" / "1").mkdir(parents=True)
-        told.mkdir()
+        calls.mkdir()
         own = replace(CPUS, modules=(module,), python="true")
         script = render_request(replace(plan, job_dir=str(job_dir)), own).script
-        stubs = f'module() {{ printf "%s" "$2" >{told}/module; }}\nsrun() {{ printf "%s\\0" "$@" >{told}/srun; }}\n'
+        stubs = f'module() {{ printf "%s" "$2" >{calls}/module; }}\nsrun() {{ printf "%s\\0" "$@" >{calls}/srun; }}\n'
         place = "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=n1 SLURMD_NODENAME=n1\n"
-        run_bash(stubs + place + script, told)
-        assert sorted(path.name for path in told.iterdir()) == ["module", "srun"]
-        assert (told / "module").read_bytes().decode() == module
-        assert (told / "srun").read_bytes().decode().split("\0")[-2] == str(job_dir / "attempts" / "1")
+        run_bash(stubs + place + script, calls)
+        assert sorted(path.name for path in calls.iterdir()) == ["module", "srun"]
+        assert (calls / "module").read_bytes().decode() == module
+        assert (calls / "srun").read_bytes().decode().split("\0")[-2] == str(job_dir / "attempts" / "1")
         assert (job_dir / "attempts" / "1" / "allocation-7").read_text() == "1 n1\n"
 
 
@@ -154,7 +154,7 @@ def run_bash(script: str, here: Path) -> str:
     return done.stdout.decode()
 
 
-def test_only_the_launchers_own_flags_get_the_addresses() -> None:
+def test_addresses_are_filled_only_into_the_launcher_s_flags() -> None:
     plan, _ = planned("plain")
     command = [*plan.commands[0], f"--rdzv-endpoint={HEAD}:1"]
     filled = fill_in(command, head="10.0.0.1", local="10.0.0.2")
@@ -164,7 +164,7 @@ def test_only_the_launchers_own_flags_get_the_addresses() -> None:
     assert HEAD not in json.dumps(filled[:-1])
 
 
-def test_secrets_go_to_the_nodes_in_the_private_document_alone() -> None:
+def test_secrets_are_only_in_the_private_launch_document() -> None:
     plan = build_plan(a_job(), an_attempt(), SITE, {"KEY": "hunter2-hunter2"})
     request = render_request(plan, CPUS)
     assert "hunter2" not in request.script + " ".join(request.arguments) + render_native(request).text

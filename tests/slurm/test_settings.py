@@ -1,4 +1,4 @@
-"""Configured clusters: what is refused, what is safe without a word."""
+"""Settings and placement fields of Slurm clusters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return loaded
 
 
-def test_without_clusters_there_is_this_machine_and_with_them_only_they(load: object) -> None:
+def test_without_clusters_there_is_the_local_one_and_otherwise_only_those_configured(load: object) -> None:
     assert [place.cluster.kind for place in build_places(load(""), 0, b"key")] == ["local"]  # type: ignore[operator]
     lab = '[clusters.lab]\nbackend = "slurm"\ndefaults = {partition = "main"}\nmax_jobs = 9\n'
     (place,) = build_places(load(lab), 0, b"key")  # type: ignore[operator]
@@ -40,7 +40,7 @@ def test_without_clusters_there_is_this_machine_and_with_them_only_they(load: ob
     assert [place.cluster.name for place in build_places(load(both), 0, b"key")] == ["lab", "local"]  # type: ignore[operator]
 
 
-def test_a_time_limit_that_leaves_no_time_is_refused_or_warned_of(load: object) -> None:
+def test_a_time_limit_that_leaves_little_time_is_refused_or_a_warning(load: object) -> None:
     lab = '[clusters.lab]\nbackend = "slurm"\nnotice_s = 90\n'
     (place,) = build_places(load(lab), 0, b"key")  # type: ignore[operator]
     assert place.cluster.notice == Notice(before_s=90)
@@ -77,7 +77,7 @@ def test_nodes_and_service_may_see_the_root_in_different_places(tmp_path: Path) 
     assert site.agent_dir.parent == Path("/shared/runs/.agents")
 
 
-def test_what_slurm_does_not_know_or_the_service_sets_itself_is_refused() -> None:
+def test_unknown_fields_and_options_that_the_service_sets_are_refused() -> None:
     placement = {"queue": "q", "options": {"output": "/etc/passwd"}}
     found = find_unsupported(make_spec(placement=placement, cluster="slurm"), "slurm")
     assert {problem.pointer for problem in found} == {"/placement/queue", "/placement/options"}
@@ -88,20 +88,20 @@ def test_what_slurm_does_not_know_or_the_service_sets_itself_is_refused() -> Non
 @pytest.mark.parametrize(
     "name", ["wrap", "wra", "w", "outp", "job-n", "gid", "ui", "bbf", "nodefile", "nodelist", "exclud"]
 )
-def test_no_beginning_of_an_option_gets_around_the_list(name: str) -> None:
-    """getopt_long(3), by which sbatch reads its arguments, takes `--outp=x` for `--output=x`."""
+def test_abbreviated_options_are_refused(name: str) -> None:
+    """sbatch uses getopt_long(3), which accepts `--outp=x` for `--output=x`."""
     found = find_unsupported(make_spec(placement={"options": {name: "x"}}), "slurm")
     assert [problem.pointer for problem in found] == ["/placement/options"]
 
 
 @pytest.mark.parametrize("name", ["mail-type", "exclusive-of-nothing", "hint", "spread-job", "licenses", "nice", "mem"])
-def test_an_option_that_only_looks_like_one_of_ours_passes(name: str) -> None:
+def test_other_options_are_accepted(name: str) -> None:
     assert find_unsupported(make_spec(placement={"options": {name: "x"}}), "slurm") == []
 
 
 @pytest.mark.parametrize("name", ["nodelist", "exclude"])
-def test_a_list_of_nodes_is_no_file_of_the_service(name: str) -> None:
-    """sbatch(1) reads a list with a slash from that file, and tells in its error what stands there."""
+def test_a_node_list_cannot_name_a_file(name: str) -> None:
+    """sbatch(1) reads a list with a slash from that file and prints its content in an error."""
     for nodes in (["/etc/shadow"], ["n1", "./n2"]):
         found = find_unsupported(make_spec(placement={name: nodes}), "slurm")
         assert [problem.pointer for problem in found] == [f"/placement/{name}"]

@@ -1,4 +1,4 @@
-"""What goes with a job lies under the hash of its content, whole, once; and the attempts of a job get the same."""
+"""Copies of workdirs and of the agent are stored once by content hash, and all attempts of a job use the same copy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pin_of(folder: Path, name: str) -> ship.Pin:
     return ship.Pin(JobFolder(folder, "job"), name)
 
 
-def test_a_workdir_is_packed_once_for_its_content_without_what_is_no_code(code: Path, tmp_path: Path) -> None:
+def test_a_workdir_is_copied_once_per_content_without_caches_and_special_files(code: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     first = ship.ship_workdir(code, root, pin=pin_of(tmp_path, "one.json"))
     second = ship.ship_workdir(code, root, pin=pin_of(tmp_path, "two.json"))
@@ -46,7 +46,7 @@ def test_a_workdir_is_packed_once_for_its_content_without_what_is_no_code(code: 
     assert [path.name for path in (root / ship.WORKDIRS).iterdir()] == [first.name]
 
 
-def test_later_attempts_get_what_the_first_one_had_and_a_new_pin_what_is_there_now(code: Path, tmp_path: Path) -> None:
+def test_later_attempts_use_the_first_copy_and_a_new_pin_copies_again(code: Path, tmp_path: Path) -> None:
     root, pin = tmp_path / "root", pin_of(tmp_path, "pin.json")
     first = ship.ship_workdir(code, root, pin=pin)
     (code / "train.py").write_text("print(2)\n")
@@ -58,8 +58,8 @@ def test_later_attempts_get_what_the_first_one_had_and_a_new_pin_what_is_there_n
 
 
 @pytest.mark.parametrize("folder", ["/etc", "/etc/ssl", "/proc/self/fd", "/var", "/run", "elsewhere/../link"])
-def test_what_is_the_machine_s_own_is_not_copied_for_a_job(tmp_path: Path, folder: str) -> None:
-    """A pod's service account lies in /run, the service's key and settings in /etc: a job could print them."""
+def test_system_folders_are_not_copied_for_a_job(tmp_path: Path, folder: str) -> None:
+    """A pod's service account is in /run, the service's key and settings are in /etc. A job could print them."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to("/etc")
     with pytest.raises(LaunchRefused, match="is not copied to the nodes"):
@@ -79,7 +79,7 @@ def test_an_invalid_pin_is_written_again(code: Path, tmp_path: Path, pinned: str
     assert json.loads((tmp_path / "job/pin.json").read_text()) == {"folder": str(copy)}
 
 
-def test_copies_are_not_made_through_a_link_in_the_run_directory(code: Path, tmp_path: Path) -> None:
+def test_copies_do_not_follow_links_in_the_run_directory(code: Path, tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
     outside.mkdir()
@@ -92,7 +92,7 @@ def test_copies_are_not_made_through_a_link_in_the_run_directory(code: Path, tmp
 
 
 @pytest.mark.parametrize("change", ["name", "mode", "content"])
-def test_the_hash_is_of_names_modes_and_contents(code: Path, tmp_path: Path, change: str) -> None:
+def test_the_hash_covers_names_modes_and_contents(code: Path, tmp_path: Path, change: str) -> None:
     before = ship.ship_workdir(code, tmp_path / "root", pin=pin_of(tmp_path, "a.json"))
     if change == "name":
         (code / "train.py").rename(code / "main.py")
@@ -103,15 +103,13 @@ def test_the_hash_is_of_names_modes_and_contents(code: Path, tmp_path: Path, cha
     assert ship.ship_workdir(code, tmp_path / "root", pin=pin_of(tmp_path, "b.json")) != before
 
 
-def test_a_folder_that_is_no_code_any_more_is_refused(
-    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_too_many_files_is_refused(code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "MOST_FILES", 2)
     with pytest.raises(LaunchRefused, match="shared_paths"):
         ship.ship_workdir(code, tmp_path / "root", pin=pin_of(tmp_path, "pin.json"))
 
 
-def test_the_agents_package_lies_where_a_path_finds_it(tmp_path: Path) -> None:
+def test_the_agent_s_package_is_copied_once(tmp_path: Path) -> None:
     package = ship.find_package()
     ship.ship_agent(package, tmp_path)
     ship.ship_agent(package, tmp_path)
@@ -119,7 +117,7 @@ def test_the_agents_package_lies_where_a_path_finds_it(tmp_path: Path) -> None:
     assert len(list((tmp_path / ship.AGENTS).iterdir())) == 1
 
 
-def test_what_lies_below_a_shared_path_is_shared() -> None:
+def test_paths_below_a_shared_path_are_shared() -> None:
     shared = [Path("/home"), Path("/shared/runs")]
     assert ship.is_shared(Path("/home/u/code"), shared)
     assert ship.is_shared(Path("/home"), shared)

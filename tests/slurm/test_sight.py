@@ -1,4 +1,4 @@
-"""What is concluded from Slurm's word and the traces of an attempt; and that nothing is concluded from silence."""
+"""Sightings from Slurm's state and the files of an attempt. Silence proves nothing."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ def gone(replica: int, code: int, *, recorded: bool = False) -> dict[int, Depart
     return {replica: one}
 
 
-def told(seen: Sighting) -> tuple[str, list[tuple[str, str | None, bool]], str | None]:
+def shorten(seen: Sighting) -> tuple[str, list[tuple[str, str | None, bool]], str | None]:
     replicas = [(one.liveness.value, one.node, one.leftovers) for one in seen.replicas]
     return seen.presence.value, replicas, None if seen.cause is None else seen.cause.kind.value
 
 
 def test_a_running_job_has_its_replicas_on_its_nodes() -> None:
     seen = sight(KEY, a_job(), traces(), TERMS)
-    assert told(seen) == ("running", [("alive", "n1", False), ("alive", "n2", False)], None)
+    assert shorten(seen) == ("running", [("alive", "n1", False), ("alive", "n2", False)], None)
 
 
-def test_an_agent_that_was_killed_is_dead_though_its_step_goes_on_and_its_node_is_not_blamed() -> None:
+def test_a_killed_agent_is_dead_and_its_node_is_not_blamed() -> None:
     seen = sight(KEY, a_job(), traces(departures=gone(1, -9)), TERMS)
-    assert told(seen) == ("running", [("alive", "n1", False), ("dead", None, True)], None)
+    assert shorten(seen) == ("running", [("alive", "n1", False), ("dead", None, True)], None)
     assert "SIGKILL" in seen.replicas[1].evidence
 
 
-def test_an_agent_whose_record_is_still_on_its_way_is_not_dead() -> None:
+def test_an_agent_whose_exit_record_has_not_arrived_is_unknown() -> None:
     late = sight(KEY, a_job(), traces(departures=gone(1, 1, recorded=True)), TERMS)
     there = sight(KEY, a_job(), traces(departures=gone(1, 1, recorded=True), recorded=frozenset({1})), TERMS)
     assert [seen.replicas[1].liveness.value for seen in (late, there)] == ["unknown", "dead"]
@@ -68,73 +68,73 @@ def test_an_agent_whose_record_is_still_on_its_way_is_not_dead() -> None:
 
 def test_a_node_that_an_elastic_job_lost_is_dead_and_blamed() -> None:
     seen = sight(KEY, a_job(nodes=("n1",)), traces(), TERMS)
-    assert told(seen) == ("running", [("alive", "n1", False), ("dead", "n2", False)], None)
+    assert shorten(seen) == ("running", [("alive", "n1", False), ("dead", "n2", False)], None)
 
 
-def test_a_job_whose_first_node_is_lost_is_over_and_has_to_be_cancelled() -> None:
+def test_a_job_whose_first_node_is_lost_is_gone_with_leftovers() -> None:
     seen = sight(KEY, a_job(nodes=("n2",)), traces(), TERMS)
-    assert told(seen) == ("gone", [("dead", "n1", True), ("dead", None, True)], "node")
+    assert shorten(seen) == ("gone", [("dead", "n1", True), ("dead", None, True)], "node")
 
 
-def test_fewer_nodes_than_asked_for_are_no_loss() -> None:
+def test_fewer_nodes_than_requested_are_not_a_loss() -> None:
     seen = sight(KEY, a_job(), traces(replicas=4), TERMS)
     assert (seen.nodes, len(seen.replicas)) == (2, 2)
 
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED", "A_STATE_OF_2031"])
-def test_a_state_that_says_nothing_is_unknown(state: str) -> None:
+def test_a_suspended_or_unknown_state_is_unknown(state: str) -> None:
     seen = sight(KEY, a_job(state), traces(), TERMS)
     assert (seen.presence, seen.evidence) == (Presence.UNKNOWN, f"Slurm job 12 is {state}")
     assert (seen.pause_reason is not None) == (state in ("SUSPENDED", "STOPPED"))
 
 
-def test_a_requeued_job_is_no_attempt_of_ours_any_more() -> None:
+def test_a_requeued_job_is_preempted() -> None:
     for state in ("PENDING", "RUNNING"):
         seen = sight(KEY, a_job(state, restarts=1), traces(), TERMS)
-        assert told(seen) == ("gone", [("dead", None, True), ("dead", None, True)], "preempted")
+        assert shorten(seen) == ("gone", [("dead", None, True), ("dead", None, True)], "preempted")
 
 
-def test_a_requeued_job_whose_second_run_we_ended_was_requeued_all_the_same() -> None:
+def test_a_requeued_job_whose_second_run_we_ended_keeps_its_cause() -> None:
     terms = Terms(now=NOW, settle_s=30, notice_s=60, ours=frozenset({12}))
     seen = sight(KEY, a_job("CANCELLED", restarts=1), traces(recorded=frozenset({0, 1})), terms)
     assert seen.cause is not None
     assert seen.cause.message == "somebody else requeued it in Slurm (job 12)"
 
 
-def test_records_that_are_missing_are_waited_for() -> None:
+def test_missing_exit_records_are_waited_for() -> None:
     fresh = sight(KEY, a_job("FAILED", ended_at=NOW - 5), traces(recorded=frozenset({0})), TERMS)
     old = sight(KEY, a_job("FAILED"), traces(recorded=frozenset({0})), TERMS)
-    assert told(fresh) == ("unknown", [("dead", None, False), ("unknown", None, False)], None)
-    assert told(old) == ("gone", [("dead", None, False), ("dead", None, False)], None)
+    assert shorten(fresh) == ("unknown", [("dead", None, False), ("unknown", None, False)], None)
+    assert shorten(old) == ("gone", [("dead", None, False), ("dead", None, False)], None)
 
 
-def test_only_a_node_that_slurm_calls_broken_is_blamed_for_a_lost_job() -> None:
+def test_only_a_broken_node_is_blamed_for_a_lost_job() -> None:
     terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"})
     seen = sight(KEY, a_job("NODE_FAIL"), traces(), terms)
-    assert told(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], "node")
+    assert shorten(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], "node")
 
 
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED"])
 def test_a_node_that_slurm_drained_before_the_script_began_is_blamed(state: str) -> None:
-    """Slurm 22.05 calls a job CANCELLED whose prolog failed."""
+    """In Slurm 22.05 a job whose prolog failed is CANCELLED."""
     terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n1": "drained: Prolog error"})
     seen = sight(KEY, a_job(state, exit_code=1), traces(claim=None, allocations={}), terms)
-    assert told(seen) == ("gone", [("dead", "n1", False), ("dead", None, False)], "infrastructure")
+    assert shorten(seen) == ("gone", [("dead", "n1", False), ("dead", None, False)], "infrastructure")
     assert seen.cause is not None
     assert seen.cause.message.endswith(f"ended {state} before its script began; Slurm calls n1 drained: Prolog error")
 
 
-def test_a_node_that_is_down_is_the_cause_of_what_we_ended_too() -> None:
+def test_a_down_node_is_the_cause_also_of_a_job_that_we_cancelled() -> None:
     terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"}, ours=frozenset({12}))
     seen = sight(KEY, a_job("CANCELLED"), traces(recorded=frozenset({0})), terms)
-    assert told(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], "node")
+    assert shorten(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], "node")
 
 
-def test_a_node_that_is_down_is_out_of_reach_though_its_agent_left_a_record() -> None:
-    """As an agent does that was cut off. Whether its record tells of more than a lost peer is not judged here."""
+def test_a_down_node_is_unreachable_although_its_agent_left_a_record() -> None:
+    """An agent that was cut off leaves a record. Whether it names more than a lost peer is decided elsewhere."""
     terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"}, ours=frozenset({12}))
     seen = sight(KEY, a_job("CANCELLED"), traces(recorded=frozenset({0, 1})), terms)
-    assert told(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], None)
+    assert shorten(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], None)
     assert [one.node_unreachable for one in seen.replicas] == [False, True]
     drained = sight(
         KEY, a_job("CANCELLED"), traces(recorded=frozenset({0, 1})), replace(terms, broken={"n2": "drained: x"})
@@ -142,17 +142,17 @@ def test_a_node_that_is_down_is_out_of_reach_though_its_agent_left_a_record() ->
     assert not any(one.node_unreachable for one in drained.replicas)
 
 
-def test_what_we_ended_ourselves_has_no_cause_of_slurms() -> None:
+def test_a_job_that_we_cancelled_has_no_cause() -> None:
     terms = Terms(now=NOW, settle_s=30, notice_s=60, ours=frozenset({12}))
     assert sight(KEY, a_job("CANCELLED"), traces(), TERMS).cause is not None
     assert sight(KEY, a_job("CANCELLED"), traces(), terms).cause is None
 
 
-def test_an_end_within_the_notice_of_the_time_limit_is_one_by_the_time_limit() -> None:
+def test_an_end_near_the_time_limit_is_a_timeout() -> None:
     limited = {"started_at": NOW - 7200, "time_limit_s": 3600.0, "exit_code": 143}
     near = sight(KEY, a_job("FAILED", ended_at=NOW - 7200 + 3550, **limited), traces(), TERMS)
     far = sight(KEY, a_job("FAILED", ended_at=NOW - 7200 + 1000, **limited), traces(), TERMS)
-    assert (told(near)[2], told(far)[2]) == ("timeout", None)
+    assert (shorten(near)[2], shorten(far)[2]) == ("timeout", None)
 
 
 @pytest.mark.parametrize(
@@ -165,34 +165,34 @@ def test_an_end_within_the_notice_of_the_time_limit_is_one_by_the_time_limit() -
         ({"reason": "BadConstraints", "exit_signal": 1}, "launch", "BadConstraints"),
     ],
 )
-def test_a_script_that_ended_before_any_agent_tells_why(fields: dict[str, Any], kind: str, words: str) -> None:
+def test_a_script_that_ended_before_any_agent_is_explained(fields: dict[str, Any], kind: str, words: str) -> None:
     seen = sight(KEY, a_job("FAILED", **fields), traces(claim=None, last_words="no Python here"), TERMS)
     assert seen.cause is not None
     assert (seen.cause.kind.value, words in seen.cause.message) == (kind, True)
 
 
-def test_a_step_that_was_killed_for_its_memory_is_no_lost_node() -> None:
+def test_a_step_that_was_killed_for_its_memory_is_out_of_memory() -> None:
     words = "slurmstepd-n2: error: StepId=12.0 exceeded memory limit (623636480 > 314572800), being killed"
     seen = sight(KEY, a_job("FAILED", exit_code=137), traces(memory_words=words), TERMS)
     assert seen.cause is not None
     assert seen.cause.kind.value == "host-oom"
     assert seen.cause.message == f"it used more memory than Slurm allocated to it (Slurm job 12: {words})"
     cancelled = sight(KEY, a_job("CANCELLED"), traces(memory_words=words), TERMS)
-    assert told(cancelled)[2] == "preempted"
+    assert shorten(cancelled)[2] == "preempted"
 
 
-def test_of_two_submissions_that_of_the_claim_is_looked_at() -> None:
+def test_of_two_submissions_the_one_with_the_claim_counts() -> None:
     mine, other = a_job("COMPLETED"), a_job("PENDING", id=11)
     assert choose([other, mine], traces()) is mine
     assert choose([a_job("FAILED", id=10), other], traces(claim=None)) is other
 
 
-def test_of_two_that_are_over_the_one_that_slurm_took_is_looked_at() -> None:
+def test_of_two_ended_submissions_the_accepted_one_counts() -> None:
     refused, taken = a_job("FAILED", id=10), a_job("CANCELLED", id=11)
     assert choose([refused, taken], traces(claim=None, submitted=frozenset({11}))) is taken
 
 
-def test_a_forgotten_job_is_gone_only_when_its_agents_are_silent_too() -> None:
+def test_a_forgotten_job_is_gone_only_if_its_agents_are_silent() -> None:
     assert sight_forgotten(KEY, traces(), quiet=False).presence is Presence.UNKNOWN
     assert sight_forgotten(KEY, traces(), quiet=True).presence is Presence.GONE
     assert sight_forgotten(KEY, traces(claim=None), quiet=True).presence is Presence.ABSENT
@@ -210,8 +210,8 @@ MADE = Submission(name=str(KEY), user=4242, noted_at=NOW)
         ({"name": "train-abc-a1"}, False),
         ({"user": 0}, False),
         ({"submitted_at": NOW - 700}, False),
-        ({"submitted_at": NOW - 300}, True),  # by a clock that goes slow
-        ({"submitted_at": NOW + 86400, "restarts": 1}, True),  # requeued since
+        ({"submitted_at": NOW - 300}, True),  # a clock that is behind
+        ({"submitted_at": NOW + 86400, "restarts": 1}, True),  # requeued later
         ({"name": "allocation"}, True),
         ({"name": "allocation", "submitted_at": NOW + 86400}, False),
         ({"name": "allocation", "submitted_at": None}, False),
@@ -219,34 +219,32 @@ MADE = Submission(name=str(KEY), user=4242, noted_at=NOW)
     ],
     ids=str,
 )
-def test_a_job_of_our_number_is_ours_by_its_name_its_user_and_its_submit_time(
-    fields: dict[str, Any], *, ours: bool
-) -> None:
+def test_a_job_with_our_id_is_ours_by_name_user_and_submit_time(fields: dict[str, Any], *, ours: bool) -> None:
     assert matches_submission(a_job(**{"user": 4242, "submitted_at": NOW - 1, **fields}), MADE) is ours
 
 
-def test_without_a_note_of_when_it_was_submitted_name_and_user_tell() -> None:
+def test_without_a_recorded_submit_time_name_and_user_decide() -> None:
     made = Submission(name=str(KEY), user=4242, noted_at=None)
     job = a_job(user=4242, submitted_at=NOW - 86400)
     assert matches_submission(job, made)
     assert not matches_submission(a_job(name="allocation", user=4242, submitted_at=NOW), made)
 
 
-def test_limits_are_told_in_slurms_words_and_ours() -> None:
+def test_the_reason_of_a_wait_is_explained() -> None:
     limited = explain_wait(a_job("PENDING", reason="QOSMaxCpuPerUserLimit"))
     assert limited == "waits in Slurm's queue as job 12: QOSMaxCpuPerUserLimit (its QOS reached a limit)"
     assert "scontrol release 12" in explain_wait(a_job("PENDING", reason="JobHeldUser"))
 
 
 @pytest.mark.parametrize("reason", ["PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"])
-def test_what_can_never_start_is_told_so(reason: str) -> None:
-    """The words of 22.05, 24.11 and 26.05."""
-    told = explain_wait(a_job("PENDING", reason=reason))
-    assert told.startswith(f"waits in Slurm's queue as job 12: {reason} ({CAN_NEVER_START}")
+def test_a_job_that_can_never_start_is_recognized(reason: str) -> None:
+    """The reasons of 22.05, 24.11 and 26.05."""
+    sentence = explain_wait(a_job("PENDING", reason=reason))
+    assert sentence.startswith(f"waits in Slurm's queue as job 12: {reason} ({CAN_NEVER_START}")
     assert CAN_NEVER_START not in explain_wait(a_job("PENDING", reason="Resources"))
 
 
-def test_only_an_end_is_an_end() -> None:
+def test_the_terminal_states_of_slurm() -> None:
     ends = {state for state, meaning in STATES.items() if meaning.standing is Standing.OVER}
     assert ends == {
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",

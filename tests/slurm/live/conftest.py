@@ -1,4 +1,4 @@
-"""One Slurm for the session; each test has a service of its own, and leaves nothing behind on any node."""
+"""One Slurm for the session. Each test has its own service and leaves nothing on any node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.slurm.live.lab import Lab, open_labs
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[ThrowawaySlurm]:
-    """Skips on a laptop without one, fails in CI."""
+    """Skip without Slurm. In CI fail."""
     try:
         with ThrowawaySlurm(Shape(nodes=4)) as running:
             yield running

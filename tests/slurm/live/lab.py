@@ -27,7 +27,7 @@ from tests.contract.backends import BackendWorld, RealWorld, site
 from tests.jobs import until
 from trainer.contract.node import HEAD, LOCAL
 
-PATIENCE_S = 240.0  # a machine may have much else to do
+PATIENCE_S = 240.0  # for a busy machine
 SETTINGS = {"poll_s": 0.3, "settle_s": 1, "command_timeout_s": 10, "notice_s": 30, "stop_timeout_s": 5}
 
 
@@ -38,7 +38,7 @@ class Lab:
     client: Client
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`orchestrator ...`, as it is typed on a login node."""
+        """Run `orchestrator ...` as on a login node."""
         command = [sys.executable, "-m", "orchestrator.cli", *arguments]
         environment = self.service.environment() | {"ORCHESTRATOR_URL": self.service.url}
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
@@ -71,29 +71,29 @@ class Lab:
         return [event.kind for event in self.client.events(job_id)]
 
     def slurm_jobs(self, job_id: str) -> list[list[str]]:
-        """Id, name and state of every Slurm job that was made of a job."""
+        """Return id, name and state of every Slurm job of a job."""
         lines = self.slurm.run("squeue", "-h", "-t", "all", "-o", "%i|%j|%T").splitlines()
         return [line.split("|") for line in lines if f"|{job_id}-a" in line]
 
     def slurm_id(self, job_id: str) -> str:
-        """Of the newest attempt."""
+        """Return the Slurm id of the newest attempt."""
         return max(self.slurm_jobs(job_id), key=lambda row: int(row[0]))[0]
 
     def steps(self, job_id: str) -> list[int]:
-        """Every step that rank 0 told of, in the order in which it did, over all attempts."""
+        """Return every step that rank 0 reported, in order, over all attempts."""
         found = []
         for path in (self.service.root / job_id / "attempts").glob("*/replica-*/*/progress.jsonl"):
             for line in path.read_text().splitlines():
-                told = json.loads(line)
-                if told.get("rank") == 0 and "loss" in told.get("metrics", {}):
-                    found.append((told["at"], told["step"]))
+                reported = json.loads(line)
+                if reported.get("rank") == 0 and "loss" in reported.get("metrics", {}):
+                    found.append((reported["at"], reported["step"]))
         return [step for _, step in sorted(found)]
 
     def processes(self, job_id: str) -> Iterator[Marked]:
         return (one for one in processes_of(self.service.root) if one.job_id == job_id)
 
     def kill(self, job_id: str, *, replica: int | None = None, agents: bool = False, rank: int | None = None) -> None:
-        """SIGKILL for the agents of a replica, or for the workers of a local rank."""
+        """Kill the agents of a replica, or the workers of a local rank."""
         for one in list(self.processes(job_id)):
             is_it = one.is_agent if agents else one.local_rank == rank
             if is_it and replica in (None, one.replica):
@@ -106,7 +106,7 @@ class Lab:
 
 
 def training(**fields: Any) -> dict[str, Any]:
-    """The bundled trainer on two nodes with a worker each, unless told otherwise. `trainer`: of its configuration."""
+    """Build a spec: the bundled trainer on two nodes with a worker each. `trainer` changes its configuration."""
     config = {"preset": "nano", "steps": 60, "global_batch": 8, "micro_batch": 2, "seq_len": 32, "strategy": "ddp"}
     spec = {
         "name": "tiny",
@@ -120,7 +120,7 @@ def training(**fields: Any) -> dict[str, Any]:
 
 
 def configuration(slurm: ThrowawaySlurm, **changes: Any) -> str:
-    """orchestrator.toml. A setting of None is left out: it has its default."""
+    """Render orchestrator.toml. None means the default."""
     given = {**SETTINGS, "python": sys.executable, "conf": slurm.environment["SLURM_CONF"], **changes}
     lines = [f"{name} = {_toml(value)}" for name, value in given.items() if value is not None]
     return "\n".join(["[clusters.slurm]", 'backend = "slurm"', *lines]) + "\n"
@@ -128,7 +128,7 @@ def configuration(slurm: ThrowawaySlurm, **changes: Any) -> str:
 
 @contextmanager
 def open_labs(slurm: ThrowawaySlurm, folder: Path) -> Iterator[Callable[..., Lab]]:
-    """Opens services: `changes` are of the cluster, `settings` of the service. Nothing may be left on any node."""
+    """Yield a function that starts a service; `changes` are settings of the cluster. Check that nothing is left."""
     root = folder / "runs"
     with ExitStack() as stack:
 
@@ -149,7 +149,7 @@ def open_labs(slurm: ThrowawaySlurm, folder: Path) -> Iterator[Callable[..., Lab
 
 @contextmanager
 def slurm_world(slurm: ThrowawaySlurm, folder: Path) -> Iterator[BackendWorld]:
-    """For the suite of clusters."""
+    """Build the world for the contract of backends."""
     package = ship.find_package()
     own = SlurmSite(
         root=folder,

@@ -1,6 +1,6 @@
-"""A Slurm that keeps books: slurmdbd tells of what the controller has forgotten, and enforces limits.
+"""Slurm with accounting: slurmdbd knows forgotten jobs and enforces limits.
 
-Skipped where slurmdbd and MariaDB are not installed.
+Skipped if slurmdbd and MariaDB are not installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.slurm.live.test_doctor import examine
 
 pytestmark = pytest.mark.timeout(1200)
 
-# The controller forgets a job two seconds after its end; it looks once a minute.
+# The controller forgets jobs two seconds after their end, but checks only once a minute.
 FORGETFUL = Shape(nodes=3, accounting=True, changes={"MinJobAge": "2"})
 
 
@@ -49,7 +49,7 @@ def lab(open_lab: Callable[..., Lab]) -> Lab:
     return open_lab()
 
 
-class TestSlurmWithBooks(BackendContract):
+class TestSlurmWithAccounting(BackendContract):
     @pytest.fixture
     def world(self, keeping: ThrowawaySlurm, tmp_path: Path) -> Iterator[BackendWorld]:
         with slurm_world(keeping, tmp_path) as world:
@@ -61,13 +61,13 @@ def change(slurm: ThrowawaySlurm, kind: str, name: str, *limits: str) -> None:
 
 
 def sleeper(**fields: Any) -> dict[str, Any]:
-    """A job of one node that ends by itself."""
+    """Build a job of one node that ends by itself."""
     run = {"command": [sys.executable, "-c", "import time; time.sleep(8)"], "workdir": str(Path(__file__).parent)}
     return {"run": run, "topology": {"nodes": "1"}, **fields}
 
 
-def test_what_the_controller_has_forgotten_is_looked_up_in_the_books(lab: Lab) -> None:
-    """The first node dies with everything that could have told of it, and nobody is there to see it."""
+def test_accounting_explains_a_job_that_the_controller_has_forgotten(lab: Lab) -> None:
+    """All nodes of the job die while the service is down."""
     job = lab.submit(trainer={"steps": 150})
     lab.at_step(job, 25)
     first = lab.slurm_id(job)
@@ -87,7 +87,7 @@ def test_what_the_controller_has_forgotten_is_looked_up_in_the_books(lab: Lab) -
     assert "restored" in lab.kinds(job)
 
 
-def test_who_cancelled_a_job_is_told_by_its_user(lab: Lab) -> None:
+def test_a_cancellation_names_the_user_and_the_administrator_s_comment(lab: Lab) -> None:
     job = lab.submit(trainer={"steps": 150})
     lab.at_step(job, 25)
     number = lab.slurm_id(job)
@@ -97,16 +97,16 @@ def test_who_cancelled_a_job_is_told_by_its_user(lab: Lab) -> None:
     attempts = list(lab.client.attempts(job))
     assert (done.attempts, attempts[0].state) == (2, "PREEMPTED"), lab.sentences(job)
     me = pwd.getpwuid(os.getuid()).pw_name
-    said = (
+    words = (
         f"it was cancelled in Slurm by {me}, the user that the service runs as; the administrator's comment: power work"
     )
-    assert said in attempts[0].reason
+    assert words in attempts[0].reason
     remedy = lab.client.why(job).remedy
     assert remedy is not None
     assert remedy.name == "cancelled in Slurm"
 
 
-def test_a_limit_on_jobs_that_run_is_waited_for_with_its_words(lab: Lab) -> None:
+def test_a_limit_on_running_jobs_is_the_reason_to_wait(lab: Lab) -> None:
     change(lab.slurm, "user", "root", "MaxJobs=1")
     first, second = lab.submit(**sleeper()), lab.submit(**sleeper())
     seen = lab.until(second, lambda job: "AssocMaxJobsLimit" in job.reason or job.ended)
@@ -114,7 +114,7 @@ def test_a_limit_on_jobs_that_run_is_waited_for_with_its_words(lab: Lab) -> None
     assert [lab.succeeded(each).attempts for each in (first, second)] == [1, 1]
 
 
-def test_a_limit_on_jobs_that_are_submitted_is_waited_for_and_fails_nobody(lab: Lab) -> None:
+def test_a_limit_on_submitted_jobs_makes_the_job_wait(lab: Lab) -> None:
     change(lab.slurm, "user", "root", "MaxSubmitJobs=1")
     first = lab.submit(**sleeper())
     lab.until(first, lambda job: job.state == "RUNNING" or job.ended)
@@ -126,7 +126,7 @@ def test_a_limit_on_jobs_that_are_submitted_is_waited_for_and_fails_nobody(lab: 
     assert len(lab.slurm_jobs(second)) <= 1
 
 
-def test_a_limit_of_a_qos_is_waited_for_with_its_words(lab: Lab) -> None:
+def test_a_limit_of_a_qos_is_the_reason_to_wait(lab: Lab) -> None:
     lab.slurm.run("sacctmgr", "-i", "-Q", "add", "qos", "narrow", "set", "GrpJobs=1")
     change(lab.slurm, "user", "root", "qos+=narrow")
     place = {"qos": "narrow", "account": ACCOUNT}
@@ -136,15 +136,15 @@ def test_a_limit_of_a_qos_is_waited_for_with_its_words(lab: Lab) -> None:
     assert [lab.succeeded(each).attempts for each in (first, second)] == [1, 1]
 
 
-def test_an_account_and_a_qos_that_are_not_ours_are_refused_in_slurms_words(lab: Lab) -> None:
+def test_an_invalid_account_or_qos_is_refused_with_slurm_s_message(lab: Lab) -> None:
     for place, words in (({"account": "nobody"}, "Invalid account"), ({"qos": "gold"}, "Invalid qos")):
         ended = lab.until(lab.submit(**sleeper(placement=place)), lambda job: job.ended)
         assert ended.failure is not None
         assert (ended.failure.kind, words in ended.reason) == ("launch", True), ended.reason
 
 
-def test_books_that_are_closed_cost_a_job_nothing(lab: Lab) -> None:
-    """slurmdbd is down: the controller goes on without it, and so do we."""
+def test_a_job_survives_the_loss_of_slurmdbd(lab: Lab) -> None:
+    """The controller continues without slurmdbd."""
     job = lab.submit(trainer={"steps": 100})
     lab.at_step(job, 10)
     lab.slurm.stop_slurmdbd()
@@ -155,6 +155,6 @@ def test_books_that_are_closed_cost_a_job_nothing(lab: Lab) -> None:
         lab.slurm.start_slurmdbd()
 
 
-def test_doctor_tells_that_there_are_books(keeping: ThrowawaySlurm, tmp_path: Path) -> None:
+def test_doctor_reports_accounting(keeping: ThrowawaySlurm, tmp_path: Path) -> None:
     _, found = examine(keeping, tmp_path)
     assert found["accounting"] == ("ok", "sacct reports jobs that the controller has forgotten")

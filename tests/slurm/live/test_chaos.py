@@ -1,4 +1,4 @@
-"""Faults on purpose in a job on a real Slurm: they strike where they are aimed, and the job goes on."""
+"""`chaos` on a real Slurm: each fault hits its target, and the job recovers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG = {"steps": 150}
 @pytest.mark.parametrize(
     ("fault", "attempts", "kind"), [("kill", 1, "unknown"), ("hang", 1, "hang"), ("node-loss", 2, "node")]
 )
-def test_a_fault_on_the_second_node_is_recovered_from_and_told_as_done_on_purpose(
+def test_a_requested_fault_on_the_second_node_is_recovered_and_named_as_chaos(
     lab: Lab, fault: str, attempts: int, kind: str
 ) -> None:
     patience: dict[str, float] = {"heartbeat_timeout_s": 15} if fault == "hang" else {}
@@ -29,14 +29,14 @@ def test_a_fault_on_the_second_node_is_recovered_from_and_told_as_done_on_purpos
     assert why.cause is not None
     assert why.cause.chaos is not None, why
     assert (why.cause.chaos.fault.value, why.cause.failure.kind, why.cause.over) == (fault, kind, True), why
-    assert why.cause.nodes == [], "a fault on purpose stands in no node's record"
+    assert why.cause.nodes == [], "a requested fault is not in a node record"
 
 
-def test_a_notice_of_preemption_on_purpose_takes_a_snapshot_and_another_attempt(lab: Lab) -> None:
+def test_a_requested_preemption_takes_a_snapshot_and_makes_a_new_attempt(lab: Lab) -> None:
     job = lab.submit(trainer=LONG, snapshot={"interval": "1000"})
     lab.at_step(job, 25)
     assert lab.cli("chaos", job, "preempt").returncode == 0
     done = lab.succeeded(job)
     assert (done.attempts, "restored" in lab.kinds(job)) == (2, True), lab.sentences(job)
     steps = lab.steps(job)
-    assert len(steps) == len(set(steps)), "steps were made twice: there was no snapshot at the notice"
+    assert len(steps) == len(set(steps)), "steps were repeated, so there was no snapshot at the notice"

@@ -1,4 +1,4 @@
-"""The suite of clusters on a real Slurm."""
+"""The contract of backends on a real Slurm."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def examine(slurm: ThrowawaySlurm, folder: Path, **changes: Any) -> tuple[int, d
     }
 
 
-def test_a_healthy_cluster_passes_and_an_unreachable_service_is_only_told(
+def test_a_healthy_cluster_passes_and_an_unreachable_service_is_a_warning(
     slurm: ThrowawaySlurm, tmp_path: Path
 ) -> None:
     status, found = examine(slurm, tmp_path)
@@ -49,7 +49,7 @@ def test_a_healthy_cluster_passes_and_an_unreachable_service_is_only_told(
     assert {path.name for path in (tmp_path / "runs").iterdir()} <= {".agents", ".workdirs"}, "what jobs share"
 
 
-def test_what_is_wrong_is_named(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
+def test_configuration_errors_are_named(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
     status, found = examine(slurm, tmp_path, python="/opt/none/python3")
     assert (status, found["compute node"][0]) == (2, "failed")
     status, found = examine(slurm, tmp_path, defaults={"partition": "nowhere"}, command_timeout_s=2)
@@ -59,18 +59,16 @@ def test_what_is_wrong_is_named(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
     assert (status, list(found)) == (2, ["controller"])
 
 
-def test_a_torch_that_can_be_imported_and_carries_no_agent_is_found_before_a_job_is(
-    slurm: ThrowawaySlurm, tmp_path: Path
-) -> None:
+def test_a_torch_that_the_agent_cannot_use_is_found(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
     status, found = examine(slurm, tmp_path, python=str(write_python_with_a_wrong_torch(tmp_path)))
     assert (status, found["torch"]) == (2, ("ok", "torch 99.1"))
     assert found["group"][0] == "failed"
     assert "the agent cannot start with" in found["group"][1]
     assert "torch 99.1" in found["group"][1]
-    soon(lambda: not slurm.run("squeue", "-h"), "something is left")
+    soon(lambda: not slurm.run("squeue", "-h"), "a job is left")
 
 
-def test_a_full_cluster_is_told_and_nothing_is_left_in_its_queue(
+def test_a_full_cluster_fails_and_nothing_is_left_in_its_queue(
     slurm: ThrowawaySlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "_PROBE_S", 4.0)
@@ -82,6 +80,6 @@ def test_a_full_cluster_is_told_and_nothing_is_left_in_its_queue(
     try:
         found = {finding.check: finding for finding in doctor.examine(load_settings(), "slurm")}
         assert found["compute node"].verdict == "failed", found
-        soon(lambda: slurm.run("squeue", "-h", "-o", "%i").split() == blocker.split(), "something is left")
+        soon(lambda: slurm.run("squeue", "-h", "-o", "%i").split() == blocker.split(), "a job is left")
     finally:
         slurm.run("scancel", blocker.strip())

@@ -1,4 +1,4 @@
-"""Elastic jobs on a real Slurm: they shrink when a node is lost, and grow back by a new attempt."""
+"""Elastic jobs on a real Slurm: they shrink after a lost node, and grow back in a new attempt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_elastic_job_shrinks_without_a_lost_node_and_grows_back(open_lab: Cal
     assert steps == list(range(1, len(steps) + 1))
 
 
-def test_an_elastic_job_that_lost_its_first_node_is_no_zombie(lab: Lab) -> None:
+def test_an_elastic_job_that_lost_its_first_node_starts_again(lab: Lab) -> None:
     job = lab.submit(trainer={"steps": 300}, topology={"nodes": "1:3", "workers_per_node": 1})
     lab.until(job, lambda job: job.world_size == 3 and (job.step or 0) >= 15)
     first = lab.slurm_id(job)
@@ -45,7 +45,7 @@ def test_an_elastic_job_that_lost_its_first_node_is_no_zombie(lab: Lab) -> None:
     assert list(lab.client.attempts(job))[-1].excluded_nodes == ["n1"]
 
 
-def test_a_job_that_waits_beside_a_free_node_with_a_record_gets_it_once_the_record_is_cleared(lab: Lab) -> None:
+def test_a_waiting_job_gets_an_avoided_node_once_its_record_is_cleared(lab: Lab) -> None:
     lost = lab.submit(
         trainer={"steps": 20_000},
         topology={"nodes": "1", "workers_per_node": 1},
@@ -65,8 +65,8 @@ def test_a_job_that_waits_beside_a_free_node_with_a_record_gets_it_once_the_reco
     job = lab.submit(trainer={"steps": 20}, topology={"nodes": "1", "workers_per_node": 1})
     waits = lab.until(job, lambda job: "is avoided after a failure until" in job.reason or job.ended)
     assert "(no nodes are free for it); node n4 is avoided" in waits.reason
-    (told,) = lab.client.why(job).avoids
-    assert told.endswith("or until `orchestrator nodes clear n4`")
+    (avoided,) = lab.client.why(job).avoids
+    assert avoided.endswith("or until `orchestrator nodes clear n4`")
     assert lab.cli("nodes", "clear", "n4").stdout == "cleared the record of node n4 of cluster slurm\n"
     done = lab.succeeded(job)
     assert done.attempts == 1, "the job kept its place in the queue"

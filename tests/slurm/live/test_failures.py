@@ -1,6 +1,6 @@
-"""Failures that look different on Slurm, and what `why` says of each: class, rank, node and cause.
+"""Failures that are specific to Slurm: `why` names kind, rank, node and cause.
 
-The others are those of any machine: tests/integration/long/test_failure_matrix.py.
+The others are in tests/integration/long/test_failure_matrix.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Strike = Callable[[Lab, str], None]
 
 
 def job_of(code: str, *, nodes: str = "2", **fields: Any) -> dict[str, Any]:
-    """A worker without torch on each node. The first failure ends the job, and `why` is about that one."""
+    """Build a job with a worker without torch on each node. Its first failure ends it."""
     return {
         "run": {"command": [sys.executable, "-c", code], "workdir": str(HERE)},
         "topology": {"nodes": nodes, "workers_per_node": 1},
@@ -66,14 +66,14 @@ def requeue(lab: Lab, job: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`says` is in the cause's message, `{id}` in it Slurm's number of the job. `cluster`: of its settings."""
+    """`says` is a part of the cause's message; `{id}` is the Slurm id. `cluster`: settings of the cluster."""
 
     name: str
     spec: dict[str, Any] = field(repr=False)
     kind: str
     says: str
     rank: int | None = None
-    nodes: tuple[str, ...] = ()  # that have it in their record
+    nodes: tuple[str, ...] = ()  # with the failure in their record
     remedy: str | None = None
     strike: Strike | None = None
     cluster: Mapping[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ CASES = (
         spec=job_of(FOREVER, nodes="1:2"),
         strike=kill_node("n1"),
         kind="node",
-        says="n1",  # its script is gone, or its agents have ended by themselves and Slurm calls it down
+        says="n1",  # either its script is gone, or its agents have ended and the node is down
         nodes=("n1",),
         remedy="lost node",
     ),
@@ -194,20 +194,20 @@ def test_why_names_the_class_the_rank_the_node_and_the_cause(open_lab: Callable[
 
 
 def check(why: WhyView, case: Case, *, says: str) -> None:
-    told = why.model_dump_json(indent=1)
-    assert why.state == "FAILED", told
-    assert why.cause is not None, told
+    document = why.model_dump_json(indent=1)
+    assert why.state == "FAILED", document
+    assert why.cause is not None, document
     failure = why.cause.failure
-    assert (failure.kind, failure.rank) == (case.kind, case.rank), told
-    assert says in failure.message, told
-    assert says in why.verdict, told
-    assert tuple(why.cause.nodes) == case.nodes, told
-    assert (None if why.remedy is None else why.remedy.name) == case.remedy, told
-    assert "orchestrator retry" in why.next, told
+    assert (failure.kind, failure.rank) == (case.kind, case.rank), document
+    assert says in failure.message, document
+    assert says in why.verdict, document
+    assert tuple(why.cause.nodes) == case.nodes, document
+    assert (None if why.remedy is None else why.remedy.name) == case.remedy, document
+    assert "orchestrator retry" in why.next, document
 
 
-def test_memory_beyond_what_slurm_gave_is_told_by_rank(tmp_path: Path) -> None:
-    """The kernel kills the worker in its control group, and its agent tells."""
+def test_out_of_memory_in_a_control_group_names_the_rank(tmp_path: Path) -> None:
+    """The kernel kills the worker in its control group, and its agent reports it."""
     try:
         with ThrowawaySlurm(Shape(nodes=2, memory_limits=True)) as slurm, open_labs(slurm, tmp_path) as open_lab:
             why = run_out_of_memory(open_lab())
@@ -216,8 +216,8 @@ def test_memory_beyond_what_slurm_gave_is_told_by_rank(tmp_path: Path) -> None:
     check(why, GREEDY, says=GREEDY.says)
 
 
-def test_a_step_that_slurm_itself_kills_for_its_memory_is_told_so(tmp_path: Path) -> None:
-    """Without control groups Slurm looks how much each step uses, and kills it with its agents."""
+def test_a_step_that_slurm_kills_for_its_memory_is_out_of_memory(tmp_path: Path) -> None:
+    """Without control groups Slurm measures each step and kills it with its agents."""
     changes = {
         "JobAcctGatherType": "jobacct_gather/linux",
         "JobAcctGatherFrequency": "task=1",
@@ -245,8 +245,8 @@ def run_out_of_memory(lab: Lab) -> WhyView:
     return lab.client.why(job)
 
 
-def test_a_node_on_which_slurms_own_prolog_fails_is_named_and_left_out(tmp_path: Path) -> None:
-    """Slurm drains it, and 22.05 cancels the job by itself: nobody's hands did that."""
+def test_a_node_whose_prolog_fails_is_named_and_avoided(tmp_path: Path) -> None:
+    """Slurm drains the node, and 22.05 cancels the job. No user did."""
     prolog = tmp_path / "prolog"
     prolog.write_text('#!/bin/bash\n[ "$(hostname)" != n1 ]\n')
     prolog.chmod(0o755)

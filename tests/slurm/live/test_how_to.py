@@ -1,4 +1,4 @@
-"""docs/how-to/run-on-slurm.md, typed as it stands, with a real Slurm."""
+"""Run docs/how-to/run-on-slurm.md as written, with a real Slurm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bundled trainer on a real Slurm: it trains, and what dies comes back."""
+"""The bundled trainer on a real Slurm: it trains and recovers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONG = {"steps": 150}
 
 
 @pytest.mark.smoke
-def test_two_nodes_with_two_workers_each_train_to_the_end_and_a_killed_worker_is_restarted_in_place(lab: Lab) -> None:
+def test_a_killed_worker_restarts_in_place_and_the_job_succeeds(lab: Lab) -> None:
     job = lab.submit(topology={"nodes": "2", "workers_per_node": 2}, trainer=LONG)
     lab.at_step(job, 25)
     lab.kill(job, replica=1, rank=0)
@@ -33,7 +33,7 @@ def test_a_killed_agent_is_noticed_at_once_and_a_new_attempt_goes_on(lab: Lab) -
 
 
 @pytest.mark.smoke
-def test_a_job_on_a_node_that_dies_goes_on_elsewhere(lab: Lab) -> None:
+def test_a_job_on_a_dead_node_continues_on_other_nodes(lab: Lab) -> None:
     job = lab.submit(trainer=LONG)
     lab.at_step(job, 25)
     nodes = lab.slurm.run("squeue", "-h", "-j", lab.slurm_id(job), "-o", "%N").strip()
@@ -47,7 +47,7 @@ def test_a_job_on_a_node_that_dies_goes_on_elsewhere(lab: Lab) -> None:
 
 
 def test_a_job_that_needs_every_node_waits_for_the_one_that_died(lab: Lab) -> None:
-    """Its record says to avoid it, but there is no other."""
+    """The dead node has a record, but there is no other node."""
     job = lab.submit(trainer=LONG, topology={"nodes": "4", "workers_per_node": 1})
     lab.at_step(job, 25)
     lab.slurm.kill_node("n2")

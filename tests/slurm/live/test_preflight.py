@@ -1,4 +1,4 @@
-"""A job's place on a real Slurm is tried before the job is submitted."""
+"""Preflight on a real Slurm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.slurm.live.lab import Lab, training
 
 pytestmark = pytest.mark.timeout(1200)
 
-# What Python imports first: on the second node it takes itself for another one.
+# Python imports this first. On the second node it reports another version.
 _OTHER_PYTHON = """
 import os, platform
 if os.environ.get("SLURMD_NODENAME") == "n2":
@@ -27,16 +27,16 @@ def orchestrator(lab: Lab, spec: dict[str, Any], folder: Path, *arguments: str) 
     return lab.cli(arguments[0], str(file), *arguments[1:])
 
 
-def test_the_nodes_of_a_good_place_are_all_good(lab: Lab, tmp_path: Path) -> None:
+def test_healthy_nodes_pass(lab: Lab, tmp_path: Path) -> None:
     done = orchestrator(lab, training(topology={"nodes": "3"}), tmp_path, "preflight", "--json")
-    told = json.loads(done.stdout)
-    outcomes = {check["check"]: check["outcome"] for check in told["checks"]}
-    assert [node["node"] for node in told["nodes"]] == ["n1", "n2", "n3"], done.stdout
+    report = json.loads(done.stdout)
+    outcomes = {check["check"]: check["outcome"] for check in report["checks"]}
+    assert [node["node"] for node in report["nodes"]] == ["n1", "n2", "n3"], done.stdout
     assert (outcomes["ports"], outcomes["versions"], outcomes["storage"], outcomes["steps"]) == ("ok",) * 4, done.stdout
-    assert outcomes["pairs"] in ("ok", "warn", "fail"), "how quick three nodes of one machine are is its own affair"
+    assert outcomes["pairs"] in ("ok", "warn", "fail"), "the speed of three nodes on one machine is arbitrary"
 
 
-def test_a_node_that_fails_is_left_out_of_the_real_job(lab: Lab, tmp_path: Path) -> None:
+def test_a_failed_node_is_excluded_from_the_real_job(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(_OTHER_PYTHON)
     spec = training(topology={"nodes": "3"})
     spec["run"]["env"] = {"PYTHONPATH": str(tmp_path)}

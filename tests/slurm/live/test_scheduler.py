@@ -1,4 +1,4 @@
-"""What Slurm and its administrators do to a job: its place is taken, its time is over, it is held, nobody answers."""
+"""Actions of Slurm and its administrators: preemption, time limit, hold, drain, requeue, a dead controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG = {"steps": 150}
 
 
 @pytest.mark.smoke
-def test_a_preempted_job_takes_a_snapshot_and_comes_back(lab: Lab) -> None:
+def test_a_preempted_job_takes_a_snapshot_and_starts_again(lab: Lab) -> None:
     job = lab.submit(trainer=LONG, topology={"nodes": "4", "workers_per_node": 1}, snapshot={"interval": "1000"})
     lab.at_step(job, 20)
     lab.slurm.run("sbatch", "-p", "high", "-N4", "--cpus-per-task=4", "--wrap=sleep 8", "-o", "/dev/null")
@@ -27,7 +27,7 @@ def test_a_preempted_job_takes_a_snapshot_and_comes_back(lab: Lab) -> None:
     assert done.spent.get("node", 0) == done.spent.get("application", 0) == 0
 
 
-def test_a_job_whose_time_is_over_takes_a_snapshot_before_and_goes_on_free_of_charge(
+def test_a_job_takes_a_snapshot_before_its_time_limit_and_continues_without_cost(
     open_lab: Callable[..., Lab],
 ) -> None:
     lab = open_lab(notice_s=30)
@@ -40,7 +40,7 @@ def test_a_job_whose_time_is_over_takes_a_snapshot_before_and_goes_on_free_of_ch
             supervise={"backoff_s": [0.1, 0.2], "budgets": {"hang": 0}},
         )
     )
-    # The notice of 30 s, Slurm's early minute, and a start of 60 s.
+    # The notice of 30 s, one minute because Slurm may be early, and a start of 60 s.
     assert any("placement.time_limit_s of 120 s" in warning for warning in submitted.warnings)
     job = submitted.id
     seen = lab.until(job, lambda job: (job.attempts >= 3 and (job.step or 0) > 0) or job.ended, timeout_s=600)
@@ -53,7 +53,7 @@ def test_a_job_whose_time_is_over_takes_a_snapshot_before_and_goes_on_free_of_ch
     assert "time limit" in first.reason, lab.sentences(job)
     assert first.failure is not None
     assert first.failure.kind == "timeout"
-    assert len(steps) == len(set(steps)), "steps were made twice: the snapshot was not the last one's"
+    assert len(steps) == len(set(steps)), "steps were repeated, so the last snapshot was not used"
 
 
 def test_a_drained_node_finishes_its_job_and_takes_no_other(lab: Lab) -> None:
@@ -67,7 +67,7 @@ def test_a_drained_node_finishes_its_job_and_takes_no_other(lab: Lab) -> None:
         assert "down, drained or reserved" in seen.reason
         lab.succeeded(running)
         partition = next(part for part in lab.client.clusters()[0].partitions if part.name == "main")
-        # The agent's record may be there before Slurm has ended its job.
+        # The exit record may arrive before Slurm has ended the job.
         assert partition.idle == 0
         assert partition.broken["n1"] in ("draining: disk", "drained: disk")
     finally:
@@ -76,7 +76,7 @@ def test_a_drained_node_finishes_its_job_and_takes_no_other(lab: Lab) -> None:
     lab.succeeded(waiting)
 
 
-def test_a_controller_that_is_killed_or_hangs_costs_a_running_job_nothing(lab: Lab) -> None:
+def test_a_killed_or_hanging_controller_does_not_disturb_a_running_job(lab: Lab) -> None:
     job = lab.submit(trainer={"steps": 20_000})
 
     def goes_on() -> None:
@@ -85,11 +85,11 @@ def test_a_controller_that_is_killed_or_hangs_costs_a_running_job_nothing(lab: L
     lab.at_step(job, 10)
     lab.slurm.kill_controller()
     try:
-        soon(lambda: not lab.client.clusters()[0].answers, "that nobody answers is not noticed")
+        soon(lambda: not lab.client.clusters()[0].answers, "the outage is not noticed")
         goes_on()
     finally:
         lab.slurm.start_controller()
-    soon(lambda: lab.client.clusters()[0].answers, "that it answers again is not noticed")
+    soon(lambda: lab.client.clusters()[0].answers, "the end of the outage is not noticed")
     lab.slurm.pause_controller()
     try:
         goes_on()
@@ -103,7 +103,7 @@ def test_a_controller_that_is_killed_or_hangs_costs_a_running_job_nothing(lab: L
     assert steps == list(range(1, len(steps) + 1))
 
 
-def test_a_job_that_ends_while_the_controller_is_down_is_adopted(lab: Lab) -> None:
+def test_a_job_that_ends_while_the_controller_is_down_succeeds(lab: Lab) -> None:
     job = lab.submit(trainer={"steps": 60})
     lab.at_step(job, 10)
     lab.slurm.kill_controller()
@@ -124,11 +124,11 @@ def test_a_job_that_an_administrator_requeues_is_trained_once(lab: Lab) -> None:
     assert done.attempts == 2
     assert "somebody else requeued it in Slurm" in lab.sentences(job)
     assert ("restored" in lab.kinds(job), sorted(set(lab.steps(job)))) == (True, list(range(1, 151)))
-    # Its second run refuses to work; it is cancelled before that or just has.
+    # Its second run is cancelled, or refuses to work and fails.
     assert {state for number_, _, state in lab.slurm_jobs(job) if number_ == number} <= {"CANCELLED", "FAILED"}
 
 
-def test_a_job_whose_number_is_another_users_after_all_state_was_lost_comes_back(lab: Lab) -> None:
+def test_a_job_whose_id_was_reused_after_a_loss_of_state_starts_again(lab: Lab) -> None:
     job = lab.submit(trainer=LONG)
     lab.at_step(job, 20)
     number = lab.slurm_id(job)
@@ -149,7 +149,7 @@ def test_a_job_whose_number_is_another_users_after_all_state_was_lost_comes_back
         lab.slurm.run("scancel", *strangers[1:])
 
 
-def test_a_job_that_is_cancelled_in_slurm_comes_back(lab: Lab) -> None:
+def test_a_job_that_is_cancelled_in_slurm_starts_again(lab: Lab) -> None:
     job = lab.submit(trainer=LONG)
     lab.at_step(job, 20)
     lab.slurm.run("scancel", lab.slurm_id(job))
@@ -174,7 +174,7 @@ def test_a_held_job_says_how_to_release_it(lab: Lab) -> None:
     assert lab.succeeded(job).attempts == 1
 
 
-def test_a_job_that_no_node_can_hold_fails_with_the_numbers(lab: Lab) -> None:
+def test_a_job_that_no_node_can_hold_fails_with_the_limits(lab: Lab) -> None:
     job = lab.submit(resources={"cpus": 64})
     ended = lab.until(job, lambda job: job.ended)
     assert ended.failure is not None
@@ -185,7 +185,7 @@ def test_a_job_that_no_node_can_hold_fails_with_the_numbers(lab: Lab) -> None:
     assert remedy.name == "refused by the scheduler"
 
 
-def test_a_job_that_slurm_would_let_wait_for_ever_is_told_to_do_so(lab: Lab) -> None:
+def test_a_job_that_slurm_lets_wait_forever_says_so(lab: Lab) -> None:
     lab.slurm.run("scontrol", "update", "partitionname=main", "maxtime=1")
     try:
         job = lab.submit(placement={"time_limit_s": 600})
@@ -199,7 +199,7 @@ def test_a_job_that_slurm_would_let_wait_for_ever_is_told_to_do_so(lab: Lab) -> 
         lab.slurm.run("scontrol", "update", "partitionname=main", "maxtime=infinite")
 
 
-def test_a_suspended_job_is_not_taken_for_a_hanging_one(lab: Lab) -> None:
+def test_a_suspended_job_is_not_a_hang(lab: Lab) -> None:
     job = lab.submit(trainer=LONG, supervise={"heartbeat_timeout_s": 3, "backoff_s": [0.1, 0.2]})
     lab.at_step(job, 10)
     number = lab.slurm_id(job)

@@ -1,4 +1,4 @@
-"""One training for each attempt, whatever becomes of its submission; and what can never start says why."""
+"""Each attempt trains once, whatever happens to its submission. A job that can never start says why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHORT = {"steps": 40}
 
 
 def stub(folder: Path, text: str) -> str:
-    """A folder with a `sbatch` of ours in front of the real one."""
+    """Make a folder with a `sbatch` that wraps the real one."""
     folder.mkdir()
     path = folder / "sbatch"
     path.write_text(f"#!/bin/bash\nreal={shutil.which('sbatch')}\n{text}\n")
@@ -24,9 +24,7 @@ def stub(folder: Path, text: str) -> str:
     return str(folder)
 
 
-def test_a_submission_that_slurm_accepted_and_the_service_did_not_hear_of_is_found(
-    open_lab: Callable[..., Lab], tmp_path: Path
-) -> None:
+def test_an_accepted_submission_whose_answer_was_lost_is_found(open_lab: Callable[..., Lab], tmp_path: Path) -> None:
     once = tmp_path / "once"
     text = f'if [ -e {once} ]; then exec "$real" "$@"; fi; touch {once}; "$real" "$@" >/dev/null; sleep 30'
     lab = open_lab(bin_dir=stub(tmp_path / "bin", text), command_timeout_s=3)
@@ -35,7 +33,7 @@ def test_a_submission_that_slurm_accepted_and_the_service_did_not_hear_of_is_fou
     assert (done.attempts, len(lab.slurm_jobs(job))) == (1, 1)
 
 
-def test_of_two_submissions_of_an_attempt_one_trains(open_lab: Callable[..., Lab], tmp_path: Path) -> None:
+def test_only_one_of_two_submissions_of_an_attempt_trains(open_lab: Callable[..., Lab], tmp_path: Path) -> None:
     script = tmp_path / "script"
     text = f'cat >{script}; "$real" "$@" <{script} >/dev/null; exec "$real" "$@" <{script}'
     lab = open_lab(bin_dir=stub(tmp_path / "bin", text))
@@ -49,14 +47,14 @@ def test_of_two_submissions_of_an_attempt_one_trains(open_lab: Callable[..., Lab
 
 
 @pytest.mark.smoke
-def test_a_service_that_is_killed_while_it_submits_starts_the_job_once(
+def test_a_service_that_is_killed_during_the_submission_starts_the_job_once(
     open_lab: Callable[..., Lab], tmp_path: Path
 ) -> None:
-    told = tmp_path / "told"
-    text = f'"$real" "$@" >{told}.part && mv {told}.part {told}; sleep 4; cat {told}'
+    answer = tmp_path / "answer"
+    text = f'"$real" "$@" >{answer}.part && mv {answer}.part {answer}; sleep 4; cat {answer}'
     lab = open_lab(bin_dir=stub(tmp_path / "bin", text), command_timeout_s=8)
     job = lab.submit(trainer=SHORT)
-    soon(told.exists, "nothing was submitted")
+    soon(answer.exists, "nothing was submitted")
     lab.service.kill()
     lab.service.start()
     done = lab.succeeded(job)
@@ -64,7 +62,7 @@ def test_a_service_that_is_killed_while_it_submits_starts_the_job_once(
     assert lab.steps(job) == list(range(1, 41))
 
 
-def test_a_job_that_ends_while_the_service_is_down_is_adopted(lab: Lab) -> None:
+def test_a_job_that_ends_while_the_service_is_down_succeeds(lab: Lab) -> None:
     job = lab.submit(trainer=SHORT)
     lab.at_step(job, 5)
     lab.service.kill()
@@ -80,7 +78,7 @@ def test_nodes_that_cannot_reach_the_service_report_through_the_run_directory(op
     assert (done.step, done.attempts) == (40, 1)
 
 
-def test_what_can_never_start_says_why(lab: Lab, tmp_path: Path) -> None:
+def test_a_job_that_can_never_start_says_why(lab: Lab, tmp_path: Path) -> None:
     nowhere = lab.submit(placement={"partition": "nowhere"})
     too_many = lab.submit(topology={"nodes": "9"})
     too_large = lab.submit(resources={"memory_gb": 900})
@@ -88,7 +86,7 @@ def test_what_can_never_start_says_why(lab: Lab, tmp_path: Path) -> None:
     for job in (nowhere, too_many, too_large):
         ended = lab.until(job, lambda job: job.ended)
         assert ended.state == "FAILED"
-        # Slurm may keep a failed job of what it has refused.
+        # Slurm may keep a failed job for a refused submission.
         assert {state for _, _, state in lab.slurm_jobs(job)} <= {"FAILED"}
         assert ended.failure is not None
         assert ended.failure.kind == "launch"
@@ -106,9 +104,7 @@ def test_what_can_never_start_says_why(lab: Lab, tmp_path: Path) -> None:
     assert "/run/script" in str(refusal.value.problem)
 
 
-def test_a_script_that_disappears_and_a_python_that_is_not_there_are_failed_launches(
-    open_lab: Callable[..., Lab], tmp_path: Path
-) -> None:
+def test_a_script_that_disappears_is_a_failed_launch(open_lab: Callable[..., Lab], tmp_path: Path) -> None:
     lab = open_lab(prolog="rm -f /tmp/never && cd /")
     code = tmp_path / "code"
     code.mkdir()
@@ -124,14 +120,14 @@ def test_a_script_that_disappears_and_a_python_that_is_not_there_are_failed_laun
     assert "train.py' does not exist" in ended.reason
 
 
-def test_an_environment_that_cannot_be_prepared_is_told_in_its_own_words(open_lab: Callable[..., Lab]) -> None:
+def test_a_missing_python_is_a_failed_launch(open_lab: Callable[..., Lab]) -> None:
     lab = open_lab(python="/opt/none/python3")
     ended = lab.until(lab.submit(), lambda job: job.ended)
     assert ended.state == "FAILED"
     assert "no Python 3.10 or newer: /opt/none/python3 on n1" in ended.reason
 
 
-def test_a_workdir_that_the_nodes_do_not_see_is_packed_once(lab: Lab, tmp_path: Path) -> None:
+def test_a_workdir_that_is_not_shared_is_copied_once(lab: Lab, tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_text("import pathlib, sys; print(pathlib.Path.cwd(), sys.argv)\n")

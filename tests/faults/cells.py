@@ -1,7 +1,7 @@
-"""What a user is told of a fault, what is done about it, which budget pays, and how long that takes.
+"""The tables of faults in docs/failures.md: message, reaction, cost and duration, one table per kind of cluster.
 
-docs/failures.md has one table for each kind of cluster. Each row is asserted by a test that injects the fault at
-default settings. It compares all but the seconds, which are those of the last run with ORCHESTRATOR_WRITE_FAULTS=1.
+A test injects each fault at default settings and compares the row with what happens, except the seconds. Run the tests
+with ORCHESTRATOR_WRITE_FAULTS=1 to write the rows.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ FAULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A row of a table. `seconds`: from the fault to the next start of workers, or to the end of the job; None where
-    nothing has to be waited for, or where the clock of the test is no real one."""
+    """A row of a table.
+
+    `seconds`: from the fault to the next start of workers or the end of the job. None if there is neither, or on a
+    virtual clock.
+    """
 
     said: str
     done: str
@@ -53,7 +56,7 @@ class Cell:
 
 
 NEVER = Cell(said="does not happen on one machine", done="", costs="")
-ABSENT = {  # faults that a kind of cluster does not know: nothing asserts these rows
+ABSENT = {  # faults that a kind of cluster does not have; no test checks these rows
     "local": (
         "the network is cut, and healed after 60 s",
         "the network is cut in one direction",
@@ -64,8 +67,8 @@ ABSENT = {  # faults that a kind of cluster does not know: nothing asserts these
     "kubernetes": (),
 }
 _HEAD = ("fault", "what is said", "what is done", "what it costs", "seconds")
-_TOLD = "snapshot.failed"  # what is said without a failure of the job
-_ACTIONS = {  # events, in the words of the table
+_SHOWN = "snapshot.failed"  # an event that is shown although the job has no failure
+_ACTIONS = {  # event -> text in the table
     "restart.in_place": "the workers restart in place",
     "group.shrunk": "the group goes on with fewer nodes",
     "recovery.attempt": "a new attempt",
@@ -73,17 +76,16 @@ _ACTIONS = {  # events, in the words of the table
 
 
 def tell(client: Client, job_id: str, struck_at: datetime, *, names: Mapping[str, str] = {}) -> Cell:
-    """What is told of the fault that struck the job. `names`: texts of this run (hosts, pods), each with a word that
-    stands for it in every run."""
+    """Describe what happened after the fault. `names` maps names of this run, such as hosts, to fixed words."""
     job, why = client.job(job_id), client.why(job_id)
     events = [event for event in client.events(job_id) if event.at >= struck_at]
-    said = next((event.sentence for event in events if event.kind == _TOLD), "nothing failed")
+    said = next((event.sentence for event in events if event.kind == _SHOWN), "nothing failed")
     if why.cause is not None:
         failure = why.cause.failure
         rank = "" if failure.rank is None else f", rank {failure.rank}"
         node = f", node {', '.join(why.cause.nodes)}" if why.cause.nodes else ""
         said = f"{failure.kind}{rank}{node}: {failure.message}"
-    # Each agent tells of it.
+    # Each agent reports the event.
     lived = [(event.kind, event.attempt, event.generation) for event in events if event.kind in _ACTIONS]
     done = [_ACTIONS[kind] for kind, _, _ in dict.fromkeys(lived)]
     done += [f"the job ends: {job.state}"] if job.ended else []
@@ -101,7 +103,7 @@ def tell(client: Client, job_id: str, struck_at: datetime, *, names: Mapping[str
 
 
 def check(cluster: str, fault: str, seen: Cell) -> None:
-    """The page says what was seen. With ORCHESTRATOR_WRITE_FAULTS=1 it is made to."""
+    """Compare the page with `seen`. With ORCHESTRATOR_WRITE_FAULTS=1 update the page."""
     page = PAGE.read_text()
     cells = read(page, cluster)
     if os.environ.get("ORCHESTRATOR_WRITE_FAULTS") == "1":

@@ -1,4 +1,4 @@
-"""What the tests of faults share: the job that is struck, and waiting until it has got over the fault."""
+"""Helpers of the tests of faults: the job, and waiting for its recovery."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SCRIPT = Path(__file__).with_name("training.py")
 
 
 def training(*, cluster: str = "local", nodes: int = 1, greed: str = "/nowhere", **fields: Any) -> dict[str, Any]:
-    """A job of two workers that says nothing of how it is to be supervised, but for `fields`."""
+    """Build a job of two workers with default settings, changed by `fields`."""
     run = {"script": str(_SCRIPT), "args": [greed], "workdir": str(_SCRIPT.parent)}
     topology = {"nodes": str(nodes), "workers_per_node": 2 // nodes}
     return {"name": "struck", "cluster": cluster, "run": run, "topology": topology, **fields}
 
 
 def trains(client: Client, spec: dict[str, Any], *, steps: int = 20) -> JobView:
-    """Submit the job and wait until it has made so many steps: its step time is known then."""
+    """Submit the job and wait for `steps` steps, so that its step time is known."""
     job = client.submit(spec)
     seen = until(client, job.id, lambda seen: seen.ended or (seen.step or 0) >= steps, timeout_s=PATIENCE_S)
     assert not seen.ended, seen.reason
@@ -41,7 +41,7 @@ def now() -> datetime:
 
 
 def goes_on(client: Client, job_id: str, struck_at: datetime) -> None:
-    """Wait until workers have started since, and the job runs."""
+    """Wait until workers have started after `struck_at` and the job runs, or has ended."""
 
     def holds(job: JobView) -> bool:
         started = any(event.kind == "generation.started" and event.at >= struck_at for event in client.events(job_id))
@@ -55,9 +55,9 @@ def over(client: Client, job_id: str, holds: Callable[[JobView], bool] = ended) 
 
 
 def fill_disk(client: Client, job_id: str, folder: Path) -> None:
-    """Leave no room on a disk, for so long that the job meets it when it saves; return when it has saved since.
+    """Fill a disk until a snapshot of the job fails. Return after the next successful snapshot.
 
-    What agents and workers tell meanwhile is in the service's hands once there is room again.
+    Reports that could not be written arrive after the disk has space again.
     """
     while not (failed := _snapshots(client, job_id, "snapshot.failed")):
         ballast, enough = _fill(folder), (client.job(job_id).step or 0) + SNAPSHOT_STEPS
@@ -68,7 +68,7 @@ def fill_disk(client: Client, job_id: str, folder: Path) -> None:
 
 
 def wait_s(seconds: float) -> None:
-    """So long the fault lasts."""
+    """Wait while the fault lasts."""
     over_at = time.monotonic() + seconds
     while time.monotonic() < over_at:
         time.sleep(0.1)
@@ -79,7 +79,7 @@ def _has_made(steps: int, job: JobView) -> bool:
 
 
 def _snapshots(client: Client, job_id: str, kind: str) -> list[int]:
-    """The steps of the snapshots of which such an event tells."""
+    """Return the steps in the events of this kind."""
     return [int(str(event.evidence["step"])) for event in client.events(job_id) if event.kind == kind]
 
 

@@ -1,6 +1,6 @@
-"""An hour without the service, and without the scheduler: the real policy over simulated agents, on a virtual clock.
+"""An hour without the service or the scheduler: the real policy with simulated agents on a virtual clock.
 
-The job has default settings. What is decided does not depend on the kind of cluster.
+The job has default settings. The decisions do not depend on the kind of cluster.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def describe(world: World) -> Cell:
     )
 
 
-def test_while_the_scheduler_is_away_the_job_trains_on(world: World) -> None:
+def test_the_job_trains_while_the_scheduler_is_unreachable(world: World) -> None:
     (job,) = world.jobs()
     before = world.real(job.id).step
     world.cluster.silent = True
@@ -52,8 +52,8 @@ def test_while_the_scheduler_is_away_the_job_trains_on(world: World) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["local", "kubernetes"])
-def test_while_the_service_is_away_the_job_trains_on(world: World, cluster: str) -> None:
-    """Another process of it comes back, which knows nothing but what is stored."""
+def test_the_job_trains_while_the_service_is_down(world: World, cluster: str) -> None:
+    """A new process of the service starts afterwards. It knows only what is stored."""
     (job,) = world.jobs()
     before = world.real(job.id).step
     for service in world.services:

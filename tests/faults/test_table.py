@@ -1,4 +1,4 @@
-"""The tables of faults are whole, and are read as they are written."""
+"""The tables of faults are complete, and survive rendering and reading."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from tests.faults.cells import ABSENT, CLUSTERS, FAULTS, NEVER, PAGE, Cell, read
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_every_fault_has_its_row(cluster: str) -> None:
+def test_every_fault_has_a_row(cluster: str) -> None:
     assert tuple(read(PAGE.read_text(), cluster)) == FAULTS
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_what_does_not_happen_is_said_of_the_named_faults_alone(cluster: str) -> None:
+def test_only_absent_faults_are_marked_as_impossible(cluster: str) -> None:
     rows = read(PAGE.read_text(), cluster)
     assert tuple(fault for fault, cell in rows.items() if cell == NEVER) == ABSENT[cluster]
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_a_rendered_table_can_be_read() -> None:
     cells = {
         FAULTS[0]: Cell(said="a | b", done="nothing", costs="node 1", seconds=1.5),
         FAULTS[1]: Cell(said="c", done="d", costs="e"),

@@ -1,6 +1,6 @@
-"""A training script for faults: five steps a second, in each a sum over all ranks. It has no end.
+"""An endless training script with five steps a second. Each step has an all-reduce.
 
-When the file named by the first argument exists, the last rank deletes it and uses up its memory.
+If the file named by the first argument exists, the last rank deletes it and runs out of memory.
 """
 
 from __future__ import annotations

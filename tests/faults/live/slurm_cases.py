@@ -1,4 +1,4 @@
-"""How each fault is made on a real Slurm, and when it is over."""
+"""The faults on a real Slurm: how each is made, and when it is over."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ SUSPENDED_S = 40.0
 APART = "apart"  # a partition of two nodes
 TRAINING = Path(training.__file__)
 
-# Rank 1 waits for the file of its fault, which it removes: it happens once.
-_WHEN_TOLD = """\
+# Rank 1 waits for a file and removes it, so the fault happens once.
+_ON_SIGN = """\
 import os, time
 while os.environ["RANK"] != "1" or not os.path.exists({sign!r}):
     time.sleep(0.1)
 os.unlink({sign!r})
 {then}
 """
-# Rank 1 writes. After a restart it waits first, so that the disk has room again.
+# Rank 1 writes. After a restart it first waits until the disk has space again.
 _WRITER = """\
 import os, time
 while os.environ["RANK"] != "1":
@@ -45,7 +45,7 @@ while True:
 
 @dataclass(slots=True)
 class Struck:
-    """A job of the lab. `hosts`: of its first attempt, by replica."""
+    """A job of the lab. `hosts`: the hosts of its first attempt, by replica."""
 
     lab: Lab
     job: str
@@ -59,7 +59,7 @@ class Struck:
 
     @property
     def slurm_id(self) -> str:
-        """Of its newest attempt."""
+        """Return the Slurm id of its newest attempt."""
         return str(list(self.lab.client.attempts(self.job))[-1].handle)
 
     @property
@@ -67,7 +67,7 @@ class Struck:
         return self.folder / "now"
 
     def signal(self, replica: int, how: signal.Signals) -> None:
-        """For the worker of a replica."""
+        """Send a signal to the worker of a replica."""
         for one in list(self.lab.processes(self.job)):
             if one.replica == replica and one.local_rank == 0:
                 os.kill(one.pid, how)
@@ -78,14 +78,14 @@ class Struck:
         return (datetime.now(UTC) - self.at).total_seconds()
 
     def begins_again(self) -> bool:
-        """The workers have started since the fault, or the job has ended."""
+        """Return whether workers have started since the fault, or the job has ended."""
         assert self.at is not None
         job = self.lab.client.job(self.job)
         kinds = [event.kind for event in self.lab.client.events(self.job) if event.at >= self.at]
         return job.ended or (job.state == "RUNNING" and "generation.started" in kinds)
 
     def trains_on(self) -> bool:
-        """It has made steps since the fault was repaired."""
+        """Return whether the job has made steps since the fault was repaired, or has ended."""
         job = self.lab.client.job(self.job)
         return job.ended or (self.goal is not None and (job.step or 0) >= self.goal)
 
@@ -95,7 +95,7 @@ Strike = Callable[[Struck], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`repair` comes as soon as `lasted` holds, and the fault is over after that."""
+    """`repair` runs when `lasted` holds. The fault ends after it."""
 
     fault: str
     strike: Strike
@@ -110,13 +110,13 @@ def sleeps(_: Path) -> dict[str, Any]:
 
 
 def trains(_: Path) -> dict[str, Any]:
-    """Five steps a second."""
+    """Build a job that makes five steps a second."""
     run = {"script": str(TRAINING), "args": ["/nowhere"], "workdir": str(TRAINING.parent)}
     return {**script(""), "name": "training", "run": run}
 
 
 def script(code: str, **fields: Any) -> dict[str, Any]:
-    """A worker without torch on each of two nodes."""
+    """Build a job with a worker without torch on each of two nodes."""
     return {
         "name": "script",
         "cluster": "slurm",
@@ -126,8 +126,8 @@ def script(code: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-def _told(then: str, **fields: Any) -> Callable[[Path], dict[str, Any]]:
-    return lambda folder: script(_WHEN_TOLD.format(sign=str(folder / "now"), then=then), **fields)
+def _on_sign(then: str, **fields: Any) -> Callable[[Path], dict[str, Any]]:
+    return lambda folder: script(_ON_SIGN.format(sign=str(folder / "now"), then=then), **fields)
 
 
 def _writes(folder: Path) -> dict[str, Any]:
@@ -157,13 +157,13 @@ def _drain(one: Struck) -> None:
     one.slurm("scontrol", "update", f"nodename={one.hosts[1]}", "state=drain", "reason=disk")
 
 
-def _is_told_of_as_draining(one: Struck) -> bool:
+def _is_shown_as_draining(one: Struck) -> bool:
     main = next(part for part in one.lab.client.clusters()[0].partitions if part.name == "main")
     return main.broken.get(one.hosts[1], "").startswith("draining")
 
 
 def _lose_the_only_node(one: Struck) -> None:
-    """The other one of its partition is taken. Its administrator sees the loss before Slurm does."""
+    """Another job takes the other node of the partition. The administrator marks the loss before Slurm notices."""
     one.slurm("sbatch", "-p", APART, "--time=60", "-o", "/dev/null", "--wrap=sleep 3600")
     one.lab.slurm.kill_node(one.hosts[0])
     one.slurm("scontrol", "update", f"nodename={one.hosts[0]}", "state=down", "reason=power")
@@ -210,7 +210,7 @@ CASES = (
         spec=sleeps,
         strike=lambda one: one.slurm("scancel", one.slurm_id),
     ),
-    Case(fault="a node is drained", spec=sleeps, strike=_drain, over=_is_told_of_as_draining),
+    Case(fault="a node is drained", spec=sleeps, strike=_drain, over=_is_shown_as_draining),
     Case(
         fault="the time limit is reached",
         spec=lambda folder: {**trains(folder), "placement": {"time_limit_s": 180}},
@@ -223,7 +223,7 @@ CASES = (
     ),
     Case(
         fault="a worker runs out of memory",
-        spec=_told("held = b'x' * (3 << 30)\ntime.sleep(600)", resources={"memory_gb": 1}),
+        spec=_on_sign("held = b'x' * (3 << 30)\ntime.sleep(600)", resources={"memory_gb": 1}),
         strike=lambda one: one.sign.touch(),
     ),
     Case(

@@ -1,6 +1,6 @@
-"""The faults of jobs on Kubernetes, at default settings: docs/failures.md says what is seen here.
+"""The faults of jobs on Kubernetes at default settings: the rows of docs/failures.md.
 
-The whole service, real agents, a cluster that is a fake one: its containers are processes of this machine.
+A whole service with real agents on a fake cluster, whose containers are processes of this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIMIT_S = 40
 
 @dataclass(frozen=True)
 class Struck:
-    """A job of two pods that trains."""
+    """A training job of two pods."""
 
     world: World
     job: str
@@ -54,7 +54,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def wired_world(tmp_path: Path) -> Iterator[World]:
-    """Its nodes have a network of their own. The shared folder is reached by another one."""
+    """A world whose nodes have their own network. The shared folder does not use it."""
     if shutil.which("ip") is None or shutil.which("iptables") is None:
         pytest.skip("iproute2 or iptables is not installed")
     try:
@@ -82,7 +82,7 @@ def stop_worker(struck: Struck) -> None:
 
 
 def kill_agent(struck: Struck) -> None:
-    """The container's first process, which started it, stays."""
+    """Kill the agent. The container's first process, which started it, continues."""
     first = {each.process.pid for each in struck.world.cluster.running.values()}
     agents = [each for each in struck.processes() if each.is_agent and each.replica == 1 and each.pid not in first]
     assert agents
@@ -150,7 +150,7 @@ def test_a_node_loses_its_power(wired_world: World, fault: str, replica: int) ->
 
 
 def test_the_network_of_a_node_is_cut_in_one_direction(wired_world: World) -> None:
-    """Nothing leaves the node. What is sent to it arrives."""
+    """The node receives packets, but what it sends is lost."""
     cluster = wired_world.cluster
     struck = begin(wired_world)
     node = wired_world.node_of(struck.pods[1])
@@ -158,7 +158,7 @@ def test_the_network_of_a_node_is_cut_in_one_direction(wired_world: World) -> No
 
 
 def test_the_network_of_a_node_is_cut_and_healed(wired_world: World) -> None:
-    """When the node comes back, what still ran on it is ended by its kubelet. The new attempt goes on."""
+    """When the node returns, its kubelet ends its old pods. The new attempt continues."""
     client, cluster = wired_world.client, wired_world.cluster
     struck = begin(wired_world)
     node, struck_at = wired_world.node_of(struck.pods[1]), now()
@@ -172,7 +172,7 @@ def test_the_network_of_a_node_is_cut_and_healed(wired_world: World) -> None:
 
 
 def test_the_disk_is_full(tmp_path: Path) -> None:
-    """That of the jobs' folders. The service writes to another one."""
+    """The disk of the jobs' folders is full. The service uses another one."""
     with mount_small_disk(tmp_path / "runs") as disk, whole(tmp_path) as world:
         struck = begin(world, snapshot=SAVES)
         struck_at = now()
@@ -183,7 +183,7 @@ def test_the_disk_is_full(tmp_path: Path) -> None:
 
 
 def test_the_time_limit_is_reached(world: World) -> None:
-    """Kubernetes' own, which counts from the start of the Job."""
+    """Kubernetes counts the limit from the start of the Job."""
     struck = begin(world, placement={"time_limit_s": LIMIT_S})
     over(world.client, struck.job, lambda seen: seen.attempts == 2 or seen.ended)
     first, *_ = world.client.attempts(struck.job)

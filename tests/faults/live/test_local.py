@@ -1,4 +1,4 @@
-"""The faults of jobs on this machine, at default settings: docs/failures.md says what is seen here."""
+"""The faults of local jobs at default settings: the rows of docs/failures.md."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def strike(
     runs: ThrowawayService, job: JobView, chosen: Callable[[Marked], bool], how: signal.Signals = signal.SIGKILL
 ) -> None:
     struck = [each for each in runs.processes() if each.job_id == job.id and chosen(each)]
-    assert struck, "nothing to strike"
+    assert struck, "no such process"
     for each in struck:
         with suppress(ProcessLookupError):
             os.kill(each.pid, how)
@@ -141,7 +141,7 @@ def test_the_machine_loses_its_power(tmp_path: Path) -> None:
 
 
 def test_the_disk_is_full(tmp_path: Path) -> None:
-    """It holds the service's database too."""
+    """The service's database is on the same disk."""
     with (
         mount_small_disk(tmp_path / "disk") as disk,
         ThrowawayService(disk / "runs", log_folder=tmp_path) as service,

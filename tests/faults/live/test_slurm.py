@@ -1,6 +1,6 @@
-"""Every fault on a real Slurm, at the default settings of both: docs/failures.md says what is told of it.
+"""Every fault on a real Slurm at default settings: the rows of docs/failures.md.
 
-All jobs run at the same time and are struck at the same time, since Slurm takes minutes to notice some of it.
+All jobs run and are struck together, because Slurm takes minutes to notice some faults.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.slurm.live.lab import SETTINGS, Lab, open_labs, soon
 
 pytestmark = pytest.mark.timeout(2400)
 
-# Slurm's own defaults (slurm.conf(5)), where the throw-away Slurm has shorter times.
+# Slurm's defaults (slurm.conf(5)) for settings that the throw-away Slurm shortens.
 DEFAULTS = {
     "SlurmdTimeout": "300",
     "SlurmctldTimeout": "120",
@@ -40,17 +40,17 @@ DEFAULTS = {
     "SchedulerParameters": "default_queue_depth=100",
 }
 SPARE_NODES = 8
-NODES = 2 * len(CASES) + 2 + SPARE_NODES  # and two that are a partition of their own
+NODES = 2 * len(CASES) + 2 + SPARE_NODES  # without the two nodes of the partition APART
 SHAPE = Shape(nodes=NODES + 2, cpus=1, memory_limits=True, changes={**DEFAULTS, "DefMemPerCPU": "2000"})
 PATIENCE_S = 900.0
 AWAY_S = 60.0
-_ERROR = re.compile(r"DistNetworkError: [^;]*")  # of torch, by how the connection ended
+_ERROR = re.compile(r"DistNetworkError: [^;]*")  # torch's error; its text depends on how the connection ended
 SCHEDULER_AWAY, SERVICE_AWAY = "the scheduler is away for an hour", "the service is away for an hour"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`before`: the verdict just before the fault was repaired."""
+    """`before`: the verdict just before the repair."""
 
     cell: Cell
     job: JobView
@@ -60,7 +60,7 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Outcome | str]]:
-    """By fault; a text where it was not over in time. Skips on a laptop without Slurm, fails in CI."""
+    """Outcomes by fault; a text if the fault was not over in time. Skip without Slurm; in CI fail."""
     folder = tmp_path_factory.mktemp("faults")
     try:
         slurm = ThrowawaySlurm(SHAPE)
@@ -80,7 +80,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """Nodes see what is mounted before they start."""
+    """Mount a small disk. Nodes see it only if they start afterwards."""
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", folder], check=True, timeout=60)
     try:
@@ -154,7 +154,7 @@ def begin(lab: Lab, folder: Path, case: Case) -> Struck:
 
 
 def await_work(one: Struck, *, steps: int) -> None:
-    """The step time of a job that trains is known after some steps."""
+    """Wait for the workers, and for some steps so that the step time is known."""
     one.lab.until(one.job, lambda job: job.state == "RUNNING" and (job.step or 0) >= steps)
     given = one.slurm("squeue", "-h", "-j", one.slurm_id, "-o", "%N").strip()
     one.hosts = one.slurm("scontrol", "show", "hostnames", given).split()
@@ -177,11 +177,11 @@ def scheduler_away(lab: Lab, folder: Path) -> Outcome:
     one = begin_training(lab, folder / "scheduler-away")
     lab.slurm.kill_controller()
     try:
-        soon(lambda: not lab.client.clusters()[0].answers, "that nobody answers is not noticed")
+        soon(lambda: not lab.client.clusters()[0].answers, "the outage is not noticed")
         soon(lambda: one.since_s > AWAY_S, "time")
     finally:
         lab.slurm.start_controller()
-    soon(lambda: lab.client.clusters()[0].answers, "that it answers again is not noticed")
+    soon(lambda: lab.client.clusters()[0].answers, "the end of the outage is not noticed")
     return go_on(one)
 
 
@@ -205,7 +205,7 @@ def begin_training(lab: Lab, folder: Path) -> Struck:
 
 def go_on(one: Struck) -> Outcome:
     one.goal = (one.lab.client.job(one.job).step or 0) + 20
-    soon(one.trains_on, "it does not train on")
+    soon(one.trains_on, "it does not continue")
     found = look(one)
     end(one)
     return found
@@ -218,13 +218,13 @@ def outcome(outcomes: Mapping[str, Outcome | str], fault: str) -> Outcome:
 
 
 @pytest.mark.parametrize("fault", [*(case.fault for case in CASES), SCHEDULER_AWAY, SERVICE_AWAY])
-def test_the_page_says_what_is_seen(outcomes: Mapping[str, Outcome | str], fault: str) -> None:
+def test_a_fault_matches_the_page(outcomes: Mapping[str, Outcome | str], fault: str) -> None:
     found = outcome(outcomes, fault)
     check("slurm", fault, found.cell)
 
 
-def test_an_hour_of_silence_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the virtual clock: of the scheduler, and of the store, as when the service is away."""
+def test_an_hour_without_the_scheduler_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the virtual clock: outages of the scheduler and of the store, which equal an outage of the service."""
     monkeypatch.setattr(failure_traces, "_OUTAGE_US", 3600 * 1_000_000)
     result, quiet = simulate(trace="outage", mtbf_h=NEVER_H, days=10), simulate(mtbf_h=NEVER_H, days=10)
     assert result.incidents > 5
@@ -232,14 +232,14 @@ def test_an_hour_of_silence_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert result.bins == quiet.bins
 
 
-def test_a_job_that_slurm_suspends_goes_on_in_its_attempt(outcomes: Mapping[str, Outcome | str]) -> None:
+def test_a_suspended_job_continues_in_its_attempt(outcomes: Mapping[str, Outcome | str]) -> None:
     found = outcome(outcomes, SUSPENSION.fault)
     assert (found.job.attempts, found.job.restarts, found.cell.costs) == (1, 0, "nothing"), found
     assert (found.job.generation or 0) <= 2, found
-    assert "an administrator has suspended Slurm job" in found.before
+    assert "an administrator suspended Slurm job" in found.before
 
 
-def test_an_avoided_node_is_given_up_after_five_minutes(outcomes: Mapping[str, Outcome | str]) -> None:
+def test_an_avoided_node_is_used_after_five_minutes(outcomes: Mapping[str, Outcome | str]) -> None:
     found = outcome(outcomes, AVOIDED.fault)
     assert found.job.attempts == 2, found
     assert "no other node that fits became free in five minutes" in found.sentences

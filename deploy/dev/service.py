@@ -61,7 +61,11 @@ class ThrowawayService:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ThrowawayService:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.end()
+            raise
         return self
 
     def __exit__(
@@ -73,7 +77,7 @@ class ThrowawayService:
     def pid(self) -> int:
         return 0 if self._process is None else self._process.pid
 
-    def start(self, *, timeout_s: float = 30) -> None:
+    def start(self, *, timeout_s: float = 180) -> None:
         """Start the service and wait until it is ready. Raises ServiceFailed."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:

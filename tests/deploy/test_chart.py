@@ -1,4 +1,4 @@
-"""The chart, rendered by Helm itself: schemas, rights, names that fit together, and the plain manifests made of it."""
+"""The chart, rendered by Helm: schemas, rights, matching names, and the plain manifests."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.deploy.tools import missing
 
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
-VERSIONS = ("1.31", "1.36")  # the oldest that is served, and one of today
-# The Prometheus operator's kinds: no schema of Kubernetes itself.
+VERSIONS = ("1.31", "1.36")  # the oldest supported version, and a current one
+# Kinds of the Prometheus operator, which Kubernetes' schemas do not have.
 _OPERATOR = {"ServiceMonitor", "PrometheusRule"}
 _SCHEMAS = yaml.safe_load((Path(__file__).parent / "operator.yaml").read_text())
 
@@ -69,8 +69,8 @@ def _chart(*arguments: str, values: dict[str, Any] | None = None) -> subprocess.
     if importlib.util.find_spec("helm_python") is None:
         missing("Helm's library is not installed: pip install -c constraints.txt helm-python-sdk")
     command = [sys.executable, "-m", "deploy.dev.chart", *([] if values is None else ["--values", "-"]), *arguments]
-    told = None if values is None else json.dumps(values)
-    return subprocess.run(command, input=told, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    document = None if values is None else json.dumps(values)
+    return subprocess.run(command, input=document, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
 @cache
@@ -99,37 +99,36 @@ def _containers(variant: str) -> Iterator[Manifest]:
     yield from _pod(variant)["containers"]
 
 
-def test_helm_has_nothing_against_the_chart() -> None:
+def test_helm_lint_passes() -> None:
     done = _chart("--lint")
     assert done.returncode == 0, done.stderr
 
 
 def _validate(manifest: Manifest, version: str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the validator's own libraries
+        warnings.simplefilter("ignore")  # warnings of the validator's libraries
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
 @EACH
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_object_fits_its_schema(variant: str, version: str) -> None:
+def test_every_object_is_valid_by_its_schema(variant: str, version: str) -> None:
     for manifest in _manifests(variant):
         if manifest["kind"] not in _OPERATOR:
             _validate(manifest, version)
 
 
 @pytest.mark.parametrize("kind", sorted(_OPERATOR))
-def test_every_object_of_the_operator_s_fits_its_definition(kind: str) -> None:
+def test_every_object_of_the_operator_is_valid(kind: str) -> None:
     validator = jsonschema.Draft202012Validator(_SCHEMAS[kind])
     (manifest,) = _of_kind("everything", kind)
     assert [error.message for error in validator.iter_errors(manifest)] == []
     wrong = json.loads(json.dumps(manifest).replace('"path"', '"paths"').replace('"alert"', '"alarm"'))
-    assert list(validator.iter_errors(wrong)) != [], "so that the silence above means something"
+    assert list(validator.iter_errors(wrong)) != [], "the definition is checked at all"
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "NetworkPolicy", "Role"])
-def test_a_misspelt_field_would_not_fit(kind: str) -> None:
-    """So that the silence above means something."""
+def test_the_schema_check_refuses_a_misspelled_field(kind: str) -> None:
     manifest = next(each for each in _manifests("default") if each["kind"] == kind)
     manifest["specc"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -137,8 +136,8 @@ def test_a_misspelt_field_would_not_fit(kind: str) -> None:
 
 
 @EACH
-def test_what_seals_secrets_does_not_lie_where_jobs_can_read_it(variant: str) -> None:
-    """Without it the service makes a key in its root, which is the run directory."""
+def test_the_key_for_secrets_is_not_in_the_run_directory(variant: str) -> None:
+    """Without this variable the service creates a key in its root, which is the run directory."""
     for container in _containers(variant):
         named = {each["name"]: each.get("valueFrom", {}) for each in container["env"]}
         assert named["ORCHESTRATOR_SECRET_KEYS"].keys() == {"secretKeyRef"}
@@ -162,7 +161,7 @@ def test_the_plain_manifests_are_the_chart_with_its_defaults() -> None:
     ],
     ids=str,
 )
-def test_values_that_mean_nothing_are_refused(values: dict[str, Any]) -> None:
+def test_invalid_values_are_refused(values: dict[str, Any]) -> None:
     done = _chart(values=values)
     assert done.returncode != 0
     assert "Helm" in done.stderr
@@ -193,14 +192,14 @@ def test_the_role_grants_exactly_what_the_client_calls() -> None:
     assert _granted("everything", "Role") == _asked(namespaced=True)
 
 
-def test_rights_beyond_the_namespace_are_granted_only_where_they_are_asked_for() -> None:
+def test_cluster_wide_rights_are_granted_only_if_requested() -> None:
     assert _granted("default", "ClusterRole") == set()
     assert _of_kind("default", "ClusterRoleBinding") == []
     assert _granted("everything", "ClusterRole") == _asked(namespaced=False)
 
 
 @pytest.mark.parametrize("variant", ["default", "everything"])
-def test_rights_are_bound_to_the_service_and_to_nobody_else(variant: str) -> None:
+def test_rights_are_bound_only_to_the_service(variant: str) -> None:
     for kind in ("Role", "ClusterRole"):
         roles = {role["metadata"]["name"] for role in _of_kind(variant, kind)}
         for binding in _of_kind(variant, f"{kind}Binding"):
@@ -214,7 +213,7 @@ def test_rights_are_bound_to_the_service_and_to_nobody_else(variant: str) -> Non
 
 
 @EACH
-def test_containers_are_such_as_the_restricted_standard_admits(variant: str) -> None:
+def test_containers_satisfy_the_restricted_standard(variant: str) -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/"""
     pod = _pod(variant)
     context = pod["securityContext"]
@@ -231,14 +230,14 @@ def test_containers_are_such_as_the_restricted_standard_admits(variant: str) -> 
 
 
 @EACH
-def test_what_is_mounted_is_a_volume_and_every_volume_is_mounted(variant: str) -> None:
+def test_mounts_and_volumes_match(variant: str) -> None:
     volumes = {volume["name"] for volume in _pod(variant)["volumes"]}
     for container in _containers(variant):
         assert {mount["name"] for mount in container["volumeMounts"]} == volumes
 
 
 @EACH
-def test_selectors_select_the_services_pods(variant: str) -> None:
+def test_selectors_match_the_service_s_pods(variant: str) -> None:
     (deployment,) = _of_kind(variant, "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"].items()
     (service,) = _of_kind(variant, "Service")
@@ -256,7 +255,7 @@ def test_selectors_select_the_services_pods(variant: str) -> None:
 
 
 @EACH
-def test_the_claim_that_is_mounted_is_made_or_given(variant: str) -> None:
+def test_the_mounted_claim_is_created_or_given(variant: str) -> None:
     (claim,) = [
         each["persistentVolumeClaim"]["claimName"] for each in _pod(variant)["volumes"] if each["name"] == "runs"
     ]
@@ -267,14 +266,14 @@ def test_the_claim_that_is_mounted_is_made_or_given(variant: str) -> None:
         assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
-def test_two_services_stand_and_a_drain_takes_one_at_a_time() -> None:
+def test_two_services_run_and_a_drain_evicts_one_at_a_time() -> None:
     (deployment,), (budget,) = _of_kind("default", "Deployment"), _of_kind("default", "PodDisruptionBudget")
     assert deployment["spec"]["replicas"] == 2
     assert budget["spec"]["maxUnavailable"] == 1
     assert _of_kind("small", "PodDisruptionBudget") == []
 
 
-def test_two_versions_of_the_service_never_write_at_one_time() -> None:
+def test_two_versions_of_the_service_never_run_together() -> None:
     (deployment,) = _of_kind("default", "Deployment")
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
     (upgrade,) = _pod("default")["initContainers"]
@@ -282,13 +281,15 @@ def test_two_versions_of_the_service_never_write_at_one_time() -> None:
 
 
 @EACH
-def test_probes_call_the_service_by_a_name_that_it_always_has(variant: str) -> None:
+def test_probes_use_the_host_name_localhost(variant: str) -> None:
     (container,) = _pod(variant)["containers"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        told = container[probe]["httpGet"]
-        assert told["httpHeaders"] == [{"name": "Host", "value": "localhost"}]
-        assert told["scheme"] == ("HTTPS" if variant == "everything" else "HTTP")
-    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz", "a silent database must not restart the service"
+        request = container[probe]["httpGet"]
+        assert request["httpHeaders"] == [{"name": "Host", "value": "localhost"}]
+        assert request["scheme"] == ("HTTPS" if variant == "everything" else "HTTP")
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz", (
+        "an unreachable database must not restart the service"
+    )
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
@@ -307,11 +308,11 @@ def test_secrets_come_from_secrets(variant: str) -> None:
 @EACH
 def test_variables_are_settings(variant: str) -> None:
     names = {variable["name"] for container in _containers(variant) for variable in container["env"]}
-    assert unknown_variables(" ".join(names)) <= {"ORCHESTRATOR_PAGER_SECRET"}  # which a webhook's secret_env names
+    assert unknown_variables(" ".join(names)) <= {"ORCHESTRATOR_PAGER_SECRET"}  # named by a webhook's secret_env
 
 
 @EACH
-def test_the_configuration_is_one_that_the_service_reads(variant: str) -> None:
+def test_the_configuration_is_valid_for_the_service(variant: str) -> None:
     (config,) = [each for each in _of_kind(variant, "ConfigMap") if "orchestrator.toml" in each["data"]]
     document = tomllib.loads(config["data"]["orchestrator.toml"])
     cluster = document["clusters"]["kubernetes"]
@@ -322,7 +323,7 @@ def test_the_configuration_is_one_that_the_service_reads(variant: str) -> None:
     assert "kubernetes" in Settings.model_validate(document).clusters
 
 
-def test_alerts_and_dashboard_in_the_chart_are_the_ones_beside_it() -> None:
+def test_alerts_and_dashboard_of_the_chart_are_up_to_date() -> None:
     (rule,) = _of_kind("everything", "PrometheusRule")
     assert rule["spec"] == yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())
     (config,) = [each for each in _of_kind("everything", "ConfigMap") if "orchestrator.json" in each["data"]]
@@ -331,7 +332,7 @@ def test_alerts_and_dashboard_in_the_chart_are_the_ones_beside_it() -> None:
     )
 
 
-def test_jobs_are_reached_by_jobs_alone_and_the_service_by_their_agents() -> None:
+def test_only_jobs_reach_jobs_and_agents_reach_the_service() -> None:
     by_name = {each["metadata"]["name"]: each["spec"] for each in _of_kind("default", "NetworkPolicy")}
     jobs = {"podSelector": {"matchLabels": {"app.kubernetes.io/managed-by": "elastic-orchestrator"}}}
     assert by_name["orchestrator-jobs"]["ingress"] == [{"from": [jobs]}]

@@ -1,4 +1,4 @@
-"""The compose file: whole, hardened, and true to the image and the settings. No engine runs it here."""
+"""The compose file: complete, hardened, and consistent with the image and the settings. It is not run here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_image_is_pinned(name: str) -> None:
 
 
 @EACH
-def test_what_a_container_uses_is_declared(name: str) -> None:
+def test_everything_that_a_container_uses_is_declared(name: str) -> None:
     service = SERVICES[name]
     assert set(service.get("networks", [])) <= set(COMPOSE["networks"])
     assert set(service.get("secrets", [])) <= set(COMPOSE["secrets"])
@@ -47,13 +47,13 @@ def test_what_a_container_uses_is_declared(name: str) -> None:
         assert (FOLDER / source).exists() if source.startswith(".") else source in COMPOSE["volumes"], source
 
 
-def test_only_the_proxy_is_reached_from_outside_and_the_database_from_nowhere_else() -> None:
+def test_only_the_proxy_has_ports_and_the_database_is_internal() -> None:
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["proxy"]
     assert SERVICES["database"]["networks"] == ["inside"]
     assert COMPOSE["networks"]["inside"]["internal"] is True
 
 
-def test_nothing_starts_before_what_it_needs() -> None:
+def test_services_start_after_their_dependencies() -> None:
     def condition(service: str, needed: str) -> str:
         return str(SERVICES[service]["depends_on"][needed]["condition"])
 
@@ -64,13 +64,13 @@ def test_nothing_starts_before_what_it_needs() -> None:
     assert SERVICES["upgrade"]["restart"] == "no"
 
 
-def test_no_password_stands_in_the_file() -> None:
+def test_the_file_contains_no_password() -> None:
     url = SERVICES["orchestrator"]["environment"]["ORCHESTRATOR_DATABASE_URL"]
     assert re.fullmatch(r"postgresql://\w+@\w+:\d+/\w+", url)
     assert {".env", "secrets/"} <= set((FOLDER / ".gitignore").read_text().split())
 
 
-def test_the_password_file_is_of_the_database_that_the_url_names() -> None:
+def test_the_password_file_matches_the_database_url() -> None:
     url = re.fullmatch(
         r"postgresql://(\w+)@(\w+):(\d+)/(\w+)", SERVICES["orchestrator"]["environment"]["ORCHESTRATOR_DATABASE_URL"]
     )
@@ -82,7 +82,7 @@ def test_the_password_file_is_of_the_database_that_the_url_names() -> None:
     assert SERVICES[host]["environment"]["POSTGRES_DB"] == database
 
 
-def test_the_build_is_of_a_dockerfile_with_its_arguments() -> None:
+def test_the_build_uses_an_existing_dockerfile_and_its_arguments() -> None:
     build = SERVICES["orchestrator"]["build"]
     dockerfile = (FOLDER / build["context"] / build["dockerfile"]).resolve()
     assert dockerfile.is_relative_to(ROOT)
@@ -92,12 +92,12 @@ def test_the_build_is_of_a_dockerfile_with_its_arguments() -> None:
     assert set(build["args"]["EXTRAS"].split(",")) <= set(extras)
 
 
-def test_variables_are_settings_and_the_example_names_those_that_must_be_given() -> None:
+def test_variables_are_settings_and_the_example_has_the_required_ones() -> None:
     assert unknown_variables(FILE.read_text() + (FOLDER / "Caddyfile").read_text()) == set()
     needed = set(re.findall(r"\$\{(\w+):\?", FILE.read_text()))
     assert needed == set(re.findall(r"^(\w+)=", (FOLDER / "env.example").read_text(), re.M))
 
 
-def test_the_settings_file_is_one_that_the_service_reads() -> None:
+def test_the_settings_file_is_valid() -> None:
     settings = Settings.model_validate(tomllib.loads((FOLDER / "orchestrator.toml").read_text()))
     assert list(settings.clusters) == ["local"]

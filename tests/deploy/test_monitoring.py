@@ -1,4 +1,4 @@
-"""Alerts and dashboard speak of numbers that the service really has, with the labels that these really have."""
+"""Alerts and dashboard use only metrics and labels that the service has."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _ADDED_BY_PROMETHEUS = {"instance", "job", "le"}
 
 
 def _families() -> dict[str, Metric]:
-    """Every number of the service, by the names that a query may use."""
+    """Return every metric of the service by the names that a query may use."""
     metrics = Metrics(version="1.2.3", clusters=["local"])
     levels = Levels(jobs_by_state={"QUEUED": 1}, oldest_queued_s={"local": 1.0}, oldest_snapshot_s={"local": 1.0})
     names: dict[str, Metric] = {}
     for family in text_string_to_metric_families(metrics.render(levels).decode()):
         if family.name.endswith("_created"):
-            continue  # when a count began: of every counter, and nothing to look at
+            continue  # the start time of a counter, which no query uses
         suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}.get(family.type, ("",))
         names |= {family.name + suffix: family for suffix in suffixes}
     return names
 
 
 def _labels() -> dict[str, set[str]]:
-    """The labels of each number of ours: the registry knows them before there is a sample."""
+    """Return the labels of each metric. The registry knows them before the first sample."""
     suffixes = ("", "_total", "_bucket", "_count", "_sum")
     return {name + suffix: set(labels) for name, labels in Metrics().labels.items() for suffix in suffixes}
 
@@ -64,13 +64,13 @@ def _expressions() -> Iterator[tuple[str, str]]:
     yield from ((panel["title"], target["expr"]) for panel in _panels() for target in panel.get("targets", []))
 
 
-def test_every_number_in_alerts_and_dashboard_is_one_of_the_service() -> None:
+def test_every_metric_in_alerts_and_dashboard_exists() -> None:
     known, asked = _families(), {(where, name) for where, text in _expressions() for name in _NAME.findall(text)}
     assert len({name for _, name in asked}) > 20
     assert {(where, name) for where, name in asked if name not in known} == set()
 
 
-def test_every_label_that_is_asked_for_is_one_of_that_number() -> None:
+def test_every_label_in_alerts_and_dashboard_exists() -> None:
     known = _labels()
     wrong = []
     for where, text in _expressions():
@@ -88,13 +88,13 @@ def test_every_label_that_is_asked_for_is_one_of_that_number() -> None:
     assert wrong == []
 
 
-def test_every_number_of_the_service_is_explained() -> None:
-    told = set(re.findall(r"^\| `(orchestrator_[a-z_]+)", OBSERVABILITY.read_text(), re.MULTILINE))
+def test_every_metric_is_documented() -> None:
+    explained = set(re.findall(r"^\| `(orchestrator_[a-z_]+)", OBSERVABILITY.read_text(), re.MULTILINE))
     ours = {name for name in _families() if name.startswith("orchestrator_") and not name.endswith(("_bucket", "_sum"))}
-    assert told == {name.removesuffix("_count") for name in ours}
+    assert explained == {name.removesuffix("_count") for name in ours}
 
 
-def test_every_alert_says_what_to_do_and_how_bad_it_is() -> None:
+def test_every_alert_has_a_severity_a_summary_and_a_runbook() -> None:
     for rule in _rules():
         assert rule["labels"]["severity"] in ("info", "warning", "critical"), rule["alert"]
         assert rule["annotations"]["summary"], rule["alert"]
@@ -108,21 +108,21 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
         assert re.findall(r"^\*\*(\w+)\.\*\*", section, re.MULTILINE) == ["Means", "Look", "Do"], section
 
 
-def test_a_runbook_names_commands_and_links_that_there_are() -> None:
+def test_commands_and_links_in_runbooks_exist() -> None:
     text = RUNBOOKS.read_text()
     assert set(re.findall(r"(?:`|^ +)orchestrator ([a-z]+)", text, re.MULTILINE)) <= set(COMMANDS)
     sections = {section.lower() for section in re.findall(r"^## (\w+)$", text, re.MULTILINE)}
     assert set(re.findall(r"\(#(\w+)\)", text)) <= sections
 
 
-def test_a_template_of_an_alert_uses_labels_that_its_result_has() -> None:
+def test_templates_of_alerts_use_existing_labels() -> None:
     for rule in _rules():
         used = set(re.findall(r"\$labels\.([a-z_]+)", json.dumps(rule["annotations"])))
         kept = {label.strip() for each in _GROUPING.findall(rule["expr"]) for label in each.split(",")}
         assert used <= kept | ({"instance"} if rule["expr"].startswith("up{") else set()), rule["alert"]
 
 
-def test_panels_have_places_of_their_own() -> None:
+def test_panels_do_not_overlap() -> None:
     panels = _panels()
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
@@ -142,7 +142,7 @@ def test_prometheus_accepts_the_alerts() -> None:
 
 
 def test_prometheus_accepts_every_query_of_the_dashboard(tmp_path: Path) -> None:
-    """As recording rules: promtool knows no dashboards."""
+    """promtool does not read dashboards, so the queries become recording rules."""
     promtool = require_program("promtool", "Debian: apt-get install prometheus")
     queries = [target["expr"] for panel in _panels() for target in panel.get("targets", [])]
     rules = [

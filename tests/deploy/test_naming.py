@@ -1,4 +1,4 @@
-"""The lint of names fails for each kind of offence, and the tree has none."""
+"""The check of names finds each kind of offence, and the tree has none."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def test_a_module_name_of_three_packages_is_found_and_one_of_two_is_not() -> Non
         "it tells of no steps",
     ],
 )
-def test_a_house_word_is_found_in_names_and_sentences(line: str) -> None:
+def test_a_forbidden_word_is_found_in_names_and_sentences(line: str) -> None:
     (found,) = find_words("orchestrator/cli/x.py", f"\n{line}\n")
     assert found.startswith("orchestrator/cli/x.py:2: ")
 
 
-def test_a_house_word_is_found_in_the_name_of_a_file() -> None:
+def test_a_forbidden_word_is_found_in_the_name_of_a_file() -> None:
     assert len(list(find_words("orchestrator/store/harvest.py", ""))) == 1
 
 
 @pytest.mark.parametrize("line", ["namespace", "SimpleNamespace", "recommend", "amend", "--paced-s", "officer"])
-def test_words_that_only_contain_one_are_let_through(line: str) -> None:
+def test_words_that_contain_a_forbidden_word_are_allowed(line: str) -> None:
     assert list(find_words("orchestrator/cli/x.py", line)) == []
 
 
-def test_a_stored_name_may_stand_where_it_is_stored() -> None:
+def test_a_stored_name_is_allowed_where_it_is_stored() -> None:
     assert list(find_words("orchestrator/wire/insight.py", "deeds: list[DeedView]")) == []
     assert len(list(find_words("orchestrator/cli/x.py", "deeds"))) == 1
 
@@ -53,15 +53,15 @@ def test_a_stored_name_may_stand_where_it_is_stored() -> None:
 @pytest.mark.parametrize(
     "text", ["told = 1", "def _told(): ...", "def f(is_told): ...", "self.keeping = 1", "class Told: ..."]
 )
-def test_a_word_that_is_ordinary_in_a_sentence_is_found_in_a_name(text: str) -> None:
+def test_a_word_that_is_only_forbidden_in_names_is_found_there(text: str) -> None:
     assert len(list(find_names("orchestrator/cli/x.py", ast.parse(text)))) == 1
 
 
-def test_a_sentence_may_say_that_somebody_is_told() -> None:
+def test_a_word_that_is_only_forbidden_in_names_is_allowed_in_a_sentence() -> None:
     assert list(find_names("orchestrator/cli/x.py", ast.parse('"""The agent is told to stop."""'))) == []
 
 
-def test_seven_parameters_are_found_and_six_beside_self_are_not() -> None:
+def test_more_than_six_parameters_without_self_are_found() -> None:
     tree = ast.parse("class A:\n    def f(self, a, b, c, d, e, *, g): ...\ndef h(a, b, c, d, e, f, **rest): ...")
     (found,) = find_long("orchestrator/cli/x.py", tree)
     assert found == "orchestrator/cli/x.py:3: h takes 7 parameters: group what travels together"

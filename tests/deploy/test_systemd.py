@@ -1,4 +1,4 @@
-"""The units: systemd reads them without a complaint, they start what there is, and may do no more than they need."""
+"""The systemd units are valid and hardened, and start programs that exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.deploy.tools import require_program
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("orchestrator*"))
 SERVICES = [unit for unit in UNITS if unit.suffix == ".service"]
-_WORST_EXPOSURE = 25  # of `systemd-analyze security`, in tenths: it calls up to 4.9 "OK", a plain unit has 9.6
+_WORST_EXPOSURE = 25  # of `systemd-analyze security`, in tenths. Up to 49 is "OK"; a plain unit has 96
 
 
 def _analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -31,8 +31,8 @@ def _parse(unit: Path) -> configparser.ConfigParser:
     return parser
 
 
-def test_systemd_has_nothing_to_say_against_the_units(tmp_path: Path) -> None:
-    """With /bin/true in the place of a program that is not installed here, which it would complain of."""
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    """/bin/true replaces our program, which is not installed here."""
     for unit in UNITS:
         text = re.sub(r"^(Exec\w+=)/opt/orchestrator/bin/orchestrator\b", r"\1/bin/true", unit.read_text(), flags=re.M)
         (tmp_path / unit.name).write_text(text)
@@ -40,8 +40,7 @@ def test_systemd_has_nothing_to_say_against_the_units(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_systemd_would_complain_of_a_misspelt_setting(tmp_path: Path) -> None:
-    """So that silence above means something."""
+def test_systemd_reports_a_misspelled_setting(tmp_path: Path) -> None:
     (tmp_path / "wrong.service").write_text("[Service]\nExecStart=/bin/true\nProtectSistem=strict\n")
     done = _analyze("verify", "--man=no", tmp_path / "wrong.service")
     assert "ProtectSistem" in done.stdout + done.stderr
@@ -54,7 +53,7 @@ def test_a_unit_is_hardened(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
-def test_a_unit_starts_what_the_package_installs(unit: Path) -> None:
+def test_a_unit_starts_a_program_of_the_package(unit: Path) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     for program in re.findall(r"/opt/orchestrator/bin/(\S+)", unit.read_text()):
         assert program in scripts
@@ -65,8 +64,8 @@ def test_variables_of_a_unit_are_settings(unit: Path) -> None:
     assert unknown_variables(unit.read_text()) == set()
 
 
-def test_a_restart_of_the_service_leaves_its_jobs_alone() -> None:
-    """Agents of the local backend are in the unit's control group: only the main process may be signalled."""
+def test_a_restart_of_the_service_does_not_end_its_jobs() -> None:
+    """Local agents are in the unit's control group, so only the main process may be signalled."""
     service = _parse(ROOT / "deploy" / "systemd" / "orchestrator.service")["Service"]
     assert service["KillMode"] == "process"
     assert service["RemoveIPC"] == "no"

@@ -1,4 +1,4 @@
-"""Programs that check what is deployed. One that is missing skips a test on a laptop and fails it in CI."""
+"""Programs that check deployment files. A missing program skips the test; in CI it fails it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 def require_program(name: str, how_to_get: str) -> str:
-    """The program's path: beside this Python, or on the path."""
+    """Return the program's path, next to this Python or on PATH."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:

@@ -106,7 +106,7 @@ def test_a_report_counts_each_test_once() -> None:
         (Outcome("launcher", passed=3), True),
         (Outcome("launcher", passed=3, failed=("tests.test_a::bad",)), False),
         (Outcome("launcher", skipped=3), False),
-        (Outcome("launcher", passed=3, problem="not done after 1 s"), False),
+        (Outcome("launcher", passed=3, problem="not finished after 1 s"), False),
     ],
 )
 def test_a_suite_is_good_when_something_passed_and_nothing_failed(outcome: Outcome, is_good: bool) -> None:
@@ -121,7 +121,7 @@ def test_the_page_tells_what_ran_what_failed_and_what_was_installed() -> None:
     assert "Written by `make matrix` on 2026-01-01: do not edit." in page
     assert "| lowest | 3.10.13 | 2.7.0 | launcher | 3 | 1 | 1 |" in page
     assert "- lowest: `tests.test_a::bad` failed" in page
-    assert "| fsdp | lowest | newest | trained on |" in page
+    assert "| fsdp | lowest | newest | continued |" in page
     assert "| ddp | newest | lowest | damaged / file |" in page
     assert "| Python | 3.10.13 |\n| torch | 2.7.0 |" in page
     assert "not-installed" not in page

@@ -26,7 +26,7 @@ def _print_why(found: WhyView) -> None:
     if found.cause is not None:
         _print_cause(found.cause)
     if found.remedy is not None:
-        console().print(f"\nUsually: {found.remedy.cause}.\nHelps: {found.remedy.fix}.")
+        console().print(f"\nUsual cause: {found.remedy.cause}\nFix: {found.remedy.fix}")
     if found.deeds:
         console().print("\nWhat was done:")
         for action in found.deeds:
@@ -34,18 +34,18 @@ def _print_why(found: WhyView) -> None:
             console().print(f"  {moment(action.at)}  {action.sentence}{by}")
     for sentence in found.avoids:
         console().print(f"{sentence[:1].upper()}{sentence[1:]}.")
-    console().print(f"\nLost: {found.lost}.\nNext: {found.next}.")
+    console().print(f"\nLost: {found.lost}.\nNext: {found.next}")
 
 
 def _print_cause(cause: CauseView) -> None:
     failure = cause.failure
     where = f"attempt {cause.attempt}" + ("" if cause.generation is None else f", generation {cause.generation}")
-    rank = "" if failure.rank is None else f", rank {failure.rank}"
-    console().print(f"\n{failure.kind} at {moment(cause.at)} in {where}{rank}: {failure.message}")
+    where += "" if failure.rank is None else f", rank {failure.rank}"
+    console().print(f"\nFirst cause, {moment(cause.at)}, {where}: {failure.kind_name}\n  {failure.message}")
     if cause.collateral_ranks:
-        console().print(f"Ended with it: rank {', '.join(map(str, cause.collateral_ranks))}")
+        console().print(f"Other ranks that ended: {', '.join(map(str, cause.collateral_ranks))}")
     if cause.nodes:
-        console().print(f"In the record of: {', '.join(cause.nodes)}")
+        console().print(f"Recorded for: {', '.join(cause.nodes)}")
     lines = (failure.traceback or "").splitlines() or cause.last_lines
     for line in lines[-_MOST_LINES:]:
         console().print(f"  {line}")

@@ -1,4 +1,4 @@
-"""Numbers with their nouns, for messages. Pure."""
+"""Numbers with their nouns and units, for sentences. Pure."""
 
 from __future__ import annotations
 
@@ -6,3 +6,12 @@ from __future__ import annotations
 def counted(number: int | str, noun: str) -> str:
     """Render "1 node", "3 nodes", or "2:8 nodes" for a range. The noun must take an s."""
     return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
+
+
+def lasting(seconds: float) -> str:
+    """As "90 s", "14 min", "3 h": rounded down, in the largest unit of which there are two."""
+    whole = max(0, int(seconds))
+    for unit_s, unit in ((3600, "h"), (60, "min")):
+        if whole >= 2 * unit_s:
+            return f"{whole // unit_s} {unit}"
+    return f"{whole} s"

@@ -1,4 +1,4 @@
-"""What became of a job and of its time, for the API and the pages. Changes nothing."""
+"""The answers of `why` and `goodput` for one job."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from orchestrator.domain.accounting.goodput import Bin, Ledger, Stretch, add_up
 from orchestrator.domain.accounting.injections import chaos_us
 from orchestrator.domain.accounting.life import Life, lay_out
 from orchestrator.domain.errors import NotFound
+from orchestrator.domain.explanation.newest_cause import Cause
 from orchestrator.domain.explanation.quiet import Output, find_quiet, tell_quiet
-from orchestrator.domain.explanation.why import Cause, explain
+from orchestrator.domain.explanation.why import explain
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.observation.node_record import Exclusion, describe
@@ -40,7 +41,7 @@ _MOST_AVOIDED = 8
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Why a job stands so, and where its time went, of one moment."""
+    """The answers of `why` and `goodput`, from one reading."""
 
     why: WhyView
     goodput: GoodputView
@@ -48,7 +49,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A job's life, read once for all that is said of it."""
+    """A job's life, read once for both answers."""
 
     chronicle: Chronicle
     life: Life
@@ -57,7 +58,7 @@ class _Reading:
 
 
 class Accounts:
-    """Every method raises NotFound for an unknown job, StoreUnavailable."""
+    """Every method raises NotFound for an unknown job, and StoreUnavailable."""
 
     def __init__(
         self,
@@ -81,7 +82,6 @@ class Accounts:
         return self.account(job_id).why
 
     def account(self, job_id: str) -> Account:
-        """Both of one reading."""
         read = self._read(job_id)
         return Account(self._why(read), self._goodput(read))
 
@@ -98,11 +98,11 @@ class Accounts:
         return _priced(found, self._prices, read.ledger, read.chronicle.job.spec.cluster)
 
     def _why(self, read: _Reading) -> WhyView:
-        chronicle = read.chronicle
+        chronicle, now = read.chronicle, self._clock.now()
         attempt = find_quiet(chronicle)
         output = None if attempt is None else self._last_output(chronicle.job, attempt)
-        quiet = None if attempt is None else tell_quiet(chronicle.job.spec, attempt, output, self._clock.now())
-        why = explain(chronicle, read.life, read.ledger, quiet=quiet)
+        quiet = None if attempt is None else tell_quiet(chronicle.job.spec, attempt, output, now)
+        why = explain(chronicle, read.life, read.ledger, now, quiet=quiet)
         return WhyView(
             job=chronicle.job.id,
             state=chronicle.job.state,
@@ -118,7 +118,7 @@ class Accounts:
         )
 
     def _list_avoided(self, job: Job) -> list[str]:
-        """The nodes that its next attempt would avoid; none for a job that has ended."""
+        """The nodes that the next attempt would avoid. Empty for a job that has ended."""
         if job.state.terminal or not job.spec.supervise.exclude_bad_nodes:
             return []
         return [describe(each) for each in self._exclusions(job.spec.cluster)[:_MOST_AVOIDED]]
@@ -137,14 +137,14 @@ class Accounts:
         )
 
     def _last_output(self, job: Job, attempt: Attempt) -> Output | None:
-        """None where it cannot be known."""
+        """None if it cannot be known."""
         try:
             return self._logs.last_output(job.spec.cluster, attempt)
         except OSError:
             return None
 
     def _last_lines(self, job_id: str, cause: Cause) -> list[str]:
-        """What the failed rank wrote last; nothing where its log is gone."""
+        """The last lines of the failed rank. Empty if its log is gone."""
         if cause.failure.rank is None:
             return []
         try:

@@ -12,6 +12,7 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.wire.answers import Answer
+from trainer.contract.failure import FailureKind
 
 
 class FailureView(Answer):
@@ -22,6 +23,11 @@ class FailureView(Answer):
     signal: str | None = None
     step: int | None = None
     traceback: str | None = None
+
+    @property
+    def kind_name(self) -> str:
+        """The kind for people: a signal that somebody else sent "killed" the worker."""
+        return "killed" if self.kind == FailureKind.UNKNOWN.value and self.signal is not None else self.kind
 
 
 class JobView(Answer):

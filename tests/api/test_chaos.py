@@ -168,6 +168,6 @@ def test_why_shows_that_a_failure_was_injected(world: World) -> None:
     why = world.client.get(f"/api/v1/jobs/{job_id}/why").json()
     assert why["cause"]["chaos"]["actor"] == "local"
     assert (why["cause"]["chaos"]["fault"], why["cause"]["chaos"]["number"]) == ("kill", 1)
-    assert "injected on purpose by local: chaos kill (request 1)" in why["verdict"]
+    assert "Rank 1 was killed on purpose by local at" in why["verdict"]
     assert "on purpose: rank 1 was killed" in [action["sentence"] for action in why["deeds"]]
     assert "chaos_s" in world.client.get(f"/api/v1/jobs/{job_id}/goodput").json()

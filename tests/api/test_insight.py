@@ -31,7 +31,7 @@ def test_why_shows_the_last_lines_of_the_failed_rank(world: World) -> None:
     log.write_text("loading\nOSError: [Errno 28] No space left on device\n")
     world.advance(job_id, JobState.STARTING, JobState.FAILED, reason="the budget is spent")
     found = world.client.get(f"/api/v1/jobs/{job_id}/why").json()
-    assert found["verdict"].startswith("the budget is spent. The first cause: storage, rank 0: OSError")
+    assert found["verdict"].startswith("The budget is spent. Rank 0 had a storage failure at 12:00 UTC. OSError")
     assert found["cause"]["failure"]["kind"] == "storage"
     assert found["cause"]["last_lines"][-1:] == ["OSError: [Errno 28] No space left on device"]
     assert found["remedy"]["name"] == "disk full"
@@ -45,7 +45,7 @@ def test_why_shows_the_last_output_of_a_script_without_reports(world: World) -> 
     os.utime(world.write_log(job_id, "loading\n"), (printed, printed))
     world.clock.moment += timedelta(minutes=14)
     found = world.client.get(f"/api/v1/jobs/{job_id}/why").json()
-    assert found["verdict"] == "the workers are running"
+    assert found["verdict"] == "The workers are running."
     assert found["quiet"] == (
         "The script reports no steps. Its last output was 14 min ago (rank 0). "
         "A hang is noticed once no worker prints, computes or reads for 15 min while one waits for another or for data."
@@ -62,7 +62,7 @@ def test_the_last_output_is_unknown_without_a_shared_folder(world: World) -> Non
     world.advance(job_id, JobState.STARTING, JobState.RUNNING, reason="the workers are running")
     world.write_log(job_id, "fetched later\n")
     found = world.client.get(f"/api/v1/jobs/{job_id}/why").json()
-    assert "When it printed last is not known. Launcher torchrun does not watch for hangs" in found["quiet"]
+    assert "It is not known when it last printed. Launcher torchrun does not watch for hangs" in found["quiet"]
     assert found["last_output_at"] is None
 
 

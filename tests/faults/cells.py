@@ -84,7 +84,7 @@ def tell(client: Client, job_id: str, struck_at: datetime, *, names: Mapping[str
         failure = why.cause.failure
         rank = "" if failure.rank is None else f", rank {failure.rank}"
         node = f", node {', '.join(why.cause.nodes)}" if why.cause.nodes else ""
-        said = f"{failure.kind}{rank}{node}: {failure.message}"
+        said = f"{failure.kind_name}{rank}{node}: {failure.message}"
     # Each agent reports the event.
     lived = [(event.kind, event.attempt, event.generation) for event in events if event.kind in _ACTIONS]
     done = [_ACTIONS[kind] for kind, _, _ in dict.fromkeys(lived)]

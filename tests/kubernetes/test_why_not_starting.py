@@ -9,7 +9,7 @@ from orchestrator.domain.accounting.goodput import Ledger
 from orchestrator.domain.explanation.why import Why, explain
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
-from tests.builders import make_attempt, make_job, make_spec
+from tests.builders import NOW, make_attempt, make_job, make_spec
 from tests.kubernetes import records
 from tests.kubernetes.records import Watched, look
 
@@ -41,30 +41,30 @@ def recorded(stream: str, t: float) -> str:
 def why(reason: str, state: JobState = JobState.STARTING, attempt: AttemptState = AttemptState.PENDING) -> Why:
     job = make_job("train-1", state=state, reason=reason, spec=make_spec(cluster="k8s"))
     chronicle = Chronicle(job=job, attempts=[make_attempt("train-1", state=attempt)], events=[], kept={}, heard_at={})
-    return explain(chronicle, read_life(chronicle), Ledger())
+    return explain(chronicle, read_life(chronicle), Ledger(), NOW)
 
 
 @pytest.mark.parametrize(
     ("reason", "then"),
     [
-        (recorded("07-unschedulable-gpu", 5.0), "the scheduler places it once enough of that is free"),
+        (recorded("07-unschedulable-gpu", 5.0), "The scheduler places the job once enough of it is free"),
         (recorded("06-image-registry-unreachable", 5.0), "`orchestrator retry train-1 --set run.image=...`"),
         (recorded("06-image-registry-unreachable", 20.0), "until the launch budget is spent"),
-        (CLAIM, "once that claim exists and is bound"),
-        (CONFIG, "then the job fails with these words"),
-        (QUOTA, "once others in the namespace have ended"),
-        (REFUSED, "then the job fails with these words"),
-        (RIGHT, "`orchestrator doctor k8s` names each right that is missing"),
-        (TAINT, "no node may take it now"),
-        (MIXED, "the scheduler places it once enough of that is free"),
+        (CLAIM, "once the claim exists and is bound"),
+        (CONFIG, "Then the job fails with this message"),
+        (QUOTA, "once other jobs in the namespace have ended"),
+        (REFUSED, "Then the job fails with this message"),
+        (RIGHT, "the missing rights, which `orchestrator doctor k8s` lists"),
+        (TAINT, "no node may take the job now"),
+        (MIXED, "The scheduler places the job once enough of it is free"),
         (AWAY, "once the cluster answers"),
     ],
 )
 def test_the_verdict_is_the_cluster_s_message_with_what_happens_next(reason: str, then: str) -> None:
     found = why(reason)
-    assert found.verdict == reason
+    assert reason[1:] in found.verdict
     assert then in found.next
-    assert not found.next.startswith("nothing")
+    assert not found.next.startswith("Nothing to do. The job starts by itself")
 
 
 def test_a_queued_job_shows_the_same_while_its_cluster_does_not_answer() -> None:
@@ -72,10 +72,11 @@ def test_a_queued_job_shows_the_same_while_its_cluster_does_not_answer() -> None
 
 
 def test_without_a_known_obstacle_the_next_step_is_named() -> None:
-    assert why("Slurm job 7 waits (Priority)").next.startswith("the cluster starts it once it has room")
-    assert why("starting", attempt=AttemptState.SUBMITTED).next == "nothing to do; it starts by itself"
+    assert why("Slurm job 7 waits (Priority)").next.startswith("The cluster starts the job once it has room")
+    assert why("starting", attempt=AttemptState.SUBMITTED).next == "Nothing to do. The job starts by itself."
     assert (
-        why("pauses", JobState.RECOVERING, AttemptState.LOST).next == "nothing to do; the next attempt starts by itself"
+        why("pauses", JobState.RECOVERING, AttemptState.LOST).next
+        == "Nothing to do. The next attempt starts by itself."
     )
 
 
@@ -89,9 +90,9 @@ def test_without_a_known_obstacle_the_next_step_is_named() -> None:
     ],
 )
 def test_a_program_s_error_is_not_taken_for_an_obstacle_of_the_cluster(words: str) -> None:
-    for reason in (words, f"waits 10 s before its next attempt after: {words}"):
+    for reason in (words, f"{words}; attempt 2 starts after a pause of 10 s"):
         assert (
             why(reason, JobState.RECOVERING, AttemptState.FAILED).next
-            == "nothing to do; the next attempt starts by itself"
+            == "Nothing to do. The next attempt starts by itself."
         )
     assert why(AWAY, JobState.RECOVERING, AttemptState.FAILED).next == why(AWAY).next

@@ -65,7 +65,7 @@ def test_a_replica_that_was_never_launched_leaves_one_event_and_no_rows(stores: 
         stores.ingest(batch)
     assert [count(stores, table) for table in (JournalRow, WorkerRow, MetricRow)] == [0, 0, 0]
     assert limits(stores) == [
-        f"Attempt 1 was launched on 4 nodes: it has no replica {replica}. Its journals are not stored."
+        f"Attempt 1 was launched on 4 nodes and has no replica {replica}. Its journals are not stored."
     ]
     assert stores.only_supervised().exits == {}
 
@@ -82,7 +82,7 @@ def test_a_replica_that_is_refused_keeps_no_other_from_reporting(stores: Stores)
     batches = [make_batch(replica=n, progress=[(9, make_progress(1))], reported=True) for n in (7, 0, 8)]
     refused = stores.journals.ingest(batches, arrived_at=batches and stores.jobs.get("job-1").created_at)
     assert sorted(refused) == [0, 2]
-    assert refused[0] == "Attempt 1 was launched on 1 node: it has no replica 7."
+    assert refused[0] == "Attempt 1 was launched on 1 node and has no replica 7."
     assert set(stores.offsets()) == {(0, 1)}
     assert limits(stores) == [], "who reports is answered"
 

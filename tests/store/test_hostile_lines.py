@@ -99,7 +99,7 @@ def read_all(stores: Stores, job_id: str) -> None:
     history.metrics(job_id, since_step=-(2**62), points=50)
     chronicle = stores.chronicles.chronicle(job_id)
     life = read_life(chronicle)
-    explain(chronicle, life, add_up(lay_out(life, at(100))))
+    explain(chronicle, life, add_up(lay_out(life, at(100))), NOW)
     for event in stores.events(job_id):
         assert len(json.dumps(event.evidence, ensure_ascii=False).encode()) <= MAX_EVIDENCE_BYTES + 1024
         assert len(event.sentence) + len(event.kind) < 3000

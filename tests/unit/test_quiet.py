@@ -1,4 +1,4 @@
-"""What is told of workers that report no steps."""
+"""What `why` says of workers that report no steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.domain.explanation.quiet import Output, find_quiet, tell_quiet
 from orchestrator.domain.explanation.why import explain
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
-from tests.builders import at, make_attempt, make_job, make_spec
+from tests.builders import NOW, at, make_attempt, make_job, make_spec
 
 RUNNING = make_attempt(state=AttemptState.RUNNING, started_at=at(0))
 LIFE = Life(created_at=at(0), ended_at=None, devices=1)
@@ -23,38 +23,38 @@ WATCHED = (
 )
 
 
-def told(output: Output | None, *, seconds: float = 840, **spec: Any) -> str:
+def text(output: Output | None, *, seconds: float = 840, **spec: Any) -> str:
     return tell_quiet(make_spec(**{"run": {"script": "train.py"}, **spec}), RUNNING, output, at(seconds))
 
 
-def test_the_age_of_the_last_output_stands_beside_what_is_watched() -> None:
-    assert told(Output(at=at(0), worker="rank 0")) == f"{NO_STEPS} Its last output was 14 min ago (rank 0). {WATCHED}"
+def test_the_age_of_the_last_output_and_the_watch_are_named() -> None:
+    assert text(Output(at=at(0), worker="rank 0")) == f"{NO_STEPS} Its last output was 14 min ago (rank 0). {WATCHED}"
 
 
-def test_a_program_that_has_printed_nothing_is_told_since_when() -> None:
+def test_a_program_that_printed_nothing_is_quiet_since_its_start() -> None:
     assert (
-        told(Output(at=None), seconds=45) == f"{NO_STEPS} It has printed nothing since it started 45 s ago. {WATCHED}"
+        text(Output(at=None), seconds=45) == f"{NO_STEPS} It has printed nothing since it started 45 s ago. {WATCHED}"
     )
 
 
-def test_where_nobody_knows_of_output_none_is_claimed() -> None:
-    assert told(None) == f"{NO_STEPS} When it printed last is not known. {WATCHED}"
+def test_unknown_output_is_not_claimed() -> None:
+    assert text(None) == f"{NO_STEPS} It is not known when it last printed. {WATCHED}"
 
 
-def test_an_output_from_a_clock_ahead_of_ours_is_of_now() -> None:
-    assert "0 s ago" in told(Output(at=at(9999), worker="rank 0"))
+def test_an_output_from_the_future_is_zero_seconds_old() -> None:
+    assert "0 s ago" in text(Output(at=at(9999), worker="rank 0"))
 
 
 @pytest.mark.parametrize(
     ("limit", "words"),
     [(60, "60 s"), (300, "5 min"), (150, "150 s"), ("auto", "15 min while one waits for another or for data")],
 )
-def test_the_owners_own_limit_is_told(limit: float | str, words: str) -> None:
-    assert told(None, supervise={"heartbeat_timeout_s": limit}).endswith(f"prints, computes or reads for {words}.")
+def test_the_owners_limit_is_named(limit: float | str, words: str) -> None:
+    assert text(None, supervise={"heartbeat_timeout_s": limit}).endswith(f"prints, computes or reads for {words}.")
 
 
-def test_under_torchrun_nothing_is_watched_whatever_the_limit() -> None:
-    sentence = told(None, launcher="torchrun", supervise={"heartbeat_timeout_s": 60})
+def test_torchrun_does_not_watch_for_hangs() -> None:
+    sentence = text(None, launcher="torchrun", supervise={"heartbeat_timeout_s": 60})
     assert sentence.endswith(
         "Launcher torchrun does not watch for hangs; torch's own time-outs end a collective after 30 min (gloo) or "
         "10 min (NCCL)."
@@ -69,8 +69,8 @@ def test_under_torchrun_nothing_is_watched_whatever_the_limit() -> None:
         ({"trainer": {}}, "The trainer has reported no step yet."),
     ],
 )
-def test_what_runs_is_called_by_its_kind(run: dict[str, object], words: str) -> None:
-    assert told(None, run=run).startswith(words)
+def test_the_program_is_named_by_its_kind(run: dict[str, object], words: str) -> None:
+    assert text(None, run=run).startswith(words)
 
 
 def chronicle(state: JobState = JobState.RUNNING, **fields: Any) -> Chronicle:
@@ -78,7 +78,7 @@ def chronicle(state: JobState = JobState.RUNNING, **fields: Any) -> Chronicle:
     return Chronicle(**{"job": job, "attempts": [RUNNING], "events": [], "kept": {}, "heard_at": {}, **fields})
 
 
-def test_only_a_running_attempt_of_which_nobody_has_reported_is_quiet() -> None:
+def test_only_a_running_attempt_without_reports_is_quiet() -> None:
     assert find_quiet(chronicle()) == RUNNING
     assert find_quiet(chronicle(reported=frozenset({1}))) is None
     assert find_quiet(chronicle(JobState.RECOVERING)) is None
@@ -91,19 +91,19 @@ def ledger(**bins: int) -> Ledger:
     return Ledger(bins={Bin(name): seconds * 10**6 for name, seconds in bins.items()}, whole_us=60 * 10**6)
 
 
-def test_what_a_quiet_program_lost_is_not_claimed_to_be_nothing() -> None:
+def test_losses_of_a_quiet_program_are_not_reported() -> None:
     not_reported = "not reported, because the workers report no steps"
-    assert explain(chronicle(), LIFE, ledger(untold=60)).lost == not_reported
-    assert explain(chronicle(), LIFE, ledger(productive=60)).lost == "nothing"
-    assert explain(chronicle(), LIFE, ledger(untold=40, recovering=20)).lost == (
-        "20.0 device-seconds of 60.0 (20.0 recovering); the rest is not reported, because the workers report no steps"
+    assert explain(chronicle(), LIFE, ledger(untold=60), NOW).lost == not_reported
+    assert explain(chronicle(), LIFE, ledger(productive=60), NOW).lost == "nothing"
+    assert explain(chronicle(), LIFE, ledger(untold=40, recovering=20), NOW).lost == (
+        "20.0 of 60.0 device-seconds (20.0 recovering). The rest is not reported, because the workers report no steps"
     )
 
 
 @pytest.mark.parametrize(("launcher", "command"), [("elasticrun", "stacks"), ("torchrun", "logs")])
 def test_a_quiet_jobs_owner_learns_where_to_look(launcher: str, command: str) -> None:
     job = make_job(spec=make_spec(launcher=launcher), state=JobState.RUNNING)
-    why = explain(chronicle(job=job), LIFE, Ledger(), quiet="The command reports no steps.")
+    why = explain(chronicle(job=job), LIFE, Ledger(), NOW, quiet="The command reports no steps.")
     assert why.quiet == "The command reports no steps."
-    assert why.next == f"nothing; see what it does with `orchestrator {command} job-1`"
-    assert explain(chronicle(job=job), LIFE, Ledger()).next == "nothing"
+    assert why.next == f"Nothing to do. To see what the job does, run `orchestrator {command} job-1`."
+    assert explain(chronicle(job=job), LIFE, Ledger(), NOW).next == "Nothing to do."

@@ -1,4 +1,4 @@
-"""The life of a job, read from its events: the service's own and those of agents and workers. Pure."""
+"""Reads the life of a job from its events: those of the service, of agents and of workers. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.contract.exit_record import GROUP_CHANGES
 from trainer.contract.exit_record import EventKind as Theirs
 from trainer.contract.failure import Failure, FailureKind, parse_failure
 
-# What was done to a job, for its owner.
+# Events that `why` lists as actions.
 ACTIONS = frozenset(
     {
         *GROUP_CHANGES,
@@ -32,11 +32,11 @@ ACTIONS = frozenset(
         Theirs.CHAOS_INJECTED.value,
     }
 )
-# What a life, and why a job stands so, are read from; a store may leave the others out.
+# Events that a life and `why` are read from. A store may omit all others.
 KINDS = ACTIONS | {
     Ours.ATTEMPT_STATE.value,
     Ours.CHAOS_REQUESTED.value,
-    Ours.REMOVED.value,  # with it stands what metrics that are gone summed up to
+    Ours.REMOVED.value,  # has the sums of removed metrics
     Theirs.AGENT_STARTED.value,
     Theirs.GENERATION_STARTED.value,
     Theirs.WORKER_FAILED.value,
@@ -50,19 +50,19 @@ _LONGEST_STALL_S = 1e8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chronicle:
-    """What a job left behind. `kept` by (attempt, generation), `heard_at` (its newest step) by attempt."""
+    """Everything stored about a job. `kept` is by (attempt, generation), `heard_at` (the newest step) by attempt."""
 
     job: Job
     attempts: Sequence[Attempt]
     events: Sequence[Event]  # of KINDS, in the order of their arrival
     kept: Mapping[tuple[int, int], Kept]
     heard_at: Mapping[int, datetime]
-    reported: Collection[int] = frozenset()  # attempts with a worker that has reported what it does
-    has_snapshot: bool = False  # one that was not deleted; beside a quarantined one training does not begin anew
+    reported: Collection[int] = frozenset()  # attempts with a worker that has reported
+    has_snapshot: bool = False  # one that was not deleted; a quarantined one counts
 
 
 def read_life(whole: Chronicle) -> Life:
-    """Never raises: whatever agents say, no life is unreadable."""
+    """Never raises, whatever agents report."""
     chronicle = _bounded(whole)
     job = chronicle.job
     by_attempt = defaultdict[int | None, list[Event]](list)
@@ -80,7 +80,7 @@ def read_life(whole: Chronicle) -> Life:
 
 
 def _bounded(chronicle: Chronicle) -> Chronicle:
-    """Agents' and workers' clocks may say anything: what is far from the job's life is moved near it."""
+    """Clocks of agents and workers may be wrong. Times far from the job's life are moved near it."""
     earliest, latest = chronicle.job.created_at - _DAY, chronicle.job.created_at + _CENTURY
 
     def near(moment: datetime) -> datetime:
@@ -99,19 +99,19 @@ def _bounded(chronicle: Chronicle) -> Chronicle:
 
 
 def _read_attempt(chronicle: Chronicle, attempt: Attempt, events: Sequence[Event]) -> AttemptLife:
-    """`events` are the attempt's."""
+    """`events` are those of the attempt."""
     number = attempt.key.number
     states = {str(event.evidence.get("state")) for event in events if event.kind == Ours.ATTEMPT_STATE}
     asked_to_end = attempt.stopping_since is not None and attempt.failure is None
-    most = int(attempt.asked.rpartition(":")[2])
     agent_at = min((event.at for event in events if event.kind == Theirs.AGENT_STARTED), default=None)
     imported_s = (event.number("imported_in_s") for event in events if event.kind == Theirs.GENERATION_STARTED)
     took_s = next((seconds for seconds in imported_s if seconds is not None), None)
     changes = _read_changes(events)
-    troubles = _read_troubles(events, changes)
+    generations = _read_generations(events)
+    troubles = _read_troubles(events, changes, generations)
     return AttemptLife(
         number=number,
-        devices=most * _width(chronicle, attempt),
+        devices=attempt.most_asked * _width(chronicle, attempt),
         created_at=attempt.created_at,
         queued=AttemptState.PENDING.value in states,
         agent_at=agent_at,
@@ -125,10 +125,10 @@ def _read_attempt(chronicle: Chronicle, attempt: Attempt, events: Sequence[Event
             replace(
                 one,
                 noticed_at=changes.noticed_at(one.number),
-                cause=_cause(one.number, changes, troubles),
+                cause=troubles[one.number].failure.kind if one.number in troubles else None,
                 kept=chronicle.kept.get((number, one.number)),
             )
-            for one in _read_generations(events)
+            for one in generations
         ),
         troubles=tuple(troubles[each] for each in sorted(troubles)),
     )
@@ -136,7 +136,7 @@ def _read_attempt(chronicle: Chronicle, attempt: Attempt, events: Sequence[Event
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """The first word of each change of an attempt's group, by the generation that it led to."""
+    """The first event of each change of an attempt's group, by the generation that it led to."""
 
     events: Mapping[int, Event]
     order: Sequence[int]
@@ -161,50 +161,70 @@ def _read_changes(events: Sequence[Event]) -> _Changes:
     return _Changes(found, sorted(found))
 
 
-def _read_troubles(events: Sequence[Event], changes: _Changes) -> Mapping[int, Trouble]:
-    """By generation, from all that its agents said of its end."""
-    said = defaultdict[int, list[Event]](list)
+def _read_troubles(
+    events: Sequence[Event], changes: _Changes, generations: Sequence[GenerationLife]
+) -> Mapping[int, Trouble]:
+    """By generation, from all that its agents reported of its end."""
+    reports = defaultdict[int, list[Event]](list)
     for event in events:
         if event.kind == Theirs.WORKER_FAILED:
-            said[event.generation or 0].append(event)
-    return {number: _read_trouble(number, max(said[number], key=_first_cause), changes) for number in said}
+            reports[event.generation or 0].append(event)
+    troubles: dict[int, Trouble] = {}
+    for number in reports.keys() | {one.number for one in generations}:
+        first, shrink = max(reports[number], key=_first_cause, default=None), changes.shrink_after(number)
+        if shrink is not None and (first is None or _lost_a_peer(first)):
+            troubles[number] = _read_loss(number, shrink, first, changes, generations)
+        elif first is not None:
+            troubles[number] = _trouble_of(number, first.at, parse_failure(first.evidence), first)
+    return troubles
 
 
 def _first_cause(event: Event) -> tuple[bool, float]:
-    """Not who lost a peer; of those that hung, who is behind in steps."""
+    """Ranks a report as the first cause: not a lost peer, and among hung ranks the one with the fewest steps."""
     behind = -(event.number("step") or 0.0) if event.evidence.get("kind") == FailureKind.HANG else 0.0
     return not _lost_a_peer(event), behind
 
 
-def _read_trouble(number: int, event: Event, changes: _Changes) -> Trouble:
-    """If workers reported the loss of a peer alone and the group shrank, the node that is not in it is the cause."""
-    failure, change = parse_failure(event.evidence), changes.shrink_after(number)
-    if change is not None and _lost_a_peer(event):
-        failure = Failure(kind=FailureKind.NODE, message=f"a node or its agent was lost: {change.sentence}")
+def _read_loss(
+    number: int, shrink: Event, event: Event | None, changes: _Changes, generations: Sequence[GenerationLife]
+) -> Trouble:
+    """A group that shrank lost a node, if its workers reported at most the loss of a peer (`event`)."""
+    nodes = {one.number: one.nodes for one in generations}
+    sizes = {one.number: one.world_size for one in generations}
+    after = shrink.generation or 0
+    left = nodes.get(after, {})
+    has_all = sum(left.values()) == sizes.get(after)  # otherwise some agents have not reported yet
+    lost = tuple(sorted(nodes.get(number, {}).keys() - left.keys())) if has_all else ()
+    failure = Failure(kind=FailureKind.NODE, message=tell_lost_nodes(lost))
+    at = (changes.noticed_at(after) or shrink.at) if event is None else event.at
+    return replace(_trouble_of(number, at, failure, event or shrink), lost_nodes=lost)
+
+
+def _trouble_of(number: int, at: datetime, failure: Failure, event: Event) -> Trouble:
     ranks = event.evidence.get("collateral_ranks")
     named = {rank for rank in ranks if isinstance(rank, int)} if isinstance(ranks, list) else set()
     return Trouble(
         attempt=event.attempt or 0,
         generation=number,
-        at=event.at,
+        at=at,
         failure=failure,
         collateral_ranks=tuple(sorted(named)),
     )
+
+
+def tell_lost_nodes(nodes: Sequence[str]) -> str:
+    """As a clause. Without names, all that is known is that an agent is gone."""
+    if not nodes:
+        return "an agent was lost"
+    return f"node {nodes[0]} was lost" if len(nodes) == 1 else f"nodes {', '.join(nodes)} were lost"
 
 
 def _lost_a_peer(event: Event) -> bool:
     return event.evidence.get("lost_a_peer") is True
 
 
-def _cause(number: int, changes: _Changes, troubles: Mapping[int, Trouble]) -> FailureKind | None:
-    """A group that shrank lost a node, unless a worker reported a cause of its own."""
-    if number in troubles:
-        return troubles[number].failure.kind
-    return None if changes.shrink_after(number) is None else FailureKind.NODE
-
-
 def _read_generations(events: Sequence[Event]) -> Sequence[GenerationLife]:
-    """Every agent journals the same generation: its first word counts, but for the size."""
+    """Every agent journals the same generation. The first event counts, and each adds the workers of its node."""
     found: dict[int, GenerationLife] = {}
     for event in events:
         number = event.generation
@@ -220,7 +240,7 @@ def _read_generations(events: Sequence[Event]) -> Sequence[GenerationLife]:
 
 
 def _placed(one: GenerationLife, event: Event) -> GenerationLife:
-    """An agent told of its own workers: so many on its node."""
+    """Add the workers that an agent started on its node."""
     host, pids = _host(event), event.evidence.get("pids")
     if host is None or not isinstance(pids, Mapping):
         return one
@@ -248,7 +268,7 @@ def _with_event(one: GenerationLife, event: Event) -> GenerationLife:
 
 
 def _read_rests(events: Sequence[Event], job: Job) -> tuple[Rest, ...]:
-    """From each state in which nothing is tried to the next in which something is; the last end is the job's own."""
+    """The times in which the job was suspended or ended, until it was tried again. The job's own end is no rest."""
     rests: list[Rest] = []
     since: datetime | None = None
     for event in events:
@@ -264,7 +284,7 @@ def _read_rests(events: Sequence[Event], job: Job) -> tuple[Rest, ...]:
 
 
 def _width(chronicle: Chronicle, attempt: Attempt | None) -> int:
-    """Workers of each node. With "gpu" the cluster decided: it shows in the largest group that formed."""
+    """Workers on each node. With "gpu" the cluster decided, so the number follows from the largest group."""
     if attempt is not None and attempt.workers_per_node is not None:
         return attempt.workers_per_node
     spec = chronicle.job.spec

@@ -1,7 +1,7 @@
-"""A job's life, laid out from what its attempts and generations left behind. Pure.
+"""Lays a job's life out in stretches, from its attempts and generations. Pure.
 
-Every source has a clock of its own: the service's for attempts, the agents' for generations, the workers' for steps.
-What would lie before its predecessor is moved behind it, so that no moment counts twice and none is left out.
+Each source has its own clock: the service for attempts, the agents for generations, the workers for steps. A time that
+lies before its predecessor is moved up to it, so that no moment counts twice and none is missing.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from trainer.contract.failure import Failure, FailureKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """The steps of one generation that no restore went back behind. Times are the worker's."""
+    """The steps of one generation that no later restore discarded. Times are the worker's."""
 
     steps: int
-    first_at: datetime  # when the first of them was done
+    first_at: datetime  # when the first of them was completed
     last_at: datetime
-    stall_s: float = 0.0  # of all of them, for snapshots
-    snapshots: int = 0  # that training stood still for
+    stall_s: float = 0.0  # how long they paused for snapshots
+    snapshots: int = 0  # that training paused for
 
     @property
     def began_at(self) -> datetime:
-        """Before the first step, by as much as a usual one takes."""
+        """The start of the first step, if it took as long as the mean step."""
         usual = (self.last_at - self.first_at) / (self.steps - 1) if self.steps > 1 else timedelta()
         return self.first_at - usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationLife:
-    """One generation, as its agents' journals tell it."""
+    """One generation, read from its agents' journals."""
 
     number: int
-    started_at: datetime  # its workers
+    started_at: datetime  # of its workers
     world_size: int
-    noticed_at: datetime | None = None  # the reason for it: the end of the one before
+    noticed_at: datetime | None = None  # when the end of the generation before it was noticed
     restored_at: datetime | None = None
     restored_step: int = 0
     failed_at: datetime | None = None
     failed_step: int | None = None  # completed by then
     silent_s: float = 0.0  # before the failure, where that was a hang
-    cause: FailureKind | None = None  # of its end; None: it lives, ended well, or was ended to grow
-    nodes: Mapping[str, int] = field(default_factory=dict)  # its workers on each
+    cause: FailureKind | None = None  # of its end; None if it is live, succeeded, or was ended to grow
+    nodes: Mapping[str, int] = field(default_factory=dict)  # the number of its workers on each
     kept: Kept | None = None
 
     @property
@@ -64,6 +64,7 @@ class Trouble:
     at: datetime
     failure: Failure
     collateral_ranks: tuple[int, ...] = ()
+    lost_nodes: tuple[str, ...] = ()  # that the next generation does not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,28 +72,28 @@ class AttemptLife:
     number: int
     devices: int  # that it asked for
     created_at: datetime
-    queued: bool = False  # the cluster let it wait in a queue of its own
+    queued: bool = False  # it waited in the cluster's own queue
     agent_at: datetime | None = None  # its first agent started
-    ready_at: datetime | None = None  # that had imported what workers need
+    ready_at: datetime | None = None  # that agent had imported what workers need
     heard_at: datetime | None = None  # its newest step
     ended_at: datetime | None = None
-    went_well: bool = False  # it succeeded, or ended because it was asked to
-    cause: FailureKind | None = None  # of its end, where it failed
+    went_well: bool = False  # it succeeded, or was stopped on request
+    cause: FailureKind | None = None  # of its failure
     nodes: tuple[str, ...] = ()  # where its agents ran
     generations: tuple[GenerationLife, ...] = ()
-    troubles: tuple[Trouble, ...] = ()  # by generation; of one whose start was not reported as well
+    troubles: tuple[Trouble, ...] = ()  # by generation, even if its start was not reported
 
     @property
     def causes(self) -> tuple[FailureKind | None, ...]:
-        """Of the end of each generation. Of the last one the attempt knows best: it has heard all agents, and the
-        cluster. Of an attempt without any: its own."""
+        """Causes of the ends of the generations. The attempt's own cause replaces the last one, because it takes all
+        agents and the cluster into account. Without generations it is the only one."""
         causes = [one.cause for one in self.generations] or [None]
         return (*causes[:-1], self.cause or causes[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The job was suspended, or had ended before its owner wanted more of it."""
+    """A time in which the job was suspended, or had ended before its owner requested a retry."""
 
     since: datetime
     until: datetime | None
@@ -100,7 +101,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """`devices` is what the job asks for now. Attempts and generations in their order."""
+    """`devices` is what the job requests now. Attempts and generations are in order."""
 
     created_at: datetime
     ended_at: datetime | None
@@ -111,13 +112,13 @@ class Life:
 
     @property
     def tells_steps(self) -> bool:
-        """Whether any worker ever told of a step."""
+        """Whether any worker has reported a step."""
         lives = [generation for attempt in self.attempts for generation in attempt.generations]
         return any(each.trained for each in lives) or any(each.heard_at for each in self.attempts)
 
 
 def lay_out(life: Life, now: datetime) -> tuple[Stretch, ...]:
-    """The job's life until `now`, without a gap; what lasted no time is left out."""
+    """The job's life until `now`, without gaps and without empty stretches."""
     end = max(life.created_at, life.ended_at or now)
     marks = list(_in_order(life))
     times = [life.created_at]
@@ -132,7 +133,7 @@ def lay_out(life: Life, now: datetime) -> tuple[Stretch, ...]:
 
 
 def _without_hope(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Of a job that has ended: nothing came of its last recovery."""
+    """A job that has ended did not recover last, so that time was idle."""
     kept = list(stretches)
     for place in reversed(range(len(kept))):
         if kept[place].bin is not Bin.RECOVERING:
@@ -142,7 +143,7 @@ def _without_hope(stretches: Sequence[Stretch]) -> list[Stretch]:
 
 
 def _in_order(life: Life) -> Iterator[Stretch]:
-    """Stretches without a length, of the beginning, of each attempt and of each rest: each lasts until the next one."""
+    """The starts of all stretches, in order. Each stretch lasts until the next one."""
     first = life.attempts[0].devices if life.attempts else life.devices
     yield _without_devices(life.created_at, Bin.QUEUE, first)
     parts: list[AttemptLife | Rest] = sorted([*life.attempts, *life.rests], key=_began_at)
@@ -173,8 +174,7 @@ def _mark_rest(rest: Rest, devices: int) -> Iterator[Stretch]:
 def _mark_attempt(
     attempt: AttemptLife, *, afresh: bool, after: FailureKind | None, tells_steps: bool
 ) -> Iterator[Stretch]:
-    """`afresh`: nothing of the job ran since it was submitted or last rested, so that this is a start, no recovery from
-    `after`."""
+    """`afresh`: the job has not run since it was submitted or last rested. Else this is a recovery from `after`."""
 
     def mark(at: datetime, into: Bin) -> Stretch:
         return _between(attempt, at, into if afresh else Bin.RECOVERING, after)
@@ -198,7 +198,7 @@ def _mark_attempt(
 
 
 def _between(attempt: AttemptLife, at: datetime, into: Bin, cause: FailureKind | None) -> Stretch:
-    """Of an attempt without workers: they would stand on the nodes that it is known to have had."""
+    """A time of an attempt without workers. It counts for the nodes on which the attempt's agents ran."""
     return Stretch(
         bin=into,
         since=at,
@@ -213,7 +213,7 @@ def _between(attempt: AttemptLife, at: datetime, into: Bin, cause: FailureKind |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
-    """A generation with its end. `over_at` None: it lives."""
+    """A generation with its end. `over_at` is None while it is live."""
 
     attempt: AttemptLife
     generation: GenerationLife
@@ -252,7 +252,7 @@ def _list_ends(attempt: AttemptLife) -> Iterator[_End]:
 
 
 def _mark_silent_generation(end: _End) -> Iterator[Stretch]:
-    """Of workers that report no steps."""
+    """A generation whose workers report no steps."""
     one = end.generation
     yield end.mark(one.started_at, Bin.NOT_REPORTED)
     if end.over_at is not None and one.silent_s:
@@ -268,7 +268,7 @@ def _mark_generation(end: _End, *, afresh: bool, after: FailureKind | None) -> I
         yield end.mark(one.kept.began_at, Bin.PRODUCTIVE, stall_s=one.kept.stall_s)
     if end.over_at is None or not one.trained:
         return
-    # What lies between the last step that counts and the end.
+    # From the last step that counts to the end.
     trained_until = one.kept.last_at if one.kept is not None else one.restored_at or one.started_at
     if end.is_last and end.attempt.went_well:
         yield end.mark(trained_until, Bin.IDLE)
@@ -277,5 +277,5 @@ def _mark_generation(end: _End, *, afresh: bool, after: FailureKind | None) -> I
     if one.failed_at is not None:
         silent_since = end.over_at - timedelta(seconds=one.silent_s)
         yield end.mark(silent_since, Bin.STALLED if one.silent_s else Bin.RE_DONE, end.cause)
-    elif end.is_last and end.attempt.heard_at is not None:  # the agents are gone without a word
+    elif end.is_last and end.attempt.heard_at is not None:  # the agents are gone without a report
         yield end.mark(max(end.attempt.heard_at, trained_until), Bin.STALLED, end.cause)

@@ -1,1 +1,1 @@
-"""Why a job stands as it does, and what may help."""
+"""Builds the answer of `why`."""

@@ -30,83 +30,84 @@ OBSTACLES: tuple[Obstacle, ...] = (
     Obstacle(
         name="never",
         pattern=re.escape(CAN_NEVER_START),
-        next="`orchestrator cancel {job}`, then submit it with other resources, topology or placement",
+        next="Run `orchestrator cancel {job}`, then submit it with other resources, topology or placement.",
     ),
     Obstacle(
         name="no right",
         pattern=r"service has no right to do this|cannot (create|list|watch) resource",
-        next="the service tries again by itself, at most a minute after the right is granted; `orchestrator doctor "
-        "{cluster}` names each right that is missing",
+        next="Grant the service the missing rights, which `orchestrator doctor {cluster}` lists. The service tries "
+        "again at most a minute later.",
     ),
     Obstacle(
         name="no answer",
         pattern=r"has not answered since",
-        next="it starts by itself once the cluster answers; until then nothing of it is started or stopped",
+        next="Nothing to do. The job starts once the cluster answers. Until then the service starts and stops nothing "
+        "there.",
     ),
     Obstacle(
         name="missing claim",
         pattern=r'persistentvolumeclaim "[^"]*" (is )?not found|unbound immediate PersistentVolumeClaims',
-        next="the scheduler tries again by itself once that claim exists and is bound; ask whoever runs the cluster "
-        "to create it, or to correct the cluster's `claim`",
+        next="Ask the cluster's administrator to create the claim, or to correct the cluster's `claim`. The scheduler "
+        "tries again once the claim exists and is bound.",
     ),
     Obstacle(
         name="image",
         pattern=r"ErrImagePull|ImagePullBackOff|RegistryUnavailable|ImageInspectError",
-        next="the node pulls again by itself; after some minutes another attempt starts, until the launch budget is "
-        f"spent. To use another image: {_CHANGE.replace('{field}', 'run.image')}",
+        next="The node pulls the image again. After some minutes another attempt starts, until the launch budget is "
+        f"spent. To use another image, run {_CHANGE.replace('{field}', 'run.image')}.",
     ),
     Obstacle(
         name="container",
         pattern=r"CreateContainerConfigError|CreateContainerError|RunContainerError",
-        next="the node tries again by itself, for some minutes; then the job fails with these words",
+        next="The node tries again for some minutes. Then the job fails with this message.",
     ),
     Obstacle(
         name="volume",
         pattern=r"FailedMount|FailedAttachVolume",
-        next="the node tries again by itself; ask whoever runs the cluster to check the volume that is named",
+        next="Ask the cluster's administrator to check the volume. The node tries again by itself.",
     ),
     Obstacle(
         name="full quota",
         pattern=r"exceeded quota|quota of the namespace is reached",
-        next="it starts by itself once others in the namespace have ended, or its quota is raised",
+        next="The job starts once other jobs in the namespace have ended, or the namespace's quota is raised.",
     ),
     Obstacle(
         name="refused pods",
         pattern=r"is forbidden: |is invalid: |denied the request",
-        next="the cluster tries again by itself, for some minutes; then the job fails with these words",
+        next="The cluster tries again for some minutes. Then the job fails with this message.",
     ),
     Obstacle(
         name="no room",
         pattern=r"Insufficient \S+|Too many pods",
-        next="the scheduler places it once enough of that is free; it tries for as long as the job waits. To ask for "
-        f"less: {_CHANGE.replace('{field}', 'resources.NAME')}",
+        next="The scheduler places the job once enough of it is free. To request less, run "
+        f"{_CHANGE.replace('{field}', 'resources.NAME')}.",
     ),
     Obstacle(
         name="node labels",
         pattern=r"untolerated taint|didn't match (Pod's )?node (affinity|selector)",
-        next="no node may take it now, and the scheduler tries again when a node changes: check `placement` and the "
-        "cluster's overlay",
+        next="Check `placement` and the cluster's overlay, because no node may take the job now. The scheduler tries "
+        "again when a node changes.",
     ),
     Obstacle(
         name="no node",
         pattern=r"Unschedulable|has no node \(",
-        next="the scheduler tries again whenever the cluster changes, for as long as the job waits",
+        next="The scheduler tries again whenever the cluster changes.",
     ),
-    Obstacle(name="Kueue", pattern=r"waits for Kueue", next="Kueue admits it once its queue has room"),
+    Obstacle(name="Kueue", pattern=r"waits for Kueue", next="Kueue admits the job once its queue has room."),
 )
 
 
 def tell_next(job: Job, attempt: Attempt | None, obstacles: Iterable[Obstacle] = OBSTACLES) -> str:
-    """What happens next to a job that has no worker yet. `attempt` is its newest."""
+    """What happens next to a job without workers. `attempt` is its newest."""
     live = attempt is not None and not attempt.state.terminal
     between = job.state is JobState.RECOVERING and not live
-    # Between two attempts the reason tells of the last one, in the words of its program, unless the next one waits.
-    foreign = between and not job.reason.startswith("waits: ")
-    found = next((each for each in obstacles if not foreign and re.search(each.pattern, job.reason)), None)
+    # Between two attempts the reason quotes the program that failed, unless the next attempt waits.
+    quotes_program = between and not job.reason.startswith("waits: ")
+    found = next((each for each in obstacles if not quotes_program and re.search(each.pattern, job.reason)), None)
     if found is not None:
         return found.next.format(job=job.id, cluster=job.spec.cluster)
     if between:
-        return "nothing to do; the next attempt starts by itself"
+        return "Nothing to do. The next attempt starts by itself."
     if live and attempt is not None and attempt.state is AttemptState.PENDING:
-        return f"the cluster starts it once it has room; `orchestrator cancel {job.id}` takes it out of the queue"
-    return "nothing to do; it starts by itself"
+        return f"The cluster starts the job once it has room. `orchestrator cancel {job.id}` takes it out of the queue."
+    return "Nothing to do. The job starts by itself."

@@ -1,4 +1,4 @@
-"""A running attempt whose workers report no steps: when they printed last, and who notices a hang. Pure."""
+"""For a running attempt that reports no steps: when its workers last printed, and whether a hang is noticed. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from orchestrator.domain.accounting.chronicle import Chronicle
+from orchestrator.domain.counted import lasting
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.spec import JobSpec
@@ -21,14 +22,14 @@ _UNWATCHED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """When an attempt's workers printed last. `at` None: they have printed nothing."""
+    """When an attempt's workers last printed. `at` is None if they have printed nothing."""
 
     at: datetime | None
-    worker: str = ""  # that printed it, as "rank 0"
+    worker: str = ""  # such as "rank 0"
 
 
 def find_quiet(chronicle: Chronicle) -> Attempt | None:
-    """The running attempt, if none of its workers has ever reported what it does."""
+    """The running attempt, if none of its workers has ever reported anything."""
     newest = chronicle.attempts[-1] if chronicle.attempts else None
     if newest is None or chronicle.job.state is not JobState.RUNNING or newest.state is not AttemptState.RUNNING:
         return None
@@ -36,7 +37,7 @@ def find_quiet(chronicle: Chronicle) -> Attempt | None:
 
 
 def tell_quiet(spec: JobSpec, attempt: Attempt, output: Output | None, now: datetime) -> str:
-    """Three sentences for the owner. `output` None: the service cannot know."""
+    """Three sentences for the owner. `output` is None if the service cannot know it."""
     return f"{_tell_subject(spec)} {_tell_output(attempt, output, now)} {_tell_watch(spec)}"
 
 
@@ -49,7 +50,7 @@ def _tell_subject(spec: JobSpec) -> str:
 
 def _tell_output(attempt: Attempt, output: Output | None, now: datetime) -> str:
     if output is None:
-        return "When it printed last is not known."
+        return "It is not known when it last printed."
     if output.at is None:
         return f"It has printed nothing since it started {_age(attempt.started_at or attempt.created_at, now)} ago."
     return f"Its last output was {_age(output.at, now)} ago ({output.worker})."
@@ -66,9 +67,4 @@ def _tell_watch(spec: JobSpec) -> str:
 
 
 def _age(since: datetime, now: datetime) -> str:
-    """Rounded down; files may bear the time of a clock ahead of ours."""
-    seconds = max(0, int((now - since).total_seconds()))
-    for unit_s, unit in ((3600, "h"), (60, "min")):
-        if seconds >= 2 * unit_s:
-            return f"{seconds // unit_s} {unit}"
-    return f"{seconds} s"
+    return lasting((now - since).total_seconds())

@@ -1,8 +1,7 @@
-"""Limits on the rows that the journals of one attempt, and of one job, may leave in the database. Pure.
+"""Limits on the rows that the journals of one attempt and of one job may leave in the database. Pure.
 
-A job's files and its token can report anything, without end. What decisions read is summed up line by line in `told`
-and has no limit. Rows have limits, a separate one for each kind (`Room`), so that noise never displaces rows that
-matter. docs/failures.md publishes the figures.
+A job can report any amount of anything. What decisions read is summed up line by line and needs no limit. Rows have a
+limit for each kind (`Room`), so that noise never displaces important rows. docs/failures.md publishes the figures.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from orchestrator.domain.job.attempt import AttemptKey
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Progress
 
-MOST_LIVES = 1_000  # of one replica in one attempt; each agent that is replaced or requeued begins a new one
-MOST_WORKERS = 64  # of one replica, where its launch asked for fewer: a script may start processes of its own
+MOST_LIVES = 1_000  # incarnations of one replica in one attempt
+MOST_WORKERS = 64  # of one replica, even if its launch requested fewer, because a script may start processes
 MOST_NAMES = 500  # of metrics, in one attempt
 MOST_NAME_CHARS = 100
 LEVEL_POINTS = 250_000  # rows of metrics before every second step is stored, then every fourth
 LEVEL_BYTES = 64 * 1024 * 1024
 LEVELS = 12  # in all 3 million rows, enough for a billion steps
 MOST_SNAPSHOTS = 10_000  # of one job, listed
-ROW_BYTES = 2048  # the average size of an event up to which all rows of a room may be used
-JOB_SHARE = 4  # the limit of a job, in limits of one attempt
-# Metrics that every job may report beside MOST_NAMES of its own.
+ROW_BYTES = 2048  # a room with larger events on average is full before its last row
+JOB_SHARE = 4  # the limit of a job, in multiples of the limit of an attempt
+# Metrics that every job may report in addition to MOST_NAMES.
 _USUAL_NAMES = frozenset({"loss", "tokens_per_s", "learning_rate", "grad_norm", "step_s", "snapshot_s"})
 _ACCOUNT = KINDS & {kind.value for kind in EventKind}
 _SNAPSHOTS = frozenset(
@@ -44,7 +43,7 @@ class Room(StrEnum):
     """The kinds of rows that have separate limits."""
 
     ACCOUNT = "account"  # events that `goodput` and `why` read
-    FIRSTS = "firsts"  # once ACCOUNT is full: its first event of each kind in each generation
+    FIRSTS = "firsts"  # once ACCOUNT is full, the first event of each kind in each generation
     SNAPSHOTS = "snapshots"
     NOTES = "notes"  # all other events
     POINTS = "points"  # metrics of steps
@@ -57,29 +56,29 @@ _WHAT = {
         "events about its generations",
         "Of later ones, the first of each kind in each generation is stored.",
     ),
-    Room.FIRSTS: ("first events of later generations", "Later ones are not stored; restarts still count."),
-    Room.SNAPSHOTS: ("events about snapshots", "Later ones are not stored; the list of snapshots goes on."),
+    Room.FIRSTS: ("first events of later generations", "Later ones are not stored, but restarts still count."),
+    Room.SNAPSHOTS: ("events about snapshots", "Later ones are not stored, but the list of snapshots continues."),
     Room.NOTES: ("events", "Later ones are not stored."),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What an attempt was launched with: `replicas` agents, and `workers` of each; None: not known."""
+    """The size of an attempt: `replicas` agents with `workers` each, None if not known."""
 
     key: AttemptKey
     replicas: int
     workers: int | None
 
     def refusal(self, replica: int, incarnation: int) -> str | None:
-        """Why this life of this replica is not stored; None: it is."""
+        """Why reports of this incarnation of this replica are not stored. None if they are."""
         if not 0 <= replica < self.replicas:
             nodes = "1 node" if self.replicas == 1 else f"{self.replicas} nodes"
-            return f"Attempt {self.key.number} was launched on {nodes}: it has no replica {replica}."
+            return f"Attempt {self.key.number} was launched on {nodes} and has no replica {replica}."
         if not 1 <= incarnation <= MOST_LIVES:
             return (
-                f"Replica {replica} of attempt {self.key.number} reported incarnation {incarnation}: "
-                f"the highest that is stored is {MOST_LIVES:,}."
+                f"Replica {replica} of attempt {self.key.number} reported incarnation {incarnation}. "
+                f"The highest that is stored is {MOST_LIVES:,}."
             )
         return None
 
@@ -89,19 +88,19 @@ class Launch:
 
 @dataclass(slots=True)
 class Stored:
-    """What an attempt's journals have left in the database, by room. Changed in place.
+    """The rows that an attempt's journals have left in the database, by room. Changed in place.
 
-    `rows_before` and `bytes_before`: what earlier attempts of the job had left when this one began.
+    `rows_before` and `bytes_before` are those of the job's earlier attempts.
     """
 
     rows: dict[str, int] = field(default_factory=dict)
     size_bytes: dict[str, int] = field(default_factory=dict)
     rows_before: dict[str, int] = field(default_factory=dict)
     bytes_before: dict[str, int] = field(default_factory=dict)
-    newest: dict[str, int] = field(default_factory=dict)  # by kind of event: the newest generation with a stored one
+    newest: dict[str, int] = field(default_factory=dict)  # the newest generation with a stored event, by kind
     names: list[str] = field(default_factory=list)  # of metrics
     leader: int | None = None  # the newest generation in which rank 0 reported the loss
-    said: list[str] = field(default_factory=list)  # the limits whose event is stored
+    said: list[str] = field(default_factory=list)  # the limits whose event was stored
 
     def successor(self) -> Stored:
         """The record that the next attempt of the job begins with."""
@@ -110,7 +109,7 @@ class Stored:
         )
 
     def find_room(self, launch: Launch, kind: str, generation: int) -> tuple[Room, bool]:
-        """The room of an event, and whether there is any left in it."""
+        """The room of an event, and whether it has space left."""
         room = _room_of(kind)
         if room is Room.ACCOUNT and not self._has_room(room, launch):
             if generation <= self.newest.get(kind, -1):
@@ -124,7 +123,7 @@ class Stored:
         self._count(room, size_bytes)
 
     def hears(self, line: Progress) -> bool:
-        """Whether the metrics of this line are stored: rank 0's, or any rank's that has the loss if rank 0 has not."""
+        """Whether the metrics of this line are stored: rank 0's, or any rank's with the loss if rank 0 has none."""
         if line.rank == 0:
             self.leader = line.generation if "loss" in line.metrics else self.leader
             return True
@@ -139,11 +138,11 @@ class Stored:
         return True
 
     def level(self) -> int:
-        """One of every 2**level steps is stored; from LEVELS on, none is."""
+        """One of every 2**level steps is stored. From LEVELS on, none is."""
         return max(self._rows(Room.POINTS) // LEVEL_POINTS, self._bytes(Room.POINTS) // LEVEL_BYTES)
 
     def take_names(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Those of the metrics whose name is usual or among the first MOST_NAMES of the attempt."""
+        """The metrics whose name is usual or among the first MOST_NAMES of the attempt."""
         known = _USUAL_NAMES.union(self.names)
         for name in metrics:
             if name not in known and len(name) <= MOST_NAME_CHARS and len(self.names) < MOST_NAMES:
@@ -152,7 +151,7 @@ class Stored:
         return {name: value for name, value in metrics.items() if name in known}
 
     def say(self, limit: str) -> bool:
-        """Note that the event of this limit is stored; False: it already is."""
+        """Note that the event of this limit is stored. False if it already was."""
         if limit in self.said:
             return False
         self.said.append(limit)

@@ -1,4 +1,4 @@
-"""Which line of the owner's own program raised the error that a traceback tells of. Pure text; no file is opened."""
+"""Finds the line of the owner's program in a traceback. Reads only the text of the traceback. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from posixpath import dirname
 from orchestrator.domain.specs.spec import Run
 from trainer.contract.words import TRACEBACK
 
-# CPython: Lib/traceback.py; the bars are those of an exception group. A SyntaxError's own line names no function.
+# CPython: Lib/traceback.py. Exception groups print the bars. A SyntaxError's line names no function.
 _FRAME = re.compile(r'^[ |]*File "([^"\n]{1,255})", line (\d{1,9})(?=, in |$)', re.MULTILINE)
 _LIBRARY = re.compile(r"(^|/)(site|dist)-packages/|(^|/)lib/python\d|^<")
 
 
 def find_script_line(traceback: str, run: Run) -> str | None:
-    """As "/src/train.py, line 12": the frame of the owner's program that is nearest to the error; None if none is.
+    """The frame of the owner's program nearest to the error, such as "/src/train.py, line 12". None if there is none.
 
-    Of chained exceptions, and of a data worker's that is quoted in another one, the last that has such a frame.
+    Of chained exceptions, and of a data worker's exception quoted in another one, the last with such a frame counts.
     """
     for part in reversed(traceback.split(TRACEBACK)):
         found = [(path, number) for path, number in _FRAME.findall(part) if not _LIBRARY.search(path)]
@@ -27,7 +27,7 @@ def find_script_line(traceback: str, run: Run) -> str | None:
 
 
 def _is_own(path: str, run: Run, *, first: str) -> bool:
-    """Beside or below the program, whose frame is the first; with the bundled trainer, the module of the task."""
+    """Whether the file lies beside or below the program (the first frame), or is the module of the trainer's task."""
     if run.trainer is None:
         return f"{dirname(path)}/".startswith(f"{dirname(first)}/")
     module = str(run.trainer.get("task") or "").partition(":")[0].replace(".", "/")

@@ -86,6 +86,11 @@ class Attempt:
         return parse_nodes(self.nodes)[1]
 
     @property
+    def most_asked(self) -> int:
+        """The most nodes that the spec asked for."""
+        return parse_nodes(self.asked)[1]
+
+    @property
     def rendezvous_id(self) -> str:
         return f"{self.key}-{self.nonce}"
 

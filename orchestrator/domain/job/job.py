@@ -11,6 +11,9 @@ from orchestrator.domain.specs.spec import JobSpec
 from trainer.contract.chaos import Fault
 from trainer.contract.failure import Failure
 
+# The reason of a job that runs undisturbed.
+WORKERS_RUNNING = "the workers are running"
+
 
 class JobState(StrEnum):
     QUEUED = "QUEUED"  # waits for admission; the reason says why

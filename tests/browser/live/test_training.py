@@ -54,8 +54,8 @@ def test_a_worker_killed_from_the_page_and_its_recovery_appear(trained: str, scr
     until(client, trained, lambda job: job.generation == generation + 1 and (job.step or 0) > 0)
     screen.waits_for_step(screen.step() + 2)
     screen.find("#why-details > summary").click()
-    screen.sees(".verdict", "injected on purpose")
-    screen.sees("#why", "requested chaos kill")
+    screen.sees(".verdict", "killed on purpose by")
+    screen.sees("#why", "requested the fault kill")
     screen.sees(".parts", "Recovering")
     assert float(screen.find(".bin-recovering").first.get_attribute("width").rstrip("%")) > 0  # type: ignore[union-attr]
 

@@ -100,7 +100,7 @@ def cancel(service: ThrowawayService, client: Client, job: JobView) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`says` is in the cause's message, `verdict` in the one sentence."""
+    """`says` is in the cause's message, `verdict` in the verdict."""
 
     name: str
     spec: dict[str, Any] = field(repr=False)
@@ -121,7 +121,7 @@ CASES = (
         kind="application",
         rank=1,
         says="ValueError: no such luck",
-        verdict="application, rank 1: ValueError: no such luck; the budget of 0 application failures is spent",
+        verdict="ValueError: no such luck. The budget of 0 application failures is spent.",
         remedy="error in the script",
     ),
     Case(
@@ -130,7 +130,7 @@ CASES = (
         kind="launch",
         rank=1,
         says="No module named 'a_module_that_nobody_has'",
-        verdict="another attempt would not help",
+        verdict="Another attempt would not help.",
         remedy="missing module",
     ),
     Case(
@@ -139,7 +139,7 @@ CASES = (
         kind="application",
         rank=1,
         says="the worker ended with exit code 7: so long",
-        verdict="application, rank 1",
+        verdict="Rank 1 failed at",
     ),
     Case(
         name="a crash of native code",
@@ -147,7 +147,7 @@ CASES = (
         kind="application",
         rank=1,
         says="SIGSEGV",
-        verdict="application, rank 1",
+        verdict="Rank 1 failed at",
     ),
     Case(
         name="a rank killed from outside",
@@ -156,7 +156,7 @@ CASES = (
         kind="unknown",
         rank=1,
         says="the worker was killed by SIGKILL",
-        verdict="unknown, rank 1",
+        verdict="Rank 1 was killed by SIGKILL at",
         remedy="killed",
     ),
     Case(
@@ -167,7 +167,7 @@ CASES = (
         kind="host-oom",
         rank=1,
         says="MemoryError",
-        verdict="host-oom, rank 1",
+        verdict="Rank 1 ran out of host memory at",
         remedy="host memory",
     ),
     Case(
@@ -179,7 +179,7 @@ CASES = (
         kind="device-oom",
         rank=1,
         says="CUDA out of memory",
-        verdict="device-oom, rank 1",
+        verdict="Rank 1 ran out of device memory at",
         remedy="device memory",
     ),
     Case(
@@ -188,7 +188,7 @@ CASES = (
         kind="storage",
         rank=1,
         says="No space left on device",
-        verdict="storage, rank 1",
+        verdict="Rank 1 had a storage failure at",
         remedy="disk full",
     ),
     Case(
@@ -197,7 +197,7 @@ CASES = (
         kind="storage",
         rank=1,
         says="Disk quota exceeded",
-        verdict="storage, rank 1",
+        verdict="Rank 1 had a storage failure at",
         remedy="disk quota",
     ),
     Case(
@@ -205,7 +205,7 @@ CASES = (
         spec=runs([sys.executable, "/nowhere/train.py"]),
         kind="launch",
         says="/nowhere/train.py",
-        verdict="another attempt would not help",
+        verdict="Another attempt would not help.",
         remedy="missing file or command",
     ),
     Case(
@@ -213,7 +213,7 @@ CASES = (
         spec=runs(["/nowhere/program"]),
         kind="launch",
         says="/nowhere/program",
-        verdict="another attempt would not help",
+        verdict="Another attempt would not help.",
         remedy="missing file or command",
     ),
     Case(
@@ -221,7 +221,7 @@ CASES = (
         spec=runs(["/etc/passwd"]),
         kind="launch",
         says="the program '/etc/passwd' may not be executed",
-        verdict="another attempt would not help",
+        verdict="Another attempt would not help.",
         remedy="permission",
     ),
     Case(
@@ -230,7 +230,7 @@ CASES = (
         kind="application",
         rank=1,
         says="Permission denied: '/data/x'",
-        verdict="application, rank 1: PermissionError",
+        verdict="PermissionError",
         remedy="permission",
     ),
     Case(
@@ -239,7 +239,7 @@ CASES = (
         kind="infrastructure",
         rank=1,
         says="license server lab-7 does not answer",
-        verdict="infrastructure, rank 1",
+        verdict="Rank 1 had an infrastructure failure at",
     ),
     Case(
         name="a killed agent",
@@ -247,7 +247,7 @@ CASES = (
         strike=kill_agent,
         kind="node",
         says="replica 0's agent",
-        verdict="node: replica 0's agent",
+        verdict="Replica 0's agent",
         remedy="lost node",
     ),
     Case(
@@ -256,7 +256,7 @@ CASES = (
         strike=kill_replica,
         kind="node",
         says="replica 1's agent",
-        verdict="node: replica 1's agent",
+        verdict="Replica 1's agent",
         remedy="lost node",
     ),
     Case(
@@ -264,7 +264,7 @@ CASES = (
         spec=job_of(FOREVER, max_runtime_s=2),
         kind="timeout",
         says="it ran longer than max_runtime_s = 2",
-        verdict="the limit is the owner's own",
+        verdict="The owner set this limit.",
         remedy="time limit",
     ),
     Case(
@@ -273,7 +273,7 @@ CASES = (
         strike=give_notice,
         kind="preempted",
         says="the cluster preempted the attempt",
-        verdict="the budget of 0 preemption failures is spent",
+        verdict="The budget of 0 preemption failures is spent.",
         remedy="preemption",
     ),
     Case(
@@ -282,7 +282,7 @@ CASES = (
         strike=cancel,
         state="CANCELLED",
         kind=None,
-        verdict="cancelled by its owner",
+        verdict="Cancelled by its owner.",
     ),
     Case(
         name="a spent budget",
@@ -293,7 +293,7 @@ CASES = (
         kind="application",
         rank=1,
         says="ValueError: ",
-        verdict="the budget of 1 application failure is spent",
+        verdict="The budget of 1 application failure is spent.",
         remedy="error in the script",
     ),
     Case(
@@ -302,7 +302,7 @@ CASES = (
         kind="application",
         rank=1,
         says="always the same",
-        verdict="the same error twice",
+        verdict="The same error occurred twice",
         remedy="error in the script",
     ),
     Case(
@@ -314,7 +314,7 @@ CASES = (
         kind="application",
         rank=1,
         says="exit code 9",
-        verdict="application, rank 1",
+        verdict="Rank 1 failed at",
     ),
     Case(
         name="a loss that is no number",
@@ -322,7 +322,7 @@ CASES = (
         kind="numeric",
         rank=0,
         says="loss is",
-        verdict="numeric, rank 0 after step",
+        verdict="Rank 0 computed a loss that is not finite at",
         remedy="not a number",
     ),
     Case(
@@ -332,7 +332,7 @@ CASES = (
         kind="hang",
         rank=1,
         says="",
-        verdict="hang, rank 1 after step",
+        verdict="Rank 1 hung at",
         remedy="hang",
     ),
 )
@@ -394,7 +394,7 @@ def test_workers_that_never_form_a_group_are_told_apart_from_a_hang_of_a_step(
         why = client.why(job.id)
     assert why.cause is not None, why
     assert why.cause.failure.kind in ("hang", "rendezvous"), why
-    assert "the workers formed no group within 6 s" in why.verdict, why
+    assert "The workers formed no group within 6 s" in why.verdict, why
 
 
 def test_a_damaged_snapshot_is_named_with_its_file(running_service: ThrowawayService, tmp_path: Path) -> None:
@@ -427,6 +427,6 @@ def test_a_failure_that_training_went_on_from_is_told_as_such(running_service: T
         why, goodput = client.why(job.id), client.goodput(job.id)
     assert why.cause is not None, why
     assert (why.cause.failure.kind, why.cause.failure.rank, why.cause.over) == ("unknown", 1, True), why
-    assert "recovered from: unknown, rank 1" in why.verdict, why
+    assert "Rank 1 was killed by SIGKILL at" in why.verdict, why
     assert sum(goodput.bins.values()) == pytest.approx(goodput.device_seconds, abs=1e-3)
     assert {stretch.cause for stretch in goodput.stretches if stretch.bin == "recovering"} == {"unknown"}

@@ -217,7 +217,7 @@ def test_a_job_keeps_waiting_for_one_that_failed_until_that_one_has_succeeded(cl
     second = client.submit(python_job("pass", after=[first.id]))
     assert until(client, first.id, ended).state == "FAILED"
     waiting = until(client, second.id, lambda job: "FAILED" in job.reason)
-    assert waiting.reason == (f"waits for job {first.id} to succeed; it is FAILED; retry that one or cancel this one")
+    assert waiting.reason == f"waits for job {first.id}, which is FAILED; retry {first.id} or cancel this job"
     client.retry(first.id, patch={"run": {"command": ["true"]}})
     assert until(client, second.id, ended).state == "SUCCEEDED"
 
@@ -240,7 +240,7 @@ def test_a_job_beyond_its_projects_quota_waits_while_another_project_passes(tmp_
         assert until(client, passing.id, ended).state == "SUCCEEDED"
         large = client.submit(python_job("pass", workers=2, project="small"))
         refused = until(client, large.id, lambda job: "devices" in job.reason)
-        assert refused.reason == "needs 2 devices, more than the 1 of project small: scale or cancel it"
+        assert refused.reason == "needs 2 devices, more than the 1 of project small; scale or cancel it"
         use = {project.name: project for project in client.projects()}
         assert (use["research"].max_jobs, use["research"].use[0].jobs, use["research"].use[0].queued) == (2, 2, 1)
         client.suspend(held[0].id)

@@ -70,5 +70,5 @@ def test_a_waiting_job_gets_an_avoided_node_once_its_record_is_cleared(lab: Lab)
     assert lab.cli("nodes", "clear", "n4").stdout == "cleared the record of node n4 of cluster slurm\n"
     done = lab.succeeded(job)
     assert done.attempts == 1, "the job kept its place in the queue"
-    assert "no longer avoids n4: its cool-down is over, or its record was cleared" in lab.sentences(job)
+    assert "no longer avoids n4: its cool-down is over or its record was cleared" in lab.sentences(job)
     assert lab.client.nodes() == []

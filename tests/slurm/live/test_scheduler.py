@@ -166,7 +166,7 @@ def test_a_held_job_says_how_to_release_it(lab: Lab) -> None:
     number = lab.slurm_id(job)
     lab.slurm.run("scontrol", "hold", number)
     lab.until(job, lambda job: "JobHeld" in job.reason)
-    assert lab.client.why(job).verdict.endswith(f"as job {number}: JobHeldAdmin (an administrator holds it)")
+    assert lab.client.why(job).verdict.endswith(f"as job {number}: JobHeldAdmin (an administrator holds it).")
     lab.slurm.run("scancel", blocker.strip())
     time.sleep(2)
     assert lab.client.job(job).state == "STARTING"
@@ -192,7 +192,7 @@ def test_a_job_that_slurm_lets_wait_forever_says_so(lab: Lab) -> None:
         lab.until(job, lambda job: "PartitionTimeLimit" in job.reason or job.ended)
         why = lab.client.why(job)
         assert "PartitionTimeLimit (it can never start with a time limit above the partition's" in why.verdict
-        assert why.next.startswith(f"`orchestrator cancel {job}`")
+        assert why.next.startswith(f"Run `orchestrator cancel {job}`")
         lab.client.cancel(job)
         assert lab.until(job, lambda job: job.ended).state == "CANCELLED"
     finally:
@@ -208,7 +208,7 @@ def test_a_suspended_job_is_not_a_hang(lab: Lab) -> None:
         f"it is paused: an administrator suspended Slurm job {number}; resume it with `scontrol resume {number}`"
     )
     lab.until(job, lambda job: job.reason.startswith(f"{pause_reason}; last report 20"))
-    assert lab.client.why(job).verdict.startswith(pause_reason)
+    assert lab.client.why(job).verdict.startswith(f"It{pause_reason[2:]}")
     assert "it is paused" in lab.cli("ls").stdout
     time.sleep(6)
     assert lab.client.job(job).attempts == 1

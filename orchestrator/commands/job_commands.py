@@ -270,7 +270,7 @@ def _retry_sentence(request: RetryRequest) -> str:
     source = f" from snapshot {request.restore_from}" if request.restore_from else ""
     changed = ", ".join(leaf.removeprefix("/").replace("/", ".") for leaf in leaves(request.patch)[:5])
     patched = f" with a changed {changed}" if request.patch else ""
-    return f"its owner asked for another attempt{source}{patched}"
+    return f"its owner requested a retry{source}{patched}"
 
 
 def _random_id() -> str:

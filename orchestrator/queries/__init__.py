@@ -1,1 +1,1 @@
-"""What the service tells, in the words of the wire. Changes nothing."""
+"""Answers questions in models of the wire. Changes nothing."""

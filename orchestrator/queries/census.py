@@ -1,4 +1,4 @@
-"""How many jobs there are in each state. To count a hundred thousand takes as long as to read a page of them."""
+"""Counts jobs by state. Counting a hundred thousand takes as long as reading a page of them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Mapping
 from orchestrator.domain.job.job import JobState
 from orchestrator.store.job_reader import JobReader
 
-MANY = 10_000  # jobs: fewer are counted anew each time
+MANY = 10_000  # jobs; fewer are counted each time
 KEEP_S = 1.0
-_PROJECTS = 1000  # sets of projects that are remembered
+_PROJECTS = 1000  # sets of projects whose counts are kept
 
 
 class Census:
-    """Of many jobs, the count is up to a second old. Thread-safe."""
+    """The count of many jobs is cached for a second. Thread-safe."""
 
     def __init__(self, jobs: JobReader, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._jobs = jobs
@@ -22,7 +22,7 @@ class Census:
         self._kept: dict[frozenset[str] | None, tuple[float, Mapping[JobState, int]]] = {}
 
     def count(self, projects: Collection[str] | None) -> Mapping[JobState, int]:
-        """None: of every project. Raises StoreUnavailable."""
+        """`projects` None means all. Raises StoreUnavailable."""
         key = None if projects is None else frozenset(projects)
         kept = self._kept.get(key)
         if kept is not None and self._monotonic() < kept[0] + KEEP_S:

@@ -1,4 +1,4 @@
-"""Read side for what there is to run on: clusters, the records of nodes, and what projects use. Changes nothing."""
+"""Answers questions about clusters, node records, queues and the use of projects."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ class AgeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingView:
-    """What one person's jobs of a project have of a cluster. `owner` None: nobody was asked who he is."""
+    """What one owner's jobs of a project hold on a cluster. `owner` None: the caller was not identified."""
 
     cluster: str
     project: str
     owner: str | None
-    jobs: int  # that hold a place
+    jobs: int  # that hold nodes
     devices: int
     queued: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """All clusters of one reading. `queues` by cluster, in the order in which they are to start."""
+    """All clusters, from one reading. `queues` are by cluster, in the order in which the jobs start."""
 
     clusters: Sequence[ClusterView]
     queues: Mapping[str, Sequence[QueuedView]]
     projects: Sequence[ProjectView]
-    holdings: Sequence[HoldingView]  # who holds most comes first
+    holdings: Sequence[HoldingView]  # the largest first
 
 
 class Inventory:
-    """Every method raises StoreUnavailable. `limits` are those of every cluster."""
+    """Every method raises StoreUnavailable. `limits` apply to every cluster."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Inventory:
         self._node_cooldown_s = node_cooldown_s
 
     def names(self) -> list[str]:
-        """The configured clusters, without asking any."""
+        """The names of the configured clusters, without asking any cluster."""
         return sorted(self._clusters)
 
     def clusters(self) -> list[ClusterView]:
@@ -93,7 +93,7 @@ class Inventory:
         return self._describe(self._claimants())
 
     def survey(self, *, queued: int) -> Survey:
-        """What the others tell apart, with so many of each queue; jobs are read once."""
+        """Everything about all clusters, with up to `queued` jobs of each queue. Reads the jobs once."""
         claimants = self._claimants()
         return Survey(
             clusters=self._describe(claimants),
@@ -103,7 +103,7 @@ class Inventory:
         )
 
     def outlook(self, spec: JobSpec, dependencies: Mapping[str, JobState]) -> OutlookView | None:
-        """What admission would say of such a job now; None where the cluster does not answer."""
+        """What admission would say to such a job now. None if the cluster does not answer."""
         cluster, now = self._clusters.get(spec.cluster), self._clock.now()
         try:
             slots = None if cluster is None else cluster.backend.slots()
@@ -127,7 +127,7 @@ class Inventory:
         )
 
     def nodes(self, cluster: str | None = None) -> list[NodeView]:
-        """Nodes with a record that nobody has cleared, by cluster and name."""
+        """Nodes with a record that was not cleared, by cluster and name."""
         now = self._clock.now()
         records: defaultdict[tuple[str, str], list[NodeFailure]] = defaultdict(list)
         for failure in self._reader.node_failures(since=record_begins(now, cooldown_s=self._node_cooldown_s)):
@@ -161,7 +161,7 @@ class Inventory:
         return exclude(mine, now=now, cooldown_s=self._node_cooldown_s)
 
     def ages(self) -> list[AgeView]:
-        """How long the oldest of each cluster have stood."""
+        """For each cluster, the age of its oldest queued job and of its oldest newest snapshot."""
         now = self._clock.now()
         return [
             AgeView(
@@ -173,7 +173,7 @@ class Inventory:
         ]
 
     def projects(self) -> list[ProjectView]:
-        """Those with a quota or with jobs that are not at rest, by name."""
+        """Projects with a quota or with jobs that are not at rest, by name."""
         return self._sum_up(self._claimants())
 
     def _claimants(self) -> Mapping[str, Sequence[Claimant]]:
@@ -241,7 +241,7 @@ def _queue(claimants: Sequence[Claimant], *, limit: int) -> list[QueuedView]:
 
 
 def _build_candidate(spec: JobSpec, now: datetime) -> Job:
-    """As if it had been submitted this moment."""
+    """The job as if it had been submitted now."""
     return Job(
         id=f"{spec.name}-preview",
         spec=spec,

@@ -1,4 +1,4 @@
-"""Read side, for the API and the pages: what the store holds, in the words of the wire. Changes nothing."""
+"""Answers questions about jobs from the store, in models of the wire."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure
 
 _PREEMPTION = "preemption"
-_STACKS_EVENTS = 2000  # each agent tells one for each request
+_STACKS_EVENTS = 2000  # each agent reports one for each request
 
 Row = TypeVar("Row")
 View = TypeVar("View")
 
 
 class Queries:
-    """Every method raises NotFound for an unknown job, Refused for a foreign cursor, StoreUnavailable."""
+    """Every method raises NotFound for an unknown job, Refused for a foreign cursor, and StoreUnavailable."""
 
     def __init__(self, jobs: JobReader, history: HistoryReader, change_marks: ChangeMarks) -> None:
         self._jobs = jobs
@@ -49,11 +49,11 @@ class Queries:
         return view_of_job(self._jobs.standing(job_id))
 
     def mark(self, job_id: str) -> ChangeMark:
-        """What differs once anything of the job has changed."""
+        """A value that changes whenever anything of the job changes."""
         return self._change_marks.mark(job_id)
 
     def losses(self, ends: Mapping[str, int], *, points: int) -> Mapping[str, Sequence[float]]:
-        """Of each job up to its last step, about so many losses that are numbers, oldest first."""
+        """About `points` finite losses of each job up to its last step (`ends`), oldest first."""
         found = self._change_marks.losses(ends, points=points)
         return {job_id: [loss for loss in losses if math.isfinite(loss)] for job_id, losses in found.items()}
 
@@ -74,11 +74,11 @@ class Queries:
         return _page(self._history.workers(job_id, limit=limit, cursor=cursor), WorkerView.model_validate)
 
     def nodes(self, job_id: str, *, limit: int, cursor: str | None) -> Page[JobNodeView]:
-        """Of the newest attempt."""
+        """The nodes of the newest attempt."""
         return _page(self._history.replicas(job_id, limit=limit, cursor=cursor), JobNodeView.model_validate)
 
     def stacks(self, job_id: str, *, rank: int | None) -> Page[StacksView]:
-        """The newest of each rank of the newest attempt that has any, by rank."""
+        """The newest stacks of each rank, of the newest attempt that has any, by rank."""
         events = self._history.newest_of_kind(job_id, EventKind.STACKS_SAVED.value, limit=_STACKS_EVENTS)
         found = newest_stacks([stored.event for stored in events])
         return Page(items=[StacksView.model_validate(each) for each in found if rank in (None, each.rank)])
@@ -86,19 +86,19 @@ class Queries:
     def metrics(
         self, job_id: str, *, names: Collection[str], since_step: int, points: int, until_step: int | None = None
     ) -> MetricsView:
-        """At most `points` steps above `since_step`; without `names` every series that was reported."""
+        """At most `points` steps above `since_step`. Without `names`, every series that was reported."""
         found = self.steps(job_id, since_step=since_step, points=points, until_step=until_step)
         return _view_of_metrics(found, names or sorted({name for point in found for name in point.values}))
 
     def steps(
         self, job_id: str, *, since_step: int, points: int, until_step: int | None = None
     ) -> Sequence[MetricPoint]:
-        """The same as they are stored, oldest first."""
+        """The stored points of `metrics`, oldest first."""
         return self._history.metrics(job_id, since_step=since_step, points=points, until_step=until_step)
 
 
 def view_of_new_job(job: Job) -> JobView:
-    """A job as it was stored a moment ago: nothing has been tried yet."""
+    """A job that was stored just now and has no attempt."""
     standing = JobStanding(
         job=job,
         attempt=None,
@@ -154,9 +154,9 @@ def view_of_job(standing: JobStanding) -> JobView:
 
 
 def _spent(standing: JobStanding) -> dict[str, int]:
-    """What is charged already, and what the live attempt has used in place, which is charged at its end.
+    """The charges so far, including restarts and shrinks of the live attempt, which are charged at its end.
 
-    A preemption costs nothing where the spec sets no limit on them."""
+    A preemption costs nothing if the spec sets no limit."""
     spent = Counter(standing.job.spent)
     if standing.job.spec.supervise.budgets.preemption is None:
         del spent[_PREEMPTION]
@@ -166,7 +166,7 @@ def _spent(standing: JobStanding) -> dict[str, int]:
 
 
 def estimate_eta_s(standing: JobStanding) -> float | None:
-    """Seconds to the last step; None when the job does not run or its step time is not known."""
+    """Seconds until the last step. None if the job does not run or its step time is not known."""
     training = standing.training
     if standing.job.state is not JobState.RUNNING:
         return None
@@ -235,5 +235,5 @@ def _page(found: tuple[Sequence[Row], str | None], view: Callable[[Row], View]) 
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON has no NaN and no infinity."""
+    """None for NaN and infinity, which JSON does not have."""
     return value if value is not None and math.isfinite(value) else None

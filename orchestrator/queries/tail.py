@@ -1,4 +1,4 @@
-"""The newest events of all jobs, read once for all who follow them: 200 followers cost the store what one does."""
+"""Caches the newest events of all jobs, so that 200 followers cost the store no more than one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from orchestrator.store.event_reader import EventReader
 from orchestrator.store.records import Happening
 
 _EVERY_S = 0.5
-_KEPT = 5000  # events; who is farther behind asks the store himself
-_MOST = 500  # in one answer of the store
+_KEPT = 5000  # events; a follower that is farther behind reads from the store
+_MOST = 500  # events in one answer of the store
 
 
 class Tail:
-    """For several threads. Raises StoreUnavailable."""
+    """Thread-safe. Raises StoreUnavailable."""
 
     def __init__(
         self,
@@ -32,21 +32,21 @@ class Tail:
         self._monotonic = monotonic
         self._turn = threading.Lock()
         self._looked_at = float("-inf")
-        self._known: tuple[int, tuple[Happening, ...]] | None = None  # all that there is above an id
+        self._known: tuple[int, tuple[Happening, ...]] | None = None  # an id, and all events after it
 
     def newest(self) -> int:
-        """The id of the newest event; 0: there is none."""
+        """The id of the newest event, 0 if there is none."""
         return self._reader.newest()
 
     def recall(self, event_id: int) -> Sequence[Happening] | None:
-        """What came after that event; None: the store has to be asked, by `look`."""
+        """The events after `event_id` from the cache. None if `look` has to read the store."""
         known = self._known
         if known is None or event_id < known[0] or self._monotonic() >= self._looked_at + self._every_s:
             return None
         return known[1][bisect_right(known[1], event_id, key=lambda each: each.id) :]
 
     def look(self, event_id: int) -> Sequence[Happening]:
-        """The same with the store, up to some hundreds; of several that look at one time, one asks."""
+        """The events after `event_id`, read from the store if necessary. Of concurrent callers, one reads."""
         if self._turn.acquire(blocking=False):
             try:
                 self._read_on()
@@ -63,7 +63,7 @@ class Tail:
         floor, events = self._known or (self._reader.newest(), ())
         reached = events[-1].id if events else floor
         found = self._reader.after(reached, limit=self._kept)
-        if len(found) == self._kept:  # nobody has listened for long
+        if len(found) == self._kept:  # nobody has followed for a while
             floor, events, found = self._reader.newest(), (), ()
         events = (*events, *found)
         dropped = max(0, len(events) - self._kept)

@@ -1,7 +1,7 @@
-"""Where the device time of many jobs went, for the API, the pages and Prometheus. Changes nothing.
+"""Divides the device time of many jobs, for the API, the pages and Prometheus.
 
-A job that has ended is read once and remembered until it changes; one that lives is read again when it was read some
-while ago: the more there is to read the longer, so that this stays a small part of what the service does.
+A job that has ended is read once and cached until it changes. A live job is read again after a while. The while grows
+with the time that reading takes, so that reading stays a small part of the service's work.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from orchestrator.store.chronicle_reader import ChronicleReader
 from orchestrator.store.records import Lifespan
 from orchestrator.wire.insight import SharesView, ShareView
 
-MOST_JOBS = 5000  # of one answer
+MOST_JOBS = 5000  # in one answer
 USUAL_WINDOW = timedelta(days=30)
-_FRESH_S = 10.0  # so old may be what is told of a job that lives, at least
-_IDLE_SHARE = 20  # times as long as reading them all took
+_FRESH_S = 10.0  # the least age at which a live job is read again
+_IDLE_SHARE = 20  # or this many times as long as reading all live jobs took
 _DAY = timedelta(days=1)
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)  # before any job
-_SETTLED = timedelta(minutes=10)  # after its end the last journals have come
+_SETTLED = timedelta(minutes=10)  # after a job's end, its last journals have arrived
 _MICROSECONDS = 1e6
 
 
@@ -42,12 +42,12 @@ class _Remembered:
     updated_at: datetime
     read_s: float  # by the monotonic clock
     took_s: float
-    settled: bool  # nothing more comes unless its owner wants it
-    goodput: float | None  # when it was read
+    settled: bool  # nothing changes unless its owner requests it
+    goodput: float | None  # at the time of reading
 
 
 class Usage:
-    """Every method raises StoreUnavailable. `prices` None: nobody has set any."""
+    """Every method raises StoreUnavailable."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Usage:
         self._prices = prices
         self._monotonic = monotonic
         self._known: OrderedDict[str, _Remembered] = OrderedDict()
-        self._reading = threading.Lock()  # two who ask at once read once
+        self._reading = threading.Lock()  # concurrent callers read once
 
     def shares(
         self,
@@ -72,8 +72,8 @@ class Usage:
         until: datetime | None = None,
         projects: Collection[str] | None = None,
     ) -> SharesView:
-        """The time between two moments (the last thirty days) of the jobs of some projects (None: of all). Raises
-        Refused where that is more than MOST_JOBS."""
+        """The device time between `since` and `until` (by default the last 30 days) of the jobs of `projects` (None:
+        all). Raises Refused for more than MOST_JOBS."""
         now = self._clock.now()
         end = max(_BEGINNING, min(until or now, now))
         begin = since or end - USUAL_WINDOW
@@ -88,7 +88,7 @@ class Usage:
         )
 
     def last_day(self, projects: Collection[str] | None = None) -> Mapping[tuple[str, str], float]:
-        """Device-seconds of the last day by project and bin; nothing where too many jobs lived in it."""
+        """Device-seconds of the last day by project and bin. Empty if there were too many jobs."""
         now = self._clock.now()
         try:
             found = share_out(self._holdings(now - _DAY, now, projects), Grouping.PROJECT)
@@ -101,8 +101,10 @@ class Usage:
         }
 
     def goodputs(self, jobs: Sequence[Lifespan], *, within_s: float) -> Mapping[str, float]:
-        """By job, where it held any device. Reading those that are not known yet, or have changed, ends after so many
-        seconds, and begins nowhere while others read: a later call tells of the rest."""
+        """The goodput of each job that held a device, as far as it is cached or can be read within `within_s`.
+
+        Reads nothing while another caller reads. A later call returns the rest.
+        """
         if self._reading.acquire(blocking=False):
             try:
                 until_s = self._monotonic() + within_s
@@ -116,11 +118,10 @@ class Usage:
         return {name: one.goodput for name, one in known.items() if one is not None and one.goodput is not None}
 
     def _holdings(self, begin: datetime, end: datetime, projects: Collection[str] | None) -> list[Holding]:
-        """What the jobs of some projects (None: of all) had between two moments. Raises Refused where they are more
-        than MOST_JOBS."""
+        """What the jobs of `projects` (None: all) held between two times. Raises Refused for more than MOST_JOBS."""
         lived = self._chronicles.lived(since=begin, until=end, projects=projects, limit=MOST_JOBS + 1)
         if len(lived) > MOST_JOBS:
-            raise Refused(f"more than {MOST_JOBS} jobs lived then: ask for a shorter time, or for one project")
+            raise Refused(f"more than {MOST_JOBS} jobs ran then; choose a shorter time or one project")
         with self._reading:
             fresh_s = self._fresh_s()
             found = [each for span in lived if (each := self._read(span, fresh_s)) is not None]
@@ -132,7 +133,7 @@ class Usage:
         return max(_FRESH_S, _IDLE_SHARE * all_take_s)
 
     def _read(self, span: Lifespan, fresh_s: float) -> _Remembered | None:
-        """None: it was deleted meanwhile."""
+        """None if the job was deleted meanwhile."""
         known, began_s = self._known.get(span.job_id), self._monotonic()
         unchanged = known is not None and known.updated_at == span.updated_at
         if known is not None and unchanged and (known.settled or began_s - known.read_s < fresh_s):
@@ -185,7 +186,7 @@ def _holding(found: _Remembered, begin: datetime, end: datetime, now: datetime) 
 
 
 def visible(projects: Collection[str] | None, wanted: str | None) -> Sequence[str] | None:
-    """Of the projects that a caller sees (None: all), those that he asks for; one that he does not see is none."""
+    """The `wanted` project if the caller sees it, else none. Without `wanted`, all projects that the caller sees."""
     if wanted is None:
         return None if projects is None else sorted(projects)
     return [wanted] if projects is None or wanted in projects else []

@@ -1,6 +1,6 @@
-"""Who had which share of the device time: by user, project, cluster, job, node, or the cause of a loss. Pure.
+"""Divides device time by user, project, cluster, job, node, or cause of a loss. Pure.
 
-The shares of one grouping add up to the ledgers of the jobs, to the microsecond.
+The shares of a grouping add up to the ledgers of the jobs, to the microsecond.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Grouping(StrEnum):
     PROJECT = "project"
     CLUSTER = "cluster"
     JOB = "job"
-    NODE = "node"  # time without a node is a share of its own
-    CAUSE = "cause"  # the kind of failure that a loss goes back to; what is no loss is a share of its own
+    NODE = "node"  # time without a node is one more share
+    CAUSE = "cause"  # the kind of failure behind a loss; time that was not lost is one more share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Of an hour of one device, by cluster. A cluster without a price costs nothing."""
+    """Prices of one device-hour. A cluster without a price of its own costs `device_hour`."""
 
     currency: str
     device_hour: float = 0.0
@@ -39,7 +39,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What one job had. `gain_us`: what a better interval of its snapshots would have spared it; None: not known."""
+    """The device time of one job. `gain_us` is what a better snapshot interval would have saved, None if not known."""
 
     job_id: str
     user: str | None
@@ -51,8 +51,10 @@ class Holding:
 
 @dataclass(slots=True, kw_only=True)
 class Share:
-    """`name` None: what belongs to none of them. `cost` is of what was held, in the prices' currency, `lost_cost` of
-    what of it was not productive."""
+    """One part of the device time. `name` None is the part that belongs to no user, node or cause.
+
+    `cost` is the price of the held time, and `lost_cost` that of the held time that was not productive.
+    """
 
     name: str | None
     bins: Counter[Bin] = field(default_factory=Counter)
@@ -78,14 +80,14 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """`total` is all of it as one share; `items` has the largest share first."""
+    """`items` has the largest share first. `total` is the whole as one share."""
 
     total: Share
     items: Sequence[Share]
 
 
 def share_out(holdings: Iterable[Holding], by: Grouping, prices: Prices | None = None) -> Shares:
-    """A gain belongs to a job as a whole, so that no node and no cause has a part in it."""
+    """A gain belongs to a whole job, so shares of nodes and causes have none."""
     total, shares = Share(name=None), dict[str | None, Share]()
     for holding in holdings:
         price = 0.0 if prices is None else prices.of(holding.cluster)
@@ -118,7 +120,7 @@ def _pieces(holding: Holding, by: Grouping) -> Iterator[tuple[str | None, Bin, i
 
 
 def _by_node(stretch: Stretch, into: Bin, amount_us: int) -> Iterator[tuple[str | None, Bin, int]]:
-    """Each node's part by its weight; what the division leaves over goes to one of them, so that nothing is lost."""
+    """Each node's part by its weight. Remainders of the division are distributed, so that the parts add up."""
     total = sum(stretch.nodes.values())
     if into in UNHELD or not total:
         yield None, into, amount_us

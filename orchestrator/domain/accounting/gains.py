@@ -1,6 +1,6 @@
-"""What would have spared a job time: computed from what it measured itself, or not at all. Pure.
+"""What would have saved a job time, computed from its own measurements. Pure.
 
-Each gain is in device-microseconds; where something was not measured, the sentence says what.
+Gains are in device-microseconds. If a measurement is missing, the sentence says which.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from trainer.contract.failure import FailureKind
 
 _TRAINING = frozenset({Bin.LOAD, Bin.COMPILE, Bin.PRODUCTIVE, Bin.RE_DONE})
 _FEWEST_SNAPSHOTS = 2  # an interval lies between two
-_WORST = 30.0  # intervals in a mean time between failures: beyond it no run ends, and the model says e to the 30
+_WORST = 30.0  # mean times between failures in an interval; beyond it the model's run time exceeds e to the 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """`device_us` None: it cannot be told yet."""
+    """`device_us` is None if it is not known yet."""
 
     name: str
     sentence: str
@@ -31,7 +31,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Of one job. Times in seconds by the wall; `failures` ended a generation or an attempt."""
+    """Measurements of one job. Times are wall-clock seconds. `failures` ended a generation or an attempt."""
 
     work_s: float  # steps that count, without stalls
     steps: int
@@ -44,12 +44,12 @@ class Measured:
 
     @property
     def interval_s(self) -> float:
-        """Training time between two snapshots, as it was."""
+        """Training time between two snapshots."""
         return self.work_s / self.snapshots
 
 
 def list_gains(life: Life, stretches: Sequence[Stretch]) -> tuple[Gain, ...]:
-    """The largest first; what cannot be told last."""
+    """The largest first, unknown ones last."""
     gains = [judge_interval(measure(life, stretches)), *_judge_causes(life, stretches)]
     return tuple(sorted(gains, key=lambda gain: -1 if gain.device_us is None else gain.device_us, reverse=True))
 
@@ -75,20 +75,20 @@ def measure(life: Life, stretches: Sequence[Stretch]) -> Measured:
 
 
 def judge_interval(run: Measured) -> Gain:
-    """Daly's expected run time at the interval that was used, against that at the best one."""
+    """Compare Daly's expected run time at the used interval with that at the best one."""
     lacking = _lacking(run)
     if lacking is not None:
-        return Gain(name="snapshot-interval", sentence=f"no better interval can be told: {lacking}", device_us=None)
+        return Gain(name="snapshot-interval", sentence=f"the best interval is not known: {lacking}", device_us=None)
     best_s = max(young_daly_s(run.stall_s, run.mtbf_s), run.work_s / run.steps)
-    spared_s = _run_s(run, run.interval_s) - _run_s(run, best_s)
+    saved_s = _run_s(run, run.interval_s) - _run_s(run, best_s)
     measured = f"{run.stall_s:.2f} s each, {counted(run.failures, 'failure')}, one in {run.mtbf_s:.0f} s of training"
-    if spared_s <= 0:
+    if saved_s <= 0:
         sentence = f"snapshots every {run.interval_s:.1f} s were as good as any ({measured})"
         return Gain(name="snapshot-interval", sentence=sentence, device_us=0)
     return Gain(
         name="snapshot-interval",
         sentence=f"snapshots every {best_s:.1f} s instead of every {run.interval_s:.1f} s ({measured})",
-        device_us=round(spared_s * run.devices * 1e6),
+        device_us=round(saved_s * run.devices * 1e6),
     )
 
 
@@ -96,9 +96,9 @@ def _lacking(run: Measured) -> str | None:
     if run.failures == 0:
         return "nothing has failed yet"
     if run.snapshots < _FEWEST_SNAPSHOTS:
-        return "fewer than two snapshots told what they cost"
+        return "fewer than two snapshots reported their cost"
     if run.work_s <= 0 or run.mtbf_s <= 0:
-        return "no step that counts was told"
+        return "no step that counts was reported"
     if max(run.interval_s + run.stall_s, run.restart_s) > _WORST * run.mtbf_s:
         return "failures come so fast that no interval helps"
     return None
@@ -115,7 +115,7 @@ def _run_s(run: Measured, interval_s: float) -> float:
 
 
 def _judge_causes(life: Life, stretches: Sequence[Stretch]) -> list[Gain]:
-    """What each kind of failure has cost: so much would have been spared without it."""
+    """What each kind of failure has cost, and would not have cost without it."""
     cost: Counter[FailureKind] = Counter()
     for each in stretches:
         if each.cause is not None:
@@ -133,5 +133,5 @@ def _judge_causes(life: Life, stretches: Sequence[Stretch]) -> list[Gain]:
 
 
 def _count_failures(life: Life) -> Counter[FailureKind]:
-    """Ends of generations; and of attempts that never formed one."""
+    """Ends of generations, and of attempts without a generation."""
     return Counter(cause for attempt in life.attempts for cause in attempt.causes if cause is not None)

@@ -1,7 +1,7 @@
-"""Where a job's device time went: every microsecond of every device is in exactly one bin. Pure.
+"""Divides a job's device time into bins. Every microsecond of every device is in exactly one bin. Pure.
 
-The whole is the job's life times the devices that it asked for. `life.py` lays a life out in stretches that follow upon
-each other without a gap, so that the bins add up to the whole whatever the clocks of agents and workers said.
+The whole is the job's life times the devices that it requested. `life.py` lays a life out in stretches without gaps, so
+that the bins add up to the whole even if clocks of agents and workers are wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Bin(StrEnum):
     LOAD = "load"
     COMPILE = "compile"
     PRODUCTIVE = "productive"
-    RE_DONE = "re_done"  # it stands where it was done first
+    RE_DONE = "re_done"  # the time when the steps were done first
     SNAPSHOT_STALL = "snapshot_stall"
     STALLED = "stalled"
     RECOVERING = "recovering"
@@ -33,7 +33,7 @@ class Bin(StrEnum):
     NOT_REPORTED = "untold"
 
 
-# What each bin is, for people: docs/goodput.md says it at length.
+# A short text for each bin. docs/goodput.md explains them at length.
 EXPLAINED: Mapping[Bin, str] = {
     Bin.QUEUE: "Waiting in the queue.",
     Bin.START_UP: "Agents starting and importing.",
@@ -56,9 +56,9 @@ LOSSES = (Bin.RE_DONE, Bin.STALLED, Bin.RECOVERING)  # what failures cost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """So long the job was in one bin with `used` of its `devices`; the others were idle.
+    """A time that the job spent in one bin with `used` of its `devices`. The other devices were idle.
 
-    `nodes` are those that the used ones stood on, each with its share of them; unknown ones are left out.
+    `nodes` are those of the used devices, each with its number of them, as far as they are known.
     """
 
     bin: Bin
@@ -68,10 +68,10 @@ class Stretch:
     used: int
     attempt: int | None = None
     generation: int | None = None
-    stall_s: float = 0.0  # of a productive one: within it, training stood still so long for snapshots
-    cause: FailureKind | None = None  # of a loss: the failure that it goes back to
+    stall_s: float = 0.0  # of a productive stretch: how long training paused for snapshots
+    cause: FailureKind | None = None  # of a loss: the kind of failure behind it
     nodes: Mapping[str, int] = field(default_factory=dict)
-    chaos: int | None = None  # of a loss: the number of the fault on purpose that it came of
+    chaos: int | None = None  # of a loss: the number of the requested fault behind it
 
     @property
     def lasted_us(self) -> int:
@@ -80,19 +80,19 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Device-microseconds. `whole_us` is counted apart from the bins, and is their sum."""
+    """Device-microseconds. `whole_us` is computed independently of the bins and equals their sum."""
 
     bins: Mapping[Bin, int] = field(default_factory=dict)
     whole_us: int = 0
 
     @property
     def goodput(self) -> float | None:
-        """The productive part of the device time that the job held. None where it held none."""
+        """The productive part of the device time that the job held. None if it held none."""
         return self.bins.get(Bin.PRODUCTIVE, 0) / self.held_us if self.held_us else None
 
     @property
     def lost_us(self) -> int:
-        """What it held and did not bring it forward."""
+        """The held device time that was not productive."""
         return self.held_us - self.bins.get(Bin.PRODUCTIVE, 0)
 
     @property
@@ -109,7 +109,7 @@ def add_up(stretches: Sequence[Stretch]) -> Ledger:
 
 
 def take_apart(stretch: Stretch) -> tuple[tuple[Bin, int], ...]:
-    """Its device-microseconds by bin: of the used devices first, of the idle ones last."""
+    """Its device-microseconds by bin: those of the used devices, of snapshot stalls, and of the idle devices."""
     stall_us = min(round(stretch.stall_s * 1e6), stretch.lasted_us)
     return (
         (stretch.bin, (stretch.lasted_us - stall_us) * stretch.used),
@@ -119,7 +119,7 @@ def take_apart(stretch: Stretch) -> tuple[tuple[Bin, int], ...]:
 
 
 def clip(stretches: Sequence[Stretch], since: datetime, until: datetime) -> tuple[Stretch, ...]:
-    """What of a life lies between two moments. A stall is spread evenly over its stretch."""
+    """The part of the stretches between two times. A stall is spread evenly over its stretch."""
     clipped = []
     for each in stretches:
         begin, end = max(each.since, since), min(each.until, until)
@@ -130,7 +130,7 @@ def clip(stretches: Sequence[Stretch], since: datetime, until: datetime) -> tupl
 
 
 def _count_whole_us(stretches: Sequence[Stretch]) -> int:
-    """From the job's beginning, its end, and the moments at which it asked for another number of devices."""
+    """Computed from the job's beginning, its end, and the times at which its number of devices changed."""
     if not stretches:
         return 0
     changes = [stretches[0], *(after for before, after in pairwise(stretches) if after.devices != before.devices)]

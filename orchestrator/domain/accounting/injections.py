@@ -1,6 +1,6 @@
-"""Which of a job's troubles came of faults on purpose. Pure.
+"""Which failures of a job followed from requested faults. Pure.
 
-An agent's word that it injected one counts only where somebody requested it: agents' journals are their job's to write.
+An agent's report of a fault counts only if somebody requested it, because a job can write anything into its journals.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from orchestrator.domain.job.event import EventKind as Ours
 from trainer.contract.chaos import Fault
 from trainer.contract.exit_record import EventKind as Theirs
 
-# Those that end workers or stop them; the others show only when something else happens.
+# Faults that end or stop workers. The others show only later.
 _ENDING = frozenset({Fault.KILL, Fault.HANG, Fault.PREEMPT, Fault.NODE_LOSS})
 _CLOCKS_APART = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """A fault that an agent told to have injected, as it was requested; `actor` requested it."""
+    """A requested fault that an agent reports as injected. `actor` requested it."""
 
     number: int
     fault: Fault
@@ -34,7 +34,7 @@ class Injection:
 
 
 def read_injections(events: Sequence[Event]) -> tuple[Injection, ...]:
-    """Every agent's word on each fault that was requested. `events` of chronicle.KINDS."""
+    """The agents' reports of requested faults. `events` are of chronicle.KINDS."""
     requested = {event.evidence.get("number"): event for event in events if event.kind == Ours.CHAOS_REQUESTED}
     found = []
     for event in events:
@@ -61,7 +61,7 @@ def read_injections(events: Sequence[Event]) -> tuple[Injection, ...]:
 def find_cause(
     injections: Sequence[Injection], *, attempt: int, generation: int | None, at: datetime
 ) -> Injection | None:
-    """The fault on purpose behind a failure: the last of the same generation that ends workers, before it."""
+    """The requested fault behind a failure: the last one before it in the same generation that ends workers."""
     fitting = [
         each
         for each in injections
@@ -74,8 +74,8 @@ def find_cause(
 
 
 def mark_stretches(stretches: Sequence[Stretch], injections: Sequence[Injection]) -> tuple[Stretch, ...]:
-    """The stretches, of each loss the fault on purpose that it came of: what follows the end of a generation in which
-    one was injected, until training goes on."""
+    """Mark each loss with the requested fault behind it: from the end of the generation with the fault until training
+    continues."""
     by_term: dict[tuple[int | None, int | None], int] = {
         (each.attempt, each.generation): each.number for each in injections if each.fault in _ENDING
     }
@@ -94,10 +94,10 @@ def mark_stretches(stretches: Sequence[Stretch], injections: Sequence[Injection]
 def _number_of(
     by_term: Mapping[tuple[int | None, int | None], int], loss: Stretch, before: tuple[int | None, int | None]
 ) -> int | None:
-    """The loss is of its own generation, or where it names none, of the one before it."""
+    """A loss without a generation belongs to the generation before it."""
     return by_term.get(before if loss.generation is None else (loss.attempt, loss.generation))
 
 
 def chaos_us(stretches: Sequence[Stretch]) -> int:
-    """Device-microseconds that were lost on purpose."""
+    """Device-microseconds that requested faults cost."""
     return sum(each.lasted_us * each.used for each in stretches if each.chaos is not None)

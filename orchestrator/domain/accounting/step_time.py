@@ -1,4 +1,4 @@
-"""A step's time in words, from what a worker measured of it: `trainer/loop/step_metrics.py` says how. Pure."""
+"""The parts of a step's time in words. `trainer/loop/step_metrics.py` measures them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PARTS = {"compute_s": "computing", "communication_s": "communication", "data_s"
 
 
 def describe_split(values: Mapping[str, float]) -> str:
-    """ "computing 90%, communication 8%, data 2%": shares of `step_s`; empty where nothing of it is known."""
+    """ "computing 90%, communication 8%, data 2%": shares of `step_s`. Empty if nothing was measured."""
     step_s = values.get("step_s", 0.0)
     if not step_s > 0:
         return ""

@@ -1,4 +1,4 @@
-"""What journals tell of an attempt, summed up line by line, in whatever order they arrive. Pure."""
+"""Sums up the journals of an attempt line by line, in any order. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from trainer.contract.exit_record import GROUP_CHANGES, EventKind, JournalEvent
 from trainer.contract.progress import Phase, Progress
 from trainer.contract.silence import PhaseTimes
 
-_NEW_STEP_WEIGHT = 0.2  # of the newest in the recent mean of seconds a step
+_NEW_STEP_WEIGHT = 0.2  # of the newest step in the moving mean of `step_s`
 _LARGEST = 2**63 - 1
 
 
 @dataclass(slots=True)
 class TrainingSummary:
-    """The sum. It is changed in place by `add_line` and `add_event`."""
+    """`add_line` and `add_event` change it in place."""
 
     generation: int | None = None
     world_size: int | None = None
     formed_at: datetime | None = None
-    progress_at: datetime | None = None  # the newest line's arrival, by our clock
-    heard_at: datetime | None = None  # the newest report's arrival, with news or without, by our clock
+    progress_at: datetime | None = None  # when the newest line arrived, by the service's clock
+    heard_at: datetime | None = None  # when the newest report arrived, even an empty one
     phase: str | None = None
     step: int | None = None
-    step_generation: int | None = None  # of `step`: a new generation may begin at an earlier one
+    step_generation: int | None = None  # of `step`; a new generation may begin at an earlier step
     step_at: datetime | None = None  # when `step` was reached, by the worker's clock
     total_steps: int | None = None
     step_s: float | None = None
@@ -35,11 +35,11 @@ class TrainingSummary:
     tokens_per_s: float | None = None
     restarts: int = 0
     shrinks: int = 0
-    resized_at: datetime | None = None  # the newest change of size, by our clock
-    changed_generation: int = 0  # the newest one that was counted: every agent journals the same change
+    resized_at: datetime | None = None  # when the newest change of size arrived
+    changed_generation: int = 0  # the newest change that was counted, because every agent journals it
     restored: str | None = None
     snapshots: int = 0  # committed by this attempt
-    began_step: int | None = None  # the earliest one that a generation restored
+    began_step: int | None = None  # the earliest step that a generation restored
     kept_step: int | None = None  # of its newest snapshot
     kept_at: datetime | None = None  # when it was committed, by the worker's clock
     phase_times: PhaseTimes = field(default_factory=PhaseTimes)
@@ -66,8 +66,8 @@ class TrainingSummary:
         )
 
     def add_line(self, line: Progress, arrived_at: datetime) -> None:
-        """Take one progress line into account. Lines of an earlier generation count as signs of life only, and notes of
-        measurements not even as these: who is judged by signs of life has to give them."""
+        """Add a progress line. A line of an earlier generation counts only as a sign of life. A note of measurements
+        does not count even so, because a worker that is judged by signs of life sends them itself."""
         is_note = line.phase is Phase.NOTE
         self.progress_at = self.progress_at if is_note else arrived_at
         generation = fitting(line.generation)
@@ -77,25 +77,25 @@ class TrainingSummary:
         self.generation = generation
         self.world_size = fitting(line.world_size)
         self.total_steps = fitting(line.total_steps) or self.total_steps
-        # Rank 0 takes part in everything: while it writes a snapshot, the others may already wait in the next step.
+        # Rank 0 takes part in everything. While it writes a snapshot, the others may already wait in the next step.
         if not is_note and (line.rank == 0 or newer or self.phase is None):
             self.phase = line.phase.value
-        # Metrics are global values of a step: whoever tells them first.
+        # Metrics are global values of a step, so any rank may report them.
         self.loss = _finite(line.metrics.get("loss"), self.loss)
         self.tokens_per_s = _finite(line.metrics.get("tokens_per_s"), self.tokens_per_s)
         at, step = time_of(line.at, arrived_at), fitting(line.step)
-        self.formed_at = self.formed_at or at  # workers begin once the group has formed, whoever lost the event of it
+        self.formed_at = self.formed_at or at  # a worker that reports shows that the group has formed
         if step is not None:
             self._take_step(step, generation, at, line.metrics.get("step_s"))
         if line.rank == 0 and not is_note:
             self.phase_times.enter(line, at)
 
     def add_event(self, event: JournalEvent, arrived_at: datetime) -> None:
-        """Take one journalled event into account."""
+        """Add a journalled event."""
         generation = fitting(event.generation)
         if generation is None:
             return
-        if self.progress_at is not None:  # a sign of life, of an attempt that is judged by them
+        if self.progress_at is not None:  # a sign of life, for an attempt that is judged by them
             self.progress_at = arrived_at
         if event.kind == EventKind.GENERATION_STARTED.value:
             self.formed_at = self.formed_at or time_of(event.at, arrived_at)
@@ -106,9 +106,8 @@ class TrainingSummary:
                 world_size = event.evidence.get("world_size")
                 self.world_size = fitting(world_size) if isinstance(world_size, int) else self.world_size
         elif event.kind in GROUP_CHANGES and generation > self.changed_generation:
-            # Each agent of the attempt journals the change of the group; it is one.
             self.changed_generation = generation
-            # With a reason, no worker had failed: the group changed for it.
+            # An event with a reason is a change of the group after which no worker had failed.
             self.restarts += event.kind == EventKind.RESTARTED_IN_PLACE.value and not event.evidence.get("because")
             self.shrinks += event.kind == EventKind.GROUP_SHRUNK.value
             if event.kind != EventKind.RESTARTED_IN_PLACE.value:
@@ -136,7 +135,7 @@ class TrainingSummary:
 
 
 def time_of(text: str, arrived_at: datetime) -> datetime:
-    """A worker's own time, or the arrival where its text is none."""
+    """The time that a worker reported, or the arrival if the text is not a time."""
     try:
         return parse_time(text)
     except (ValueError, OverflowError):
@@ -144,7 +143,7 @@ def time_of(text: str, arrived_at: datetime) -> datetime:
 
 
 def fitting(value: int | None) -> int | None:
-    """None for a number beyond 64 bits: a wild one of one worker must not cost what all the others tell."""
+    """None for a number beyond 64 bits, so that one wrong number does not lose the other values."""
     return value if value is not None and -_LARGEST <= value <= _LARGEST else None
 
 
@@ -158,7 +157,7 @@ def _mean(mean: float | None, newest: float) -> float:
 
 
 def _finite(newest: float | None, known: float | None) -> float | None:
-    """The newest value; None where it is no number, which SQLite could not tell from None anyway."""
+    """The newest value, or None if it is not finite. SQLite stores NaN as NULL anyway."""
     if newest is None:
         return known
     return newest if math.isfinite(newest) else None

@@ -1,1 +1,1 @@
-"""What to do about a job: decide.py lists the rules, and all that they look at is a Situation."""
+"""Decides what to do about a job. decide.py lists the rules, which read only a Situation."""

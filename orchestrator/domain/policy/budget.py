@@ -1,6 +1,6 @@
-"""What a failure costs: the table from its kind to a budget, and how long to wait before the next attempt.
+"""What a failure costs: its budget, and the pause before the next attempt.
 
-The table is published in docs/failures.md.
+docs/failures.md publishes the table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.domain.observation.observation import Training
 from trainer.contract.failure import Failure, FailureKind, is_taken_port
 from trainer.contract.restart_policy import Setback, repeats
 
-# Which budget of the job's spec pays for an ended attempt.
+# The budget of the job's spec that a failure is charged to.
 BUDGET_OF: dict[FailureKind, str] = {
     FailureKind.APPLICATION: "application",
     FailureKind.DEVICE_OOM: "application",
@@ -31,40 +31,40 @@ BUDGET_OF: dict[FailureKind, str] = {
     FailureKind.INFRASTRUCTURE: "node",
     FailureKind.STORAGE: "storage",
     FailureKind.PREEMPTED: "preemption",
-    FailureKind.RENDEZVOUS: "node",  # but a taken port costs nothing, see budget_of
+    FailureKind.RENDEZVOUS: "node",  # a taken port costs nothing, see budget_of
 }
 
-# A failure of these kinds that ends an attempt before any worker of the job has begun is a failure to launch. A lost
-# node, a preemption and a failed rendezvous are not: the next attempt may find other nodes, or the same ones healthy.
+# A failure of these kinds is a failure to launch if it ends an attempt before any worker of the job has begun. A lost
+# node, a preemption or a failed rendezvous is not, because the next attempt may get other nodes.
 _OF_A_LAUNCH = frozenset({FailureKind.LAUNCH, FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN})
 
-# An attempt of a program that tells no steps counts as fruitful when it lived this long.
+# An attempt of a program that reports no steps counts as fruitful if it ran this long.
 FRUITFUL_S = 60.0
-# The farthest step of a job whose workers have begun, and have told no step.
+# The farthest step of a job whose workers have begun and have reported no step.
 BEFORE_ANY_STEP = -1
-# At most so many failures cost nothing in each `refund_after_s` of kept training.
+# The most failures that cost nothing in each `refund_after_s` of kept training.
 EARNED_AT_MOST = 10
-# Taken ports are counted beside the budgets: after a few in a row it is no bad luck any more, and a pause is due.
+# Taken ports are counted beside the budgets. After a few in a row the next attempt waits.
 _PORTS, _PORTS_AT_ONCE = "port", 3
 
 
 def budget_of(failure: Failure) -> str | None:
-    """The budget that pays for a failure; None for a taken port, since the next attempt takes the next one."""
+    """The budget that a failure is charged to. None for a taken port, because the next attempt uses the next port."""
     if is_taken_port(failure):
         return None
     return "launch" if failure.at_launch else BUDGET_OF[failure.kind]
 
 
 def mark_at_launch(job: Job, failure: Failure, *, began: bool) -> Failure:
-    """The failure, marked as one at launch if the attempt ended before any worker had begun. `began`: a worker had.
+    """Mark the failure as one at launch if no worker had begun, in this attempt (`began`) or in an earlier one.
 
-    A job whose workers have begun can start. An outage during its next attempts is no reason to give it up early.
+    A job whose workers have once begun can start, so an outage during a later attempt must not end it early.
     """
     return replace(failure, at_launch=not began and job.farthest_step is None and failure.kind in _OF_A_LAUNCH)
 
 
 def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Job:
-    """The job with its account after an attempt that ends now: what is spent, and when the next attempt may start."""
+    """Charge the job for an attempt that ends now, and set when the next attempt may start."""
     ran_s, kept_s = _measure_ran_s(attempt, now), _measure_kept_s(job, attempt, training, now)
     all_kept_s = job.kept_s + (kept_s or 0.0)
     enough = all_kept_s >= job.spec.supervise.refund_after_s
@@ -88,9 +88,9 @@ def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | No
 def find_cost(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Counter[str]:
     """What the attempt costs, by budget.
 
-    A restart in place counts as a failure of the application, a shrink as one of a node, the end as one of its own
-    class. An end by a time limit costs nothing if the attempt kept steps. An attempt that earned its charge back costs
-    nothing at all.
+    Each restart in place costs one application failure, each shrink one node failure, and the end one failure of its
+    own kind. An end by a time limit costs nothing if a snapshot kept steps. An attempt that earned its charge back
+    costs nothing.
     """
     kept_s = _measure_kept_s(job, attempt, training, now)
     cost = Counter({_PORTS: 1} if failure is not None and is_taken_port(failure) else {})
@@ -110,7 +110,7 @@ def _farthest(job: Job, training: Training) -> int | None:
 
 
 def recognise(job: Job, failure: Failure, *, ran_s: float) -> Failure:
-    """The failure, marked as repeated where an attempt before ended with the same error at the same step."""
+    """Mark the failure as repeated if the attempt before it ended with the same error at the same step."""
     last = job.last_failure
     if last is None or last.step != failure.step:
         return failure
@@ -130,9 +130,9 @@ def _remembered(job: Job, training: Training, failure: Failure | None, ran_s: fl
 
 
 def _refunded(job: Job, attempt: Attempt, training: Training, failure: Failure | None, ran_s: float) -> bool:
-    """Whether the attempt made progress for `refund_after_s`, and got farther than any before it.
+    """Whether the attempt made progress for `refund_after_s` and got farther than any attempt before it.
 
-    Of a program that tells no steps, whether it ran so long, unless it hung: then nobody knows for how long it did.
+    A program that reports no steps only has to run so long. It must not have hung, because it may have done nothing.
     """
     if training.step_s is None or training.progress_at is None or attempt.started_at is None:
         hung = failure is not None and failure.kind is FailureKind.HANG
@@ -143,12 +143,11 @@ def _refunded(job: Job, attempt: Attempt, training: Training, failure: Failure |
 
 
 def _measure_kept_s(job: Job, attempt: Attempt, training: Training, now: datetime) -> float | None:
-    """Seconds of training that the attempt keeps, by its newest snapshot; None if no snapshot keeps new steps.
+    """Seconds of training that the attempt's newest snapshot keeps. None if no snapshot keeps new steps.
 
-    New steps are later than the step that the attempt began with, and than every earlier snapshot of the job: steps
-    that are repeated because a snapshot was damaged do not count twice. Times are of the agents' clocks, because
-    journals that were written during an outage of the service arrive all at once. At most the attempt's time by our
-    clock.
+    New steps are later than the attempt's first step and than every earlier snapshot of the job, so that steps repeated
+    after a damaged snapshot do not count twice. Times are those of the agents' clocks, because journals written during
+    an outage of the service arrive all at once. The result is at most the attempt's time by the service's clock.
     """
     before = max(training.began_step or 0, job.kept_step or 0)
     if training.kept_step is None or training.kept_step <= before:
@@ -159,11 +158,10 @@ def _measure_kept_s(job: Job, attempt: Attempt, training: Training, now: datetim
 
 
 def _earns_back(job: Job, kept_s: float, ran_s: float, *, failures: int) -> bool:
-    """Whether an attempt costs nothing because of the training that it keeps: at least half of its time, and at least a
-    tenth of `refund_after_s` for each of its failures, those in place too.
+    """Whether the training that an attempt keeps pays for its failures.
 
-    So a job that fails after every snapshot keeps at least half of its time, and fails at most ten times in each
-    `refund_after_s` of kept training. A job that fails faster is charged.
+    It has to keep at least half of its time, and a tenth of `refund_after_s` for each failure, including those in
+    place. So a job that is never charged fails at most ten times in each `refund_after_s` of kept training.
     """
     least_s = max(1, failures) * job.spec.supervise.refund_after_s / EARNED_AT_MOST
     return kept_s >= ran_s - kept_s and kept_s >= least_s
@@ -174,22 +172,24 @@ def _measure_ran_s(attempt: Attempt, now: datetime) -> float:
 
 
 def hopeless(job: Job, failure: Failure) -> str | None:
-    """Why no further attempt can fix it: the program is missing, has had its time, or failed the same way twice."""
+    """Why another attempt cannot help, or None."""
     if failure.kind is FailureKind.LAUNCH:
         return "another attempt would not help"
     if failure == overlong(job):
-        return "the limit is the owner's own"
-    return "the same error twice in a row" if failure.repeated and budget_of(failure) == "application" else None
+        return "the owner set this limit"
+    return (
+        "the same error occurred twice in a row" if failure.repeated and budget_of(failure) == "application" else None
+    )
 
 
 def overlong(job: Job) -> Failure:
-    """The failure of an attempt that its owner's own limit ended; a scheduler's limit costs a budget instead."""
+    """The failure of an attempt that ran longer than the owner's own limit. A scheduler's limit costs a budget."""
     limit = job.spec.supervise.max_runtime_s
     return Failure(kind=FailureKind.TIMEOUT, message=f"it ran longer than max_runtime_s = {limit or 0:g}")
 
 
 def overspent(job: Job, failure: Failure) -> str | None:
-    """The sentence that ends the job, or None while its budget for such a failure lasts."""
+    """The reason to end the job, or None while its budget for this failure lasts."""
     budget = budget_of(failure)
     if budget is None:
         return None
@@ -200,9 +200,9 @@ def overspent(job: Job, failure: Failure) -> str | None:
 
 
 def backoff_s(job: Job, attempt_number: int) -> float:
-    """Seconds before the next attempt: none after an attempt that trained, then doubling, with up to a tenth of jitter.
+    """Seconds before the next attempt: 0 after an attempt that trained, then doubling, plus up to 10 % of jitter.
 
-    The jitter comes from job and attempt, so that the jobs of one outage spread and a decision stays repeatable.
+    The jitter is computed from job and attempt. It spreads the jobs of one outage and keeps decisions repeatable.
     """
     if job.fruitless == 0:
         return 0.0
@@ -212,5 +212,5 @@ def backoff_s(job: Job, attempt_number: int) -> float:
 
 
 def longest_backoff(job: Job) -> timedelta:
-    """A pause that ends later than this was set by a clock that has been set back since."""
+    """A pause that ends later than this was set before the clock was set back."""
     return timedelta(seconds=1.1 * job.spec.supervise.backoff_s[1] + 1)

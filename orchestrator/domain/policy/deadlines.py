@@ -1,4 +1,4 @@
-"""When time alone will change a decision: the earliest moment at which a rule that looks at the clock may fire."""
+"""The earliest time at which a rule that reads the clock may decide differently."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from orchestrator.domain.observation.hang import deadline_s
 from orchestrator.domain.observation.observation import Observation, Presence
 from orchestrator.domain.policy.situation import Situation
 
-_BEHIND = timedelta(milliseconds=1)  # the rules ask for more than the limit
+_BEHIND = timedelta(milliseconds=1)  # the rules compare with >
 
 
 def next_deadline(s: Situation) -> datetime | None:
-    """The earliest moment to come at which some rule may decide otherwise with nothing else changed."""
+    """The next time at which some rule may decide differently although nothing else has changed."""
     if s.live is None:
         return None
     stopping_since = s.live.attempt.stopping_since

@@ -1,4 +1,4 @@
-"""What to do about a job: the policy, a list of rules. Pure: the same situation gives the same decision."""
+"""The policy: a list of rules that decide what to do about a job. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ POLICY: tuple[Rule, ...] = (
 
 
 def decide(s: Situation, policy: tuple[Rule, ...] = POLICY) -> Decision:
-    """The first rule of the policy that has an opinion decides. A disturbed attempt puts no node into the records."""
+    """The first rule that returns a decision wins. A disturbed attempt adds no failure to a node's record."""
     for rule in policy:
         decision = rule(s)
         if decision is not None:

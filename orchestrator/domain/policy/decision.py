@@ -1,4 +1,4 @@
-"""What can be done about a job: a closed set of actions, and the Decision that carries one."""
+"""The actions that a rule can decide on, and the Decision that carries one."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ from trainer.contract.failure import Failure
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do; the sentence becomes the job's reason."""
+    """Do nothing. The sentence becomes the job's reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Write down a new attempt of so many nodes, then submit it."""
+    """Store a new attempt, then submit it."""
 
     nodes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Submit the attempt that was written down; a start that happened after all makes this one exit by itself."""
+    """Submit the stored attempt. If an earlier submission starts after all, one of the two exits."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotePending:
-    """Write down that the cluster holds the attempt in a queue of its own."""
+    """Record that the attempt waits in the cluster's own queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkNodes:
-    """Enter the nodes that the decision blames into their records."""
+    """Add the failure to the records of the nodes that the decision blames."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellAgents:
-    """Pass on to the agents what is requested of a running attempt: a snapshot, stacks, a fault."""
+    """Send the requests for a snapshot, stacks or a fault to the agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvoidOnly:
-    """Let the attempt, which waits in the cluster's queue, avoid these nodes and no others."""
+    """Change the nodes that an attempt in the cluster's queue avoids."""
 
     nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NoteRunning:
-    """Write down what is seen: an agent is alive (`formed`: and the worker group has formed)."""
+    """Record that an agent is alive, and whether the worker group has `formed`."""
 
     formed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Ask the attempt to end; with `force`, fence it and end whatever is left. `failure`: why, where it is a fault."""
+    """Ask the attempt to end. With `force`, fence it and kill its processes. `failure`: the reason, if a fault."""
 
     force: bool
     failure: Failure | None = None
-    grows: bool = False  # it makes room for a larger one
+    grows: bool = False  # a larger attempt follows
 
 
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
-    """The attempt has ended so; the job then stands at `job_state`."""
+    """End the attempt in `state` and set the job to `job_state`."""
 
     state: AttemptState
     job_state: JobState
@@ -76,14 +76,14 @@ class EndAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The job stands so from now on, without a live attempt."""
+    """Set the state of a job without a live attempt."""
 
     state: JobState
 
 
 @dataclass(frozen=True, slots=True)
 class BeginRetry:
-    """Honour the owner's retry: a fresh account, and back into the queue."""
+    """Queue the job again with full budgets, because its owner requested a retry."""
 
 
 Action = (
@@ -104,9 +104,9 @@ Action = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """`sentence` is for the job's owner; `look_again_at` None means with the next news or pass.
+    """`sentence` is for the job's owner. `look_again_at` None means at the next report or pass.
 
-    `blames`: the nodes in whose record the failure belongs.
+    `blames` are the nodes whose records get the failure.
     """
 
     action: Action
@@ -117,5 +117,5 @@ class Decision:
 
     @property
     def settles(self) -> bool:
-        """Whether it changes only what is written down, so that another decision may follow at once."""
+        """Whether the action changes only the store, so that another decision may follow at once."""
         return isinstance(self.action, (NotePending, AvoidOnly, NoteRunning, MarkNodes, EndAttempt, Finish, BeginRetry))

@@ -1,16 +1,15 @@
-"""What each source says of an attempt, three-valued, and what may be concluded from it.
+"""What each source says of an attempt, and whether that permits to end it.
 
 | source    | alive                          | dead                                | unknown                       |
 |-----------|--------------------------------|-------------------------------------|-------------------------------|
-| scheduler | it holds the attempt           | it saw it end, or never got it      | it does not answer or is lost |
-| agents    | a process was seen             | each was seen gone or left a record | any is out of sight           |
-| progress  | a rank told of it in time      | none did, while we listened         | none ever did                 |
-| exits     | some replicas ended, not all   | every replica left its record       | there is no record            |
+| scheduler | it lists the attempt           | the attempt ended or never arrived  | no answer                     |
+| agents    | a process was seen             | each is gone or left a record       | at least one cannot be seen   |
+| progress  | a rank reported in time        | none did while we listened          | no rank has ever reported     |
+| exits     | some replicas left a record    | every replica left its record       | there is no record            |
 
-A new attempt needs the end of the one before, and an end needs a source that says dead and no agent that is alive:
-the record of a first cause, agents seen gone without one, or a scheduler that never got the attempt. Stalled progress
-permits a stop, which then has to be seen. Unknown permits nothing. The policy keeps to this by its rules; the actor
-asks once more before it ends an attempt (`permits_end`).
+A new attempt needs the end of the one before. An end needs a source that says dead, and no agent that is alive. Stalled
+progress permits a stop, but the end after it has to be seen. Unknown permits nothing. The rules follow this, and the
+actor checks it again before it ends an attempt (`permits_end`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _OF_PRESENCE = {
 
 
 def weigh(s: Situation) -> dict[Source, Liveness]:
-    """What every source says of the live attempt; empty without one."""
+    """What each source says of the live attempt. Empty if there is none."""
     if s.live is None:
         return {}
     return {
@@ -52,7 +51,7 @@ def weigh(s: Situation) -> dict[Source, Liveness]:
 
 
 def permits_end(evidence: dict[Source, Liveness]) -> bool:
-    """Whether an attempt may be called ended: a source says dead, and no agent is alive. Never without evidence."""
+    """Whether an attempt may be ended: a source says dead, and no agent is alive."""
     conclusive = (Source.SCHEDULER, Source.AGENTS, Source.EXITS)
     says_dead = any(evidence.get(source) is Liveness.DEAD for source in conclusive)
     return says_dead and evidence.get(Source.AGENTS) is not Liveness.ALIVE
@@ -60,13 +59,13 @@ def permits_end(evidence: dict[Source, Liveness]) -> bool:
 
 def _agents(live: Watched) -> Liveness:
     exits = live.seen.exits
-    said = {
+    states = {
         Liveness.DEAD if seen.liveness is Liveness.UNKNOWN and seen.replica in exits else seen.liveness
         for seen in live.seen.sighting.replicas
     }
-    if Liveness.ALIVE in said:
+    if Liveness.ALIVE in states:
         return Liveness.ALIVE
-    return Liveness.DEAD if said == {Liveness.DEAD} else Liveness.UNKNOWN
+    return Liveness.DEAD if states == {Liveness.DEAD} else Liveness.UNKNOWN
 
 
 def _progress(s: Situation, live: Watched) -> Liveness:

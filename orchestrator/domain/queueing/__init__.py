@@ -1,1 +1,1 @@
-"""Which job may start now, and which process supervises a cluster."""
+"""Admission of queued jobs, and the lease of a cluster."""

@@ -1,7 +1,7 @@
-"""Who may start now, and with how many nodes.
+"""Which jobs may start now, and on how many nodes.
 
-Higher priority first, then first come, first served. Nobody overtakes a job that waits for slots. A job that waits for
-something of its own (another job, its project's quota) lets the others pass.
+Higher priority first, then first come, first served. No job overtakes one that waits for slots. A job that waits for
+another job or for its project's quota lets others pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.domain.job.launch_plan import workers_per_node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What one project may use of a cluster at one time; None is no limit. A device is what one worker runs on."""
+    """What one project may use of a cluster at a time. None is no limit. Each worker runs on one device."""
 
     max_jobs: int | None = None
     max_devices: int | None = None
@@ -26,7 +26,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a cluster gives. `slots` None: it has a queue of its own and takes everyone."""
+    """The limits of a cluster. `slots` None: the cluster has its own queue and accepts every job."""
 
     slots: int | None = None
     gpus_per_node: int = 0
@@ -36,10 +36,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """`nodes`: how many the job may have. For a running elastic job: how many it could have if it began now."""
+    """`nodes`: how many the job may have. For a running elastic job: how many it could have if it started now."""
 
     admitted: bool
-    sentence: str  # for a job that waits: for what
+    sentence: str  # what a waiting job waits for
     nodes: int = 0
     blocks: bool = False  # whether the jobs behind it wait as well
 
@@ -53,13 +53,13 @@ class Claimant:
 
     @property
     def held_nodes(self) -> int:
-        """What it has, or keeps for its next attempt: its neighbours must not take it between two attempts."""
+        """The nodes that the job has, or keeps for its next attempt so that no other job takes them in between."""
         live = self.attempt is not None and not self.attempt.state.terminal
         keeps = self.job.state.holds_slots and not self.job.desired.suspended and not self.job.desired.cancelled
         return self.attempt.max_nodes if self.attempt is not None and (live or keeps) else 0
 
     def held_devices(self, gpus_per_node: int) -> int:
-        """One per worker: as many as the attempt was started with, whatever the spec says by now."""
+        """One per worker, as many as the attempt was started with, even if the spec has changed since."""
         width = None if self.attempt is None else self.attempt.workers_per_node
         return self.held_nodes * (workers_per_node(self.job.spec, gpus_per_node) if width is None else width)
 
@@ -67,37 +67,38 @@ class Claimant:
 def admit(
     claimants: Iterable[Claimant], limits: Limits, *, dependencies: Mapping[str, JobState] | None = None
 ) -> dict[str, Admission]:
-    """Judge every job that is queued or between attempts, and how far a running elastic one could grow.
+    """Judge each job that is queued or between attempts, and how far each running elastic job could grow.
 
-    `dependencies`: the states of the jobs that queued ones name in `after`; one that is absent does not exist.
+    `dependencies` are the states of the jobs that queued jobs name in `after`. A job that is missing there does not
+    exist.
     """
-    books = _Books(limits)
+    use = _Use(limits)
     everyone = list(claimants)
     for each in everyone:
-        books.take(each.job, each.held_devices(limits.gpus_per_node))
+        use.take(each.job, each.held_devices(limits.gpus_per_node))
     admissions: dict[str, Admission] = {}
     waiting: Job | None = None
     line = sorted(everyone, key=place_in_line)
     for each in line:
         job = each.job
         if _begins_again(each):
-            admissions[job.id] = books.judge(job, held=each.held_devices(limits.gpus_per_node))
+            admissions[job.id] = use.judge(job, held=each.held_devices(limits.gpus_per_node))
             waiting = waiting or (job if admissions[job.id].blocks else None)
         elif job.state is JobState.QUEUED and each.held_nodes == 0 and not job.desired.suspended:
-            own = _waits_for_others(job, dependencies or {}) or books.over_quota(job)
+            own = _waits_for_others(job, dependencies or {}) or use.over_quota(job)
             if own is None and waiting is not None:
                 own = Admission(False, f"waits behind {waiting.id}, which waits for slots")
-            admission = own or books.judge(job, held=0)
+            admission = own or use.judge(job, held=0)
             waiting = waiting or (job if admission.blocks else None)
             admissions[job.id] = admission
-    admissions |= books.make_way([each for each in line if _begins_again(each) and admissions[each.job.id].blocks])
+    admissions |= use.make_way([each for each in line if _begins_again(each) and admissions[each.job.id].blocks])
     if waiting is None:
-        admissions |= {each.job.id: books.room(each) for each in everyone if _may_grow(each, limits)}
+        admissions |= {each.job.id: use.room(each) for each in everyone if _may_grow(each, limits)}
     return admissions
 
 
-class _Books:
-    """Who has what."""
+class _Use:
+    """Slots, jobs and devices in use, by project."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -112,7 +113,7 @@ class _Books:
             self._free = None if self._free is None else self._free - devices
 
     def judge(self, job: Job, *, held: int) -> Admission:
-        """As many nodes as are free for it, at least its least number; then they are its own."""
+        """Admit the job to as many nodes as are free for it, if that is enough, and take them."""
         wpn = workers_per_node(job.spec, self._limits.gpus_per_node)
         least, most = job.spec.topology.min_nodes, job.spec.topology.max_nodes
         fitting = self._fitting(job, held)
@@ -129,17 +130,17 @@ class _Books:
         return Admission(True, f"{nodes * wpn} of {counted(slots, 'slot')} {verb} free for it{part}", nodes)
 
     def _too_few(self, job: Job, needed: int, held: int) -> Admission:
-        """For what a job waits that does not fit. It holds the others up only where its turn can come."""
+        """What a job that does not fit waits for. It blocks the jobs behind it only if it can fit later."""
         slots, free = self._limits.slots, max(0, self._free or 0) + held
         if slots is not None and needed > slots:
-            return Admission(False, f"needs {counted(needed, 'slot')}, the cluster has {slots}: scale or cancel it")
+            return Admission(False, f"needs {counted(needed, 'slot')}, but the cluster has {slots}; scale or cancel it")
         if slots is not None and free < needed:
             return Admission(False, f"waits for {needed} of {counted(slots, 'slot')}; {free} free now", blocks=True)
         limit = f"project {job.spec.project} may use"
-        return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}: scale or cancel it")
+        return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}; scale or cancel it")
 
     def make_way(self, stuck: Sequence[Claimant]) -> dict[str, Admission]:
-        """Where jobs wait between attempts for what they keep from each other, the first of them goes first."""
+        """If several jobs between attempts wait for nodes that they keep from each other, the first one gets them."""
         if len(stuck) < 2:
             return {}
         kept = {each.job.id: each.held_devices(self._limits.gpus_per_node) for each in stuck}
@@ -153,7 +154,7 @@ class _Books:
         return admissions
 
     def over_quota(self, job: Job) -> Admission | None:
-        """What of the cluster's or its project's limits the job would exceed with its least number of nodes."""
+        """The limit of the cluster or project that the job would exceed even on its least number of nodes."""
         project, limits = job.spec.project, self._limits
         quota = limits.quotas.get(project, Quota())
         needed = job.spec.topology.min_nodes * workers_per_node(job.spec, limits.gpus_per_node)
@@ -166,20 +167,20 @@ class _Books:
             return Admission(False, f"waits: project {project} runs {self._jobs[project]} of at most {most}")
         if quota.max_devices is not None and needed > quota.max_devices:
             limit = f"the {quota.max_devices} of project {project}"
-            return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}: scale or cancel it")
+            return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}; scale or cancel it")
         if quota.max_devices is not None and devices + needed > quota.max_devices:
             most = counted(quota.max_devices, "device")
             return Admission(False, f"waits: project {project} uses {devices} of at most {most}; needs {needed}")
         return None
 
     def room(self, claimant: Claimant) -> Admission:
-        """How many nodes a running elastic job could have now. Nothing is taken: it asks again when it has ended."""
+        """How many nodes a running elastic job could have now. Takes none."""
         held = claimant.held_devices(self._limits.gpus_per_node)
         nodes = self._fitting(claimant.job, held)
         return Admission(False, f"could have {counted(nodes, 'node')}", nodes)
 
     def _fitting(self, job: Job, held: int) -> int:
-        """Nodes of the job that fit into what is free and the devices it holds, within its project's quota."""
+        """How many of the job's nodes fit into free and held devices, within its project's quota."""
         wpn = workers_per_node(job.spec, self._limits.gpus_per_node) or 1
         most = job.spec.topology.max_nodes
         if self._free is not None:
@@ -198,19 +199,20 @@ class _Books:
 
 
 def devices_of(job: Job, attempt: Attempt | None, gpus_per_node: int) -> int:
-    """How many devices a job holds now: one per worker."""
+    """How many devices a job holds now, one per worker."""
     return Claimant(job, attempt).held_devices(gpus_per_node)
 
 
 def _waits_for_others(job: Job, states: Mapping[str, JobState]) -> Admission | None:
-    """A dependency that ended badly does not end the job: its owner may still retry the one or cancel the other."""
+    """A dependency that failed does not end the job, because its owner may retry the dependency."""
     for name in job.spec.after:
         state = states.get(name)
         if state is None:
-            return Admission(False, f"waits for job {name}, which does not exist any more; cancel this job")
+            return Admission(False, f"waits for job {name}, which no longer exists; cancel this job")
         if state is not JobState.SUCCEEDED:
-            advice = "; retry that one or cancel this one" if state.terminal else ""
-            return Admission(False, f"waits for job {name} to succeed; it is {state}{advice}")
+            if state.terminal:
+                return Admission(False, f"waits for job {name}, which is {state}; retry {name} or cancel this job")
+            return Admission(False, f"waits for job {name} to succeed; it is {state}")
     return None
 
 
@@ -220,7 +222,7 @@ def _begins_again(each: Claimant) -> bool:
 
 
 def _may_grow(each: Claimant, limits: Limits) -> bool:
-    """A cluster with a queue of its own does not tell what is free: there a job grows by its owner's word alone."""
+    """A cluster with its own queue does not show free nodes, so a job grows there only on its owner's request."""
     topology, attempt = each.job.spec.topology, each.attempt
     if attempt is None or each.job.state is not JobState.RUNNING:
         return False
@@ -229,11 +231,11 @@ def _may_grow(each: Claimant, limits: Limits) -> bool:
 
 
 def place_in_line(each: Claimant) -> tuple[bool, int, object, str]:
-    """Jobs between attempts come first: their place is theirs already."""
+    """Jobs between attempts come first, because they keep their nodes."""
     job = each.job
     return (job.state is not JobState.RECOVERING, -job.spec.priority, job.created_at, job.id)
 
 
 def dependencies_of(jobs: Sequence[Job]) -> set[str]:
-    """The ids that queued jobs wait for."""
+    """The ids of the jobs that queued jobs wait for."""
     return {name for job in jobs if job.state is JobState.QUEUED for name in job.spec.after}

@@ -1,4 +1,4 @@
-"""A lease: the right of one service process to supervise a cluster, for a while."""
+"""The lease of a cluster: the right of one service process to supervise it until the lease expires."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """`token` rises with every change of holder: whoever writes with an old one is refused by the store."""
+    """`token` increases with each change of holder. The store refuses writes with an old token."""
 
     cluster: str
     holder: str
@@ -17,9 +17,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseStanding:
-    """A lease as readers see it. Times are the database's."""
+    """A lease as readers see it. Times are those of the database."""
 
     lease: Lease
     expires_at: datetime
-    since: datetime | None = None  # when its token was given
+    since: datetime | None = None  # when the holder got its token
     expired: bool

@@ -1,4 +1,4 @@
-"""Rules about how an attempt has ended. Each asks for positive evidence: see domain/evidence.py."""
+"""Rules that end an attempt. Each needs positive evidence (policy/evidence.py)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from orchestrator.domain.observation.observation import Presence
 from orchestrator.domain.observation.watched import Watched
 from orchestrator.domain.policy.decision import Decision, EndAttempt, Stop
 from orchestrator.domain.policy.rules.kinds import while_live
-from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.policy.situation import CANCELLED, SUSPENDED, Situation
 from trainer.contract.failure import Failure, FailureKind
-
-SUSPENDED = "suspended by its owner"
 
 
 @while_live
 def end_leftovers(s: Situation, live: Watched) -> Decision | None:
-    """An attempt that is over but still has processes is stopped first, by force when asking did not help."""
+    """An attempt that is over but still has processes is stopped first, by force after the stop time-out."""
     if not live.leftovers():
         return None
     if live.all_succeeded():
@@ -25,20 +23,20 @@ def end_leftovers(s: Situation, live: Watched) -> Decision | None:
     cause = find_cause(live)
     if cause is None:
         return None
-    # Without a living agent nobody passes a polite word on to orphaned workers.
+    # Without an agent, nothing forwards a graceful stop to orphaned workers.
     force = live.presence is Presence.GONE or s.overdue(live)
     failure = None if cause.recorded else cause.failure
-    said = "" if failure is None else f"{failure.message}; "
+    message = "" if failure is None else f"{failure.message}; "
     return Decision(
         action=Stop(force=force, failure=failure),
-        sentence=f"{said}stopping the remaining processes of the attempt",
+        sentence=f"{message}stopping the remaining processes of the attempt",
         blames=() if failure is None else cause.blames,
     )
 
 
 @while_live
 def adopt_success(s: Situation, live: Watched) -> Decision | None:
-    """An attempt whose replicas all recorded success has succeeded, whatever was requested meanwhile."""
+    """An attempt whose replicas all recorded success has succeeded, whatever was requested since."""
     if not live.all_succeeded():
         return None
     step = live.seen.training.step
@@ -55,7 +53,7 @@ def adopt_end(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def notice_failed_launch(s: Situation, live: Watched) -> Decision | None:
-    """An attempt that was submitted and of which nothing is there died before it could claim its place."""
+    """A submitted attempt that the cluster does not list failed before its agents started."""
     if live.stopping or live.attempt.state is AttemptState.INTENDED or not s.absent(live):
         return None
     failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=live.seen.sighting.evidence)
@@ -63,16 +61,16 @@ def notice_failed_launch(s: Situation, live: Watched) -> Decision | None:
 
 
 def end(s: Situation, cause: Cause, state: AttemptState | None = None) -> Decision:
-    """End the attempt for a cause, as `state` or as such a cause ends one.
+    """End the attempt for a cause, in `state` or in the cause's own state.
 
-    A job that was cancelled or suspended meanwhile stands so after it. Any other recovers, and so does one that failed
-    before it is suspended: its budget may be spent.
+    A job that was cancelled or suspended meanwhile ends up so. Any other job recovers. So does a job that failed before
+    it was suspended, because its budget may be spent.
     """
     reason = "stopped" if s.live is None else s.live.attempt.reason.replace("stopping", "stopped", 1)
     failure = cause.failure
     job_state, sentence = JobState.RECOVERING, reason if failure is None else failure.message
     if s.job.desired.cancelled:
-        job_state, sentence = JobState.CANCELLED, "cancelled by its owner"
+        job_state, sentence = JobState.CANCELLED, CANCELLED
     elif s.job.desired.suspended and not s.retry_requested and failure is None:
         job_state, sentence = JobState.SUSPENDED, SUSPENDED
     action = EndAttempt(state or cause.state, job_state, failure)

@@ -1,4 +1,4 @@
-"""Two kinds of rules: about a live attempt, and about a job of which nothing runs."""
+"""Two kinds of rules: for a live attempt, and for a job without one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rule = Callable[[Situation], Decision | None]
 
 
 def while_live(rule: Callable[[Situation, Watched], Decision | None]) -> Rule:
-    """The rule has an opinion only while an attempt is live."""
+    """Apply the rule only while an attempt is live."""
 
     @wraps(rule)
     def asked(s: Situation) -> Decision | None:
@@ -23,7 +23,7 @@ def while_live(rule: Callable[[Situation, Watched], Decision | None]) -> Rule:
 
 
 def while_idle(rule: Rule) -> Rule:
-    """The rule has an opinion only while nothing of the job runs."""
+    """Apply the rule only while no attempt is live."""
 
     @wraps(rule)
     def asked(s: Situation) -> Decision | None:

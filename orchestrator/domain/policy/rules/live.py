@@ -1,11 +1,11 @@
-"""Rules that go on with a live attempt: submit it, write down what is seen of it, pass a request on."""
+"""Rules that continue a live attempt: submit it, record what is seen of it, forward requests."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.job.job import JobState
+from orchestrator.domain.job.job import WORKERS_RUNNING, JobState
 from orchestrator.domain.observation.node_record import Exclusion, describe
 from orchestrator.domain.observation.observation import UNHEARD_AFTER, Presence
 from orchestrator.domain.observation.watched import Watched
@@ -22,8 +22,8 @@ from orchestrator.domain.policy.decision import (
 from orchestrator.domain.policy.rules.kinds import while_live
 from orchestrator.domain.policy.situation import Situation
 
-# For so long a waiting attempt waits for another node than the free one that it avoids. Within five minutes Slurm
-# notices that a node which it lists as free is dead (SlurmdTimeout in slurm.conf(5), 300 s by default).
+# How long a waiting attempt avoids a free node. Within five minutes Slurm notices that a node is dead which it lists
+# as free (SlurmdTimeout in slurm.conf(5), 300 s by default).
 AVOIDS_FOR = timedelta(minutes=5)
 _UNHEARD = "no reports from its agents"
 _PAUSED, _UNKNOWN = "it is paused", "its state is unknown"
@@ -31,7 +31,7 @@ _PAUSED, _UNKNOWN = "it is paused", "its state is unknown"
 
 @while_live
 def mark_lost_nodes(s: Situation, live: Watched) -> Decision | None:
-    """A node that died under a running attempt enters its record at once, also where the others go on without it."""
+    """A node that was lost during an attempt gets its failure recorded at once, even if the other nodes continue."""
     lost = set(live.lost_nodes()) - set(live.attempt.marked_nodes)
     if not lost or s.disturbed:
         return None
@@ -41,9 +41,9 @@ def mark_lost_nodes(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def submit_intended(s: Situation, live: Watched) -> Decision | None:
-    """An attempt that was written down and, by positive evidence, never submitted is submitted now.
+    """A stored attempt is submitted once there is positive evidence that it never was.
 
-    A cluster that takes an attempt's name once is asked sooner: what is still under way and this are one submission.
+    A cluster that accepts an attempt's name once is asked sooner, because two submissions there count as one.
     """
     if live.attempt.state is not AttemptState.INTENDED or live.presence is not Presence.ABSENT:
         return None
@@ -58,14 +58,14 @@ def submit_intended(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def avoid_less(s: Situation, live: Watched) -> Decision | None:
-    """An attempt in its cluster's queue may use an avoided node once its cool-down is over or its record is cleared, or
-    after five minutes if it could start there."""
+    """An attempt in its cluster's queue may use an avoided node once the node's cool-down is over or its record is
+    cleared, or after five minutes if the attempt could start there."""
     attempt = live.attempt
     if attempt.state is not AttemptState.PENDING or not live.seen.sighting.avoids_strictly:
         return None
     back = [node for node in attempt.excluded_nodes if node not in s.avoided]
     if back:
-        return _stop_avoiding(live, back, "its cool-down is over, or its record was cleared")
+        return _stop_avoiding(live, back, "its cool-down is over or its record was cleared")
     blocking = [each.node for each in _find_blocking(s, live)]
     if not blocking or s.now < attempt.created_at + AVOIDS_FOR:
         return None
@@ -74,7 +74,7 @@ def avoid_less(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def note_pending(s: Situation, live: Watched) -> Decision | None:
-    """Write down that the cluster holds the attempt in its own queue, and for what it waits there."""
+    """Record that the attempt waits in the cluster's own queue, and for what."""
     if live.presence is not Presence.PENDING:
         return None
     blocking = _find_blocking(s, live)
@@ -89,7 +89,7 @@ def note_pending(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def note_running(s: Situation, live: Watched) -> Decision | None:
-    """Write down that agents are alive, and that the worker group has formed, once each."""
+    """Record once that agents are alive, and once that the worker group has formed."""
     if live.presence is not Presence.RUNNING:
         return None
     formed = live.seen.training.formed_at is not None
@@ -100,7 +100,7 @@ def note_running(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def tell_agents(s: Situation, live: Watched) -> Decision | None:
-    """What is requested of a running attempt, and not of its end, is passed on to its agents, once."""
+    """A request for a snapshot, stacks or a fault is sent to the agents of a running attempt, once."""
     attempt, desired = live.attempt, s.job.desired
     if attempt.state is not AttemptState.RUNNING:
         return None
@@ -110,7 +110,7 @@ def tell_agents(s: Situation, live: Watched) -> Decision | None:
 
 
 def _find_blocking(s: Situation, live: Watched) -> list[Exclusion]:
-    """The nodes that the waiting attempt avoids and with which it could start now."""
+    """The avoided nodes on which the waiting attempt could start now."""
     sighting = live.seen.sighting
     if not sighting.avoids_strictly or sighting.spare_nodes is None:
         return []
@@ -126,8 +126,8 @@ def _stop_avoiding(live: Watched, nodes: list[str], why: str) -> Decision:
 
 
 def hearing(s: Situation) -> str | None:
-    """The reason of a job whose attempt has run and is in an unknown state, or whose agents are not heard although
-    reports are all that tells of them; and the reason once that is over. None where there is nothing to say."""
+    """The reason of a job if nothing is known of its started attempt: its state is unknown, or its agents send no
+    reports and nothing else shows them. Once that is over, the usual reason. None if the reason needs no change."""
     live = s.live
     if live is None:
         return None
@@ -142,14 +142,14 @@ def hearing(s: Situation) -> str | None:
     if not live.seen.unheard:
         return again
     if s.now - started_at <= UNHEARD_AFTER:
-        return None  # the first report is under way
+        return None  # the first report may still come
     heard_at = live.seen.training.heard_at
     since = "they started" if heard_at is None else f"{heard_at:%Y-%m-%d %H:%M:%S} UTC"
-    return f"{_UNHEARD}: no report since {since}; check that pods reach the service (`orchestrator doctor`)"
+    return f"{_UNHEARD} since {since}; check that pods reach the service (`orchestrator doctor`)"
 
 
 def _explain_unknown(live: Watched, started_at: datetime, now: datetime) -> str | None:
-    """What the cluster says, and when the last report came. While reports come, only a pause is told."""
+    """What the cluster says, and when the last report came. While reports come, only a pause is worth saying."""
     heard_at, pause_reason = live.seen.training.last_heard_at, live.seen.sighting.pause_reason
     if pause_reason is None and now - (heard_at or started_at) <= UNHEARD_AFTER:
         return None
@@ -160,4 +160,4 @@ def _explain_unknown(live: Watched, started_at: datetime, now: datetime) -> str 
 
 def _stand(live: Watched) -> str:
     formed = live.seen.training.formed_at is not None
-    return "the workers are running" if formed else "the agents are running, the workers are starting"
+    return WORKERS_RUNNING if formed else "the agents are running, the workers are starting"

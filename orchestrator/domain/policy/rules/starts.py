@@ -1,4 +1,4 @@
-"""Rules about a job of which nothing runs: rest, give up, or begin an attempt."""
+"""Rules for a job without a live attempt: rest, give up, or start an attempt."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.policy.budget import hopeless, longest_backoff, overspent
 from orchestrator.domain.policy.decision import BeginRetry, Decision, Finish, Start, Wait
-from orchestrator.domain.policy.rules.ends import SUSPENDED
 from orchestrator.domain.policy.rules.kinds import while_idle
 from orchestrator.domain.policy.rules.live import hearing
-from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.policy.situation import CANCELLED, RETRY_REQUESTED, SUSPENDED, Situation
 
 
 @while_idle
 def begin_retry(s: Situation) -> Decision | None:
-    """The owner's retry is honoured once nothing of the job runs."""
+    """A retry that the owner requested begins once no attempt is live."""
     if not s.retry_requested:
         return None
-    return Decision(action=BeginRetry(), sentence="its owner asked for another attempt")
+    return Decision(action=BeginRetry(), sentence=RETRY_REQUESTED)
 
 
 @while_idle
 def finish_cancelled(s: Situation) -> Decision | None:
-    """A cancelled job of which nothing runs has ended."""
+    """A cancelled job ends once no attempt is live."""
     if s.job.state.terminal or not s.job.desired.cancelled:
         return None
-    return Decision(action=Finish(JobState.CANCELLED), sentence="cancelled by its owner")
+    return Decision(action=Finish(JobState.CANCELLED), sentence=CANCELLED)
 
 
 @while_idle
 def rest_suspended(s: Situation) -> Decision | None:
-    """A suspended job of which nothing runs rests until its owner resumes it."""
+    """A suspended job rests once no attempt is live, until its owner resumes it."""
     if s.job.state.terminal or s.job.state is JobState.SUSPENDED:
         return None
     return Decision(action=Finish(JobState.SUSPENDED), sentence=SUSPENDED) if s.job.desired.suspended else None
@@ -41,7 +40,7 @@ def rest_suspended(s: Situation) -> Decision | None:
 
 @while_idle
 def resume(s: Situation) -> Decision | None:
-    """A job that its owner no longer suspends goes back into the queue."""
+    """A job that its owner resumes goes back into the queue."""
     if s.job.state is not JobState.SUSPENDED or s.job.desired.suspended:
         return None
     return Decision(action=Finish(JobState.QUEUED), sentence="resumed by its owner")
@@ -49,7 +48,7 @@ def resume(s: Situation) -> Decision | None:
 
 @while_idle
 def give_up(s: Situation) -> Decision | None:
-    """A job is stopped when its last failure cannot be fixed by another attempt, or its budget is spent."""
+    """A job fails if another attempt cannot help against its last failure, or if its budget is spent."""
     failure = None if s.attempt is None else s.attempt.failure
     if s.job.state is not JobState.RECOVERING or failure is None:
         return None
@@ -61,7 +60,7 @@ def give_up(s: Situation) -> Decision | None:
 
 @while_idle
 def recover(s: Situation) -> Decision | None:
-    """A job between attempts gets the next one as soon as its back-off is over."""
+    """A job between attempts gets the next one once its back-off is over."""
     if s.job.state is not JobState.RECOVERING:
         return None
     until = s.job.retry_at
@@ -73,12 +72,12 @@ def recover(s: Situation) -> Decision | None:
         return Decision(action=Wait(), sentence=s.admission.sentence)
     number = 1 if s.attempt is None else s.attempt.key.number + 1
     size = "" if s.admission.nodes == s.job.spec.topology.max_nodes else f" on {counted(s.admission.nodes, 'node')}"
-    return Decision(action=Start(s.admission.nodes), sentence=f"recovering with attempt {number}{size}")
+    return Decision(action=Start(s.admission.nodes), sentence=f"starting attempt {number}{size}")
 
 
 @while_idle
 def start(s: Situation) -> Decision | None:
-    """A queued job starts when it is admitted; until then its reason says what it waits for."""
+    """A queued job starts once it is admitted. Until then its reason says what it waits for."""
     if s.job.state is not JobState.QUEUED:
         return None
     if s.admission is None:
@@ -89,22 +88,23 @@ def start(s: Situation) -> Decision | None:
 
 
 def wait(s: Situation) -> Decision:
-    """Nothing is done, but the job's reason says if the attempt's state is unknown, its agents are not heard, or its
-    cluster does not answer."""
+    """Otherwise nothing is done. The job's reason says if the attempt's state is unknown, if its agents send no
+    reports, or if its cluster does not answer."""
     starting = s.live is not None and s.live.attempt.state is not AttemptState.RUNNING
     unanswered = _await_answer(s) if starting else None
     return unanswered or Decision(action=Wait(), sentence=hearing(s) or s.job.reason)
 
 
 def _await_answer(s: Situation) -> Decision | None:
-    """While its cluster does not answer, nobody is admitted."""
+    """A cluster that does not answer admits no job."""
     return None if s.silence is None else Decision(action=Wait(), sentence=f"waits: {s.silence}")
 
 
 def _pause(s: Situation, until: datetime) -> str:
-    """How long the pause is in all, so that the sentence stays the same while it lasts."""
+    """Names the length of the whole pause, so that the sentence stays the same while it lasts."""
     last = s.attempt
     if last is None or last.ended_at is None:
         return s.job.reason
-    cause = "" if last.failure is None else f" after: {last.failure.message}"
-    return f"waits {(until - last.ended_at).total_seconds():.0f} s before its next attempt{cause}"
+    cause = "" if last.failure is None else f"{last.failure.message}; "
+    pause_s = (until - last.ended_at).total_seconds()
+    return f"{cause}attempt {last.key.number + 1} starts after a pause of {pause_s:.0f} s"

@@ -1,4 +1,4 @@
-"""Rules that stop a live attempt: its owner requests it, a limit is passed, or another size would do better."""
+"""Rules that stop a live attempt: on the owner's request, at a limit, or to continue with another size."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from orchestrator.domain.policy.rules.kinds import while_live
 from orchestrator.domain.policy.situation import Situation
 from trainer.contract.failure import Failure, FailureKind
 
-# A queue that gave fewer nodes than seemed free has its reasons: to ask again and again would cost more than it brings.
-_WHERE_GIVEN_LESS = 10
+# A cluster that gave fewer nodes than seemed free has its reasons, and each restart costs time. So wait longer.
+_PATIENCE_WHERE_GIVEN_LESS = 10
 
 
 @while_live
 def stop_unwanted(s: Situation, live: Watched) -> Decision | None:
-    """A live attempt is stopped when its owner cancelled or suspended the job, or asked for another attempt."""
+    """A live attempt is stopped if its owner cancels or suspends the job, or requests a retry."""
     if s.unwanted is None:
         return None
     if s.absent(live):
@@ -33,19 +33,19 @@ def stop_unwanted(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def go_on_stopping(s: Situation, live: Watched) -> Decision | None:
-    """A stop that was begun is seen through, by force after the stop time-out."""
+    """A stop continues until the attempt ends, by force after the stop time-out."""
     if not live.stopping:
         return None
     failure = live.attempt.failure
     if s.absent(live):
-        # It was stopped before any agent could claim it: nothing of it is left.
+        # It was stopped before any agent claimed it.
         return end(s, Cause(failure))
     return Decision(action=Stop(force=s.overdue(live), failure=failure), sentence=live.attempt.reason)
 
 
 @while_live
 def stop_overlong(s: Situation, live: Watched) -> Decision | None:
-    """An attempt that has run longer than the job may is stopped."""
+    """An attempt that ran longer than `max_runtime_s` is stopped."""
     limit = s.job.spec.supervise.max_runtime_s
     if limit is None or _age(s, live.attempt.started_at) <= limit:
         return None
@@ -55,14 +55,14 @@ def stop_overlong(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def stop_cut_off(s: Situation, live: Watched) -> Decision | None:
-    """A group that cannot go on without a node that neither the scheduler nor its peers reach is stopped."""
+    """A group is stopped if it needs a node that neither the scheduler nor the other agents reach."""
     lost = find_cut_off(live)
     return None if lost is None else _stop_for(lost)
 
 
 @while_live
 def stop_slow_start(s: Situation, live: Watched) -> Decision | None:
-    """An attempt whose workers tell nothing for too long after the agent's start is stopped."""
+    """An attempt whose workers report nothing for too long after the agent's start is stopped."""
     limit = s.job.spec.supervise.startup_timeout_s
     started_at = live.attempt.started_at
     if started_at is None or live.seen.training.formed_at is not None or live.presence is Presence.UNKNOWN:
@@ -75,7 +75,7 @@ def stop_slow_start(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def stop_stalled(s: Situation, live: Watched) -> Decision | None:
-    """An attempt that told of progress and then fell silent for longer than its phase may last is stopped."""
+    """An attempt that reported progress and then nothing for longer than its phase may last is stopped."""
     if live.presence is Presence.UNKNOWN:
         return None
     hang = find_hang(live.seen, s.job.spec.supervise, s.now)
@@ -93,12 +93,12 @@ def stop_stalled(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def resize(s: Situation, live: Watched) -> Decision | None:
-    """A running attempt makes room for one of the size that its owner now asks for, once that one fits."""
+    """A running attempt is stopped for one of the size that its owner requested, once that size fits."""
     topology, attempt = s.job.spec.topology, live.attempt
     if attempt.state is not AttemptState.RUNNING or attempt.asked == topology.nodes:
         return None
     if attempt.max_nodes == topology.max_nodes:
-        return None  # it is of that size already
+        return None  # it has that size already
     if topology.max_nodes > attempt.max_nodes:
         gains = s.admission is not None and s.admission.nodes >= max(topology.min_nodes, attempt.max_nodes + 1)
         if not gains:
@@ -109,21 +109,21 @@ def resize(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def grow_back(s: Situation, live: Watched) -> Decision | None:
-    """An elastic job that has trained with fewer nodes than it could have for a while goes on with more."""
+    """An elastic job that has trained for a while on fewer nodes than it could have continues on more."""
     patience_s, room = s.job.spec.supervise.grow_back_after_s, s.room(live)
     if room is None or patience_s is None or live.attempt.state is not AttemptState.RUNNING:
         return None
     training = live.seen.training
     takes_snapshots = training.snapshots > 0 or training.restored is not None
     if training.formed_at is None or not takes_snapshots or live.exits():
-        return None  # what takes none would begin anew
+        return None  # without snapshots it would start from the beginning
     lost = sum(seen.liveness is Liveness.DEAD for seen in live.seen.sighting.replicas)
     if lost and training.resized_at is None:
-        return None  # the others have yet to form again without it: patience is counted from then on
-    alive = live.nodes - lost  # who is out of sight may well be at work
+        return None  # the other nodes have not formed a group again yet, and the wait counts from then
+    alive = live.nodes - lost  # a replica out of sight may still train
     since = max(filter(None, (live.attempt.started_at, training.resized_at)), default=None)
     if training.resized_at is None and live.nodes < live.attempt.max_nodes:
-        patience_s *= _WHERE_GIVEN_LESS
+        patience_s *= _PATIENCE_WHERE_GIVEN_LESS
     if alive >= room or _age(s, since) < patience_s:
         return None
     sentence = f"stopping after a snapshot, to grow from {alive} to {counted(room, 'node')}"

@@ -1,4 +1,4 @@
-"""Lives of jobs for tests: told by hand, or drawn with clocks that say anything."""
+"""Lives of jobs for tests: written by hand, or drawn with random clocks."""
 
 from __future__ import annotations
 

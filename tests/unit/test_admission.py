@@ -1,4 +1,4 @@
-"""Who may start, with how many nodes, and what the others wait for."""
+"""Which jobs may start, on how many nodes, and what the others wait for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_jobs_start_in_their_order_while_slots_last() -> None:
     assert verdicts["late"].sentence == "waits for 2 of 3 slots; 1 free now"
 
 
-def test_one_slot_and_one_device_are_told_as_one() -> None:
+def test_one_slot_and_one_device_are_singular() -> None:
     only = judge(a_waiting_job("only", 1), slots=1)["only"]
     assert only == Admission(True, "1 of 1 slot is free for it", 1)
     some = judge(a_waiting_job("some", 1), slots=4)["some"]
@@ -58,11 +58,11 @@ def test_one_slot_and_one_device_are_told_as_one() -> None:
     assert waiting.sentence == "waits for 1 of 1 slot; 0 free now"
     none = Limits(slots=9, quotas={"default": Quota(max_devices=0)})
     assert judge(a_waiting_job("banned", 1), limits=none)["banned"].sentence == (
-        "needs 1 device, more than the 0 of project default: scale or cancel it"
+        "needs 1 device, more than the 0 of project default; scale or cancel it"
     )
 
 
-def test_a_small_job_does_not_overtake_a_large_one_for_ever() -> None:
+def test_a_small_job_does_not_overtake_a_large_one() -> None:
     verdicts = judge(a_waiting_job("large", 4, age=2), a_waiting_job("small", 1, age=1), a_holder(), slots=4)
     assert not verdicts["large"].admitted
     assert verdicts["small"] == Admission(False, "waits behind large, which waits for slots")
@@ -80,28 +80,28 @@ def test_a_job_between_attempts_keeps_its_place_and_goes_first() -> None:
     assert not verdicts["next"].admitted
 
 
-def test_a_job_that_was_scaled_beyond_what_is_free_waits_between_its_attempts_and_lets_nobody_pass() -> None:
+def test_a_job_scaled_beyond_the_free_slots_waits_and_blocks_the_others() -> None:
     others = replace(a_holder(2), job=replace(a_holder(2).job, id="other"))
     verdicts = judge(a_holder(1, JobState.RECOVERING, asked="3"), a_waiting_job("next", 1), others, slots=4)
     assert verdicts["holder-1"] == Admission(False, "waits for 3 of 4 slots; 2 free now", blocks=True)
     assert not verdicts["next"].admitted
 
 
-def test_what_a_cancelled_or_suspended_job_kept_between_attempts_is_free() -> None:
+def test_a_cancelled_or_suspended_job_keeps_no_nodes_between_attempts() -> None:
     kept = a_holder(2, JobState.RECOVERING)
     for request in (Desired(cancelled=True), Desired(suspended=True)):
         given_up = Claimant(replace(kept.job, desired=request), kept.attempt)
         assert judge(given_up, a_waiting_job("next", 2), slots=2)["next"].admitted
 
 
-def test_what_still_runs_of_a_job_that_is_cancelled_or_suspended_is_not_free() -> None:
+def test_a_live_attempt_of_a_cancelled_or_suspended_job_holds_its_nodes() -> None:
     running = a_holder(2)
     for request in (Desired(cancelled=True), Desired(suspended=True)):
         ending = Claimant(replace(running.job, desired=request), running.attempt)
         assert not judge(ending, a_waiting_job("next", 1), slots=2)["next"].admitted
 
 
-def test_what_one_job_keeps_between_its_attempts_no_other_one_takes_to_grow() -> None:
+def test_no_job_grows_into_the_nodes_that_another_keeps_between_attempts() -> None:
     urgent = a_holder(2, JobState.RECOVERING, asked="4", priority=9)
     keeper = Claimant(replace(a_holder(2, JobState.RECOVERING).job, id="keeper"), urgent.attempt)
     verdicts = judge(urgent, keeper, slots=4)
@@ -109,7 +109,7 @@ def test_what_one_job_keeps_between_its_attempts_no_other_one_takes_to_grow() ->
     assert verdicts["keeper"] == Admission(True, "2 of 4 slots are free for it", 2)
 
 
-def test_of_jobs_that_keep_what_each_other_needs_the_first_begins() -> None:
+def test_of_jobs_that_keep_nodes_from_each_other_the_first_starts() -> None:
     urgent = a_holder(2, JobState.RECOVERING, asked="3", priority=9)
     other = Claimant(replace(a_holder(2, JobState.RECOVERING, asked="3").job, id="other"), urgent.attempt)
     verdicts = judge(other, urgent, a_waiting_job("next", 1), slots=4)
@@ -118,7 +118,7 @@ def test_of_jobs_that_keep_what_each_other_needs_the_first_begins() -> None:
     assert not verdicts["next"].admitted
 
 
-def test_a_job_that_waits_between_attempts_keeps_what_it_has_from_those_behind_it() -> None:
+def test_a_job_that_waits_between_attempts_keeps_its_nodes() -> None:
     """Together they keep three of six slots, a running job has two: the first needs six, the second could begin."""
     first = a_holder(1, JobState.RECOVERING, asked="6", priority=9)
     second = Claimant(replace(a_holder(2, JobState.RECOVERING, asked="4").job, id="second"), a_holder(2).attempt)
@@ -134,7 +134,7 @@ def test_a_job_without_an_attempt_holds_nothing_and_does_not_grow(state: JobStat
     assert job.id in judge(job, slots=4) or state not in (JobState.QUEUED, JobState.RECOVERING)
 
 
-def test_a_job_that_has_not_begun_to_train_hears_of_no_room_to_grow() -> None:
+def test_a_job_that_does_not_run_yet_cannot_grow() -> None:
     assert judge(a_holder(1, JobState.STARTING, asked="1:4"), slots=4) == {}
 
 
@@ -144,37 +144,37 @@ def test_a_live_attempt_counts_with_the_size_that_it_was_given() -> None:
     assert not judge(smaller_next_time, a_waiting_job("next", 2), slots=4)["next"].admitted
 
 
-def test_an_elastic_job_starts_with_what_is_there() -> None:
+def test_an_elastic_job_starts_on_the_free_nodes() -> None:
     verdicts = judge(a_holder(3), a_waiting_job("elastic", "1:4"), slots=5)
     assert verdicts["elastic"] == Admission(True, "2 of 5 slots are free for it (for 2 of up to 4 nodes)", 2)
     assert judge(a_holder(4), a_waiting_job("elastic", "2:4"), slots=5)["elastic"].nodes == 0
 
 
-def test_a_running_elastic_job_hears_how_far_it_could_grow_unless_somebody_waits() -> None:
+def test_a_running_elastic_job_may_grow_unless_another_job_waits() -> None:
     small = a_holder(1, asked="1:4")
     assert judge(small, slots=3)["holder-1"].nodes == 3
     assert judge(small, a_holder(2), slots=9)["holder-1"].nodes == 4
     assert "holder-1" not in judge(small, a_waiting_job("large", 3), slots=3)
 
 
-def test_a_cluster_with_a_queue_of_its_own_takes_everyone() -> None:
+def test_a_cluster_with_its_own_queue_admits_every_job() -> None:
     verdicts = judge(a_waiting_job("large", 500), a_holder(1, asked="1:4"), slots=None)
     assert verdicts["large"] == Admission(True, "the cluster queues it", 500)
-    assert "holder-1" not in verdicts, "what is free there nobody tells: no job is stopped to grow"
+    assert "holder-1" not in verdicts, "its free nodes are not known, so no job is stopped to grow"
     resized = a_holder(1, asked="1:4")
     wanted = Claimant(replace(resized.job, spec=a_spec(topology={"nodes": "2"})), resized.attempt)
     assert judge(wanted, slots=None)["holder-1"].nodes == 2
 
 
-def test_what_can_never_be_met_here_holds_nobody_up() -> None:
+def test_a_job_that_can_never_fit_blocks_no_other() -> None:
     too_large = a_waiting_job("large", 9, age=2)
     verdicts = judge(too_large, a_waiting_job("small", 1), slots=4)
-    assert verdicts["large"].sentence == "needs 9 slots, the cluster has 4: scale or cancel it"
+    assert verdicts["large"].sentence == "needs 9 slots, but the cluster has 4; scale or cancel it"
     assert verdicts["small"].admitted
     limits = Limits(slots=8, quotas={"default": Quota(max_devices=1)})
     scaled = a_holder(1, JobState.RECOVERING, asked="2")
     verdicts = judge(scaled, a_waiting_job("other", 1, project="other"), limits=limits)
-    sentence = "needs 2 devices, more than project default may use: scale or cancel it"
+    sentence = "needs 2 devices, more than project default may use; scale or cancel it"
     assert verdicts["holder-1"] == Admission(False, sentence)
     assert verdicts["other"].admitted
     without_slots = replace(limits, slots=None)
@@ -193,7 +193,7 @@ def test_a_suspended_job_is_not_admitted() -> None:
     assert "held-back" not in judge(held_back, slots=4)
 
 
-def test_a_projects_quota_of_jobs_holds_back_its_own_only() -> None:
+def test_a_projects_quota_of_jobs_applies_to_that_project_only() -> None:
     limits = Limits(slots=9, quotas={"default": Quota(max_jobs=1)})
     own, other = a_waiting_job("own", 1, age=2), a_waiting_job("other", 1, project="other")
     verdicts = judge(a_holder(), own, other, limits=limits)
@@ -202,35 +202,35 @@ def test_a_projects_quota_of_jobs_holds_back_its_own_only() -> None:
     assert judge(own, other, limits=limits)["own"].admitted
 
 
-def test_a_projects_quota_of_devices_counts_what_is_given_in_the_same_pass() -> None:
+def test_a_projects_quota_of_devices_counts_admissions_of_the_same_pass() -> None:
     limits = Limits(slots=9, quotas={"default": Quota(max_devices=3)})
     verdicts = judge(a_waiting_job("first", 2, age=2), a_waiting_job("second", 2), limits=limits)
     assert verdicts["first"].admitted
     assert verdicts["second"].sentence == "waits: project default uses 2 of at most 3 devices; needs 2"
     assert judge(a_waiting_job("elastic", "1:8"), limits=limits)["elastic"].nodes == 3
     never = judge(a_waiting_job("large", 4), limits=limits)["large"]
-    assert never == Admission(False, "needs 4 devices, more than the 3 of project default: scale or cancel it")
+    assert never == Admission(False, "needs 4 devices, more than the 3 of project default; scale or cancel it")
 
 
-def test_a_limit_of_jobs_on_the_cluster_holds_everyone_back() -> None:
+def test_a_limit_of_jobs_on_the_cluster_applies_to_every_project() -> None:
     verdicts = judge(a_holder(), a_waiting_job("next", 1), limits=Limits(slots=9, max_jobs=1))
     assert verdicts["next"].sentence == "waits: the cluster runs 1 of at most 1 job"
     assert judge(a_waiting_job("next", 1), limits=Limits(slots=9, max_jobs=1))["next"].admitted
 
 
-def test_a_job_waits_for_the_ones_that_it_names_and_says_what_may_help() -> None:
+def test_a_job_waits_for_its_dependencies_and_says_what_may_help() -> None:
     job = a_waiting_job("second", 1, after=["first"])
     sentences = {
         JobState.RUNNING: "waits for job first to succeed; it is RUNNING",
-        JobState.FAILED: "waits for job first to succeed; it is FAILED; retry that one or cancel this one",
+        JobState.FAILED: "waits for job first, which is FAILED; retry first or cancel this job",
     }
     for state, sentence in sentences.items():
         assert judge(job, slots=4, states={"first": state})["second"] == Admission(False, sentence)
     assert judge(job, slots=4, states={"first": JobState.SUCCEEDED})["second"].admitted
-    assert judge(job, slots=4)["second"].sentence.startswith("waits for job first, which does not exist any more")
+    assert judge(job, slots=4)["second"].sentence.startswith("waits for job first, which no longer exists")
 
 
-def test_only_queued_jobs_ask_after_the_ones_they_wait_for() -> None:
+def test_only_queued_jobs_have_dependencies() -> None:
     queued = a_waiting_job("second", 1, after=["first"])
     running = replace(queued, state=JobState.RUNNING, spec=a_spec(after=["other"]))
     assert dependencies_of([queued, running]) == {"first"}
@@ -244,7 +244,7 @@ def test_only_queued_jobs_ask_after_the_ones_they_wait_for() -> None:
     st.integers(1, 8),
     st.sampled_from([None, 1, 3]),
 )
-def test_nobody_is_given_more_than_there_is(
+def test_no_more_slots_are_given_than_exist(
     jobs: Sequence[tuple[int, int, int, JobState]], slots: int, quota: int | None
 ) -> None:
     everyone = []

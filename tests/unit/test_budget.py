@@ -1,4 +1,4 @@
-"""What a failure costs, and how long to wait after it."""
+"""What a failure costs, and the pause after it."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def test_every_kind_of_failure_has_its_budget() -> None:
     assert set(BUDGET_OF) == set(FailureKind)
 
 
-def test_a_taken_port_costs_nothing_and_another_trouble_of_the_rendezvous_does() -> None:
+def test_a_taken_port_costs_nothing_and_another_failure_of_the_rendezvous_does() -> None:
     taken = Failure(kind=FailureKind.RENDEZVOUS, message="port 20000 is already in use (EADDRINUSE)")
     unformed = Failure(kind=FailureKind.RENDEZVOUS, message="no rendezvous store answers")
     assert spent_after(a_job(), taken) == {"port": 1}
     assert spent_after(a_job(), unformed) == {"node": 1}
 
 
-def test_restarts_in_place_and_the_end_are_both_paid() -> None:
+def test_restarts_in_place_and_the_end_are_both_charged() -> None:
     failure = Failure(kind=FailureKind.NODE, message="gone")
     assert spent_after(a_job(), failure, restarts=2) == {"application": 2, "node": 1}
 
 
-def test_a_long_healthy_run_gives_back_what_was_spent_before() -> None:
+def test_a_long_healthy_run_refunds_the_budgets() -> None:
     job = a_job(spent={"application": 3})
     failure = Failure(kind=FailureKind.APPLICATION, message="x")
     assert spent_after(job, failure, ran_s=3600) == {"application": 1}
@@ -81,12 +81,12 @@ def test_an_attempt_that_trained_is_followed_at_once_and_a_fruitless_one_after_a
 
 
 def test_a_group_that_shrank_is_charged_to_the_nodes() -> None:
-    failure = Failure(kind=FailureKind.PREEMPTED, message="told to go")
+    failure = Failure(kind=FailureKind.PREEMPTED, message="preempted")
     charged = charge(a_job(), an_attempt(), Training(restarts=1, shrinks=2), failure, NOW)
     assert charged.spent == {"application": 1, "node": 2, "preemption": 1}
 
 
-def test_only_progress_gives_back_what_was_spent() -> None:
+def test_only_progress_refunds_the_budgets() -> None:
     """An attempt that stalled for an hour was not healthy for an hour."""
     failure = Failure(kind=FailureKind.HANG, message="silent")
     stalled = Training(step_s=1.0, progress_at=ago(3590))
@@ -99,8 +99,8 @@ def test_only_progress_gives_back_what_was_spent() -> None:
     }
 
 
-def test_what_trained_before_anybody_saw_its_agent_gives_nothing_back() -> None:
-    """Its journals tell of progress, but not since when it ran."""
+def test_training_of_an_attempt_that_was_never_seen_to_run_refunds_nothing() -> None:
+    """Its journals report progress, but the service does not know when it started."""
     failure = Failure(kind=FailureKind.NODE, message="gone")
     unseen = charge(a_job(spent={"node": 2}), an_attempt(started_at=None), TRAINED, failure, NOW)
     assert unseen.spent == {"node": 3}
@@ -129,7 +129,7 @@ def test_the_same_error_at_the_same_step_in_the_next_attempt_is_recognised() -> 
     assert not recognise(job, Failure(kind=FailureKind.APPLICATION, message="KeyError: 7", step=39), ran_s=5).repeated
 
 
-def test_an_error_that_an_attempt_got_beyond_is_forgotten() -> None:
+def test_an_error_is_forgotten_once_an_attempt_gets_beyond_it() -> None:
     error = Failure(kind=FailureKind.APPLICATION, message="KeyError: 7", step=40)
     job = charge(a_job(), an_attempt(), Training(step=40), error, NOW)
     lost = Failure(kind=FailureKind.NODE, message="gone")
@@ -138,8 +138,8 @@ def test_an_error_that_an_attempt_got_beyond_is_forgotten() -> None:
     assert charge(job, an_attempt(started_at=ago(59)), Training(), lost, NOW).last_failure == error
 
 
-def test_progress_that_was_made_before_refunds_nothing() -> None:
-    """A job that stalls at the same step an hour after each restore would go on for ever."""
+def test_repeated_progress_refunds_nothing() -> None:
+    """Otherwise a job that stalls at the same step an hour after each restore would never end."""
     hang = Failure(kind=FailureKind.HANG, message="silent")
     again = Training(step=40, step_s=1.0, progress_at=ago(10))
     job = a_job(spent={"hang": 2}, farthest_step=40)
@@ -150,12 +150,12 @@ def test_progress_that_was_made_before_refunds_nothing() -> None:
 
 
 def test_a_hang_before_the_first_step_refunds_nothing() -> None:
-    """Its deadline alone may be longer than what counts as healthy progress."""
+    """The time until it is noticed may exceed `refund_after_s`."""
     hang = Failure(kind=FailureKind.HANG, message="silent")
     assert spent_after(a_job(spent={"hang": 2}), hang, ran_s=1e6) == {"hang": 3}
 
 
-def test_a_port_that_is_taken_again_and_again_is_tried_after_a_pause() -> None:
+def test_ports_that_are_taken_again_and_again_lead_to_a_pause() -> None:
     taken = Failure(kind=FailureKind.RENDEZVOUS, message="port 20000 is already in use (EADDRINUSE)")
     job = a_job()
     for count in (1, 2, 3):
@@ -166,16 +166,16 @@ def test_a_port_that_is_taken_again_and_again_is_tried_after_a_pause() -> None:
     assert overspent(job, taken) is None
     own = Failure(kind=FailureKind.RENDEZVOUS, message="EADDRINUSE", rank=0)
     assert charge(a_job(), an_attempt(started_at=ago(5)), Training(), own, NOW).spent == {"node": 1}, (
-        "a program's own port is not ours"
+        "it is a port of the program"
     )
 
 
 def leaving(step: int, *, kept_s: float, began: int | None = None, **fields: Any) -> Training:
     """An attempt that started ten thousand seconds ago, with a newest snapshot of `step` after `kept_s` of training."""
     at = ago(10_000 - kept_s)
-    told = {"step": step, "step_s": 1.0, "progress_at": at, "kept_step": step, "kept_at": at}
-    told |= {"formed_at": ago(10_000), "snapshots": 1}
-    return Training(began_step=began, **{**told, **fields})
+    usual = {"step": step, "step_s": 1.0, "progress_at": at, "kept_step": step, "kept_at": at}
+    usual |= {"formed_at": ago(10_000), "snapshots": 1}
+    return Training(began_step=began, **{**usual, **fields})
 
 
 def after(job: Job, training: Training, failure: Failure | None, *, ran_s: float) -> Job:
@@ -201,7 +201,7 @@ def test_a_time_limit_that_leaves_nothing_new_costs_a_hang() -> None:
     damaged = leaving(20, kept_s=40, began=10)
     assert after(a_job(), nothing, DEADLINE, ran_s=70).spent == {"hang": 1}
     assert after(a_job(), again, DEADLINE, ran_s=70).spent == {"hang": 1}
-    assert after(a_job(kept_step=20), damaged, DEADLINE, ran_s=70).spent == {"hang": 1}, "it was kept before, and lost"
+    assert after(a_job(kept_step=20), damaged, DEADLINE, ran_s=70).spent == {"hang": 1}, "these steps were kept before"
     assert after(a_job(), leaving(20, kept_s=40, restarts=2), DEADLINE, ran_s=70).spent == {"application": 2}
 
 
@@ -215,15 +215,15 @@ def test_kept_steps_earn_back_the_charge_of_every_kind(kind: FailureKind) -> Non
 
 
 def test_failures_in_place_have_to_be_earned_back_too() -> None:
-    """Else a job that hangs for two minutes after every few seconds of work would go on for ever, at no cost."""
+    """Otherwise a job that hangs for two minutes after every few seconds of work would never end."""
     hang = Failure(kind=FailureKind.HANG, message="silent for 130 s")
     hung = leaving(4, kept_s=3 * 135, restarts=3)
     assert after(a_job(), hung, hang, ran_s=4 * 135).spent == {"application": 3, "hang": 1}
     assert after(a_job(), leaving(4, kept_s=4 * 360, restarts=2, shrinks=1), hang, ran_s=4 * 400).spent == {}
 
 
-def test_a_job_that_crashes_after_each_snapshot_for_ever_ends() -> None:
-    """It makes steps all the time, but its failures come faster than bad luck does."""
+def test_a_job_that_crashes_after_each_snapshot_ends() -> None:
+    """It makes progress, but it fails too often."""
     job, crash = a_job(), Failure(kind=FailureKind.APPLICATION, message="KeyError")
     for number in range(1, 5):
         assert overspent(job, crash) is None
@@ -231,8 +231,8 @@ def test_a_job_that_crashes_after_each_snapshot_for_ever_ends() -> None:
     assert overspent(job, crash) == "the budget of 3 application failures is spent"
 
 
-def test_kept_training_adds_up_over_attempts_and_refunds_what_was_spent() -> None:
-    """No attempt lasts an hour where the limit is half of one."""
+def test_kept_training_adds_up_over_attempts_and_refunds_the_budgets() -> None:
+    """With a time limit of half an hour, no attempt lasts `refund_after_s`."""
     job = after(a_job(), Training(), Failure(kind=FailureKind.APPLICATION, message="x"), ran_s=5)
     assert job.spent == {"application": 1}
     job = after(job, leaving(10, kept_s=1790), DEADLINE, ran_s=1800)
@@ -243,7 +243,7 @@ def test_kept_training_adds_up_over_attempts_and_refunds_what_was_spent() -> Non
     assert (job.spent, job.kept_s) == ({}, 0)
 
 
-def test_what_was_done_while_nobody_listened_counts_by_the_agents_clocks() -> None:
+def test_training_during_an_outage_of_the_service_counts_by_the_agents_clocks() -> None:
     """The service was away for two hours; five minutes of training were read when it came back."""
     crash = Failure(kind=FailureKind.APPLICATION, message="KeyError")
     charged = after(a_job(), leaving(10, kept_s=300), crash, ran_s=7200)
@@ -252,7 +252,7 @@ def test_what_was_done_while_nobody_listened_counts_by_the_agents_clocks() -> No
     assert wild.kept_s == 400, "no longer than it ran"
 
 
-def test_what_nobody_saw_the_beginning_of_is_kept_and_earns_nothing() -> None:
+def test_steps_of_an_attempt_that_was_never_seen_to_run_are_kept_and_earn_nothing() -> None:
     unseen = charge(a_job(), an_attempt(started_at=None), leaving(10, kept_s=4000), DEADLINE, NOW)
     assert (unseen.spent, unseen.kept_step, unseen.kept_s) == ({}, 10, 0)
 
@@ -280,10 +280,9 @@ def test_an_attempt_that_kept_steps_never_lowers_a_budget_for_a_deadline(
 
 
 @given(st.lists(st.tuples(st.booleans(), seconds, seconds), max_size=60))
-def test_whatever_goes_on_for_ever_keeps_half_of_its_time_and_fails_ten_times_in_an_hour_of_it(
+def test_failures_that_cost_nothing_lose_at_most_half_of_the_time_and_are_at_most_ten_in_each_kept_hour(
     attempts: list[tuple[bool, float, float]],
 ) -> None:
-    """Failures that cost nothing: any number, but none that loses more than it keeps."""
     job, crash = a_job(), Failure(kind=FailureKind.HANG, message="silent")
     free: list[tuple[float, float]] = []
     for number, (keeps, kept_s, lost_s) in enumerate(attempts, start=1):
@@ -298,7 +297,7 @@ def test_whatever_goes_on_for_ever_keeps_half_of_its_time_and_fails_ten_times_in
 
 
 @pytest.mark.parametrize("kind", [FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN, FailureKind.LAUNCH])
-def test_what_ends_an_attempt_before_any_worker_began_is_paid_by_the_budget_of_launches(kind: FailureKind) -> None:
+def test_a_failure_before_any_worker_began_is_charged_to_launches(kind: FailureKind) -> None:
     failure = mark_at_launch(a_job(), Failure(kind=kind, message="its image cannot be pulled"), began=False)
     assert spent_after(a_job(), failure) == {"launch": 1}
     assert overspent(a_job(spent={"launch": 4}), failure) == "the budget of 3 launch failures is spent"
@@ -317,13 +316,13 @@ def test_what_ends_an_attempt_before_any_worker_began_is_paid_by_the_budget_of_l
         (FailureKind.HOST_OOM, "application"),
     ],
 )
-def test_a_cause_of_its_own_is_no_failure_to_launch_however_early_it_came(kind: FailureKind, budget: str) -> None:
+def test_an_early_failure_of_these_kinds_is_no_failure_to_launch(kind: FailureKind, budget: str) -> None:
     failure = Failure(kind=kind, message="early")
     assert mark_at_launch(a_job(), failure, began=False) == failure
     assert spent_after(a_job(), failure) == {budget: 1}
 
 
-def test_a_job_that_has_trained_can_start_and_an_outage_is_paid_by_its_own_budget() -> None:
+def test_an_outage_after_a_job_has_trained_is_no_failure_to_launch() -> None:
     failure = Failure(kind=FailureKind.INFRASTRUCTURE, message="its image cannot be pulled")
     assert mark_at_launch(a_job(), failure, began=True) == failure
     trained = a_job(farthest_step=400)
@@ -331,9 +330,9 @@ def test_a_job_that_has_trained_can_start_and_an_outage_is_paid_by_its_own_budge
     assert spent_after(trained, failure) == {"node": 1}
 
 
-def test_a_program_that_tells_no_steps_has_shown_by_its_workers_that_it_can_start() -> None:
+def test_an_outage_after_the_workers_of_a_silent_program_began_is_no_failure_to_launch() -> None:
     outage = Failure(kind=FailureKind.INFRASTRUCTURE, message="its agent was never seen")
     silent = charge(a_job(), an_attempt(started_at=ago(900)), Training(formed_at=ago(890)), outage, NOW)
     assert mark_at_launch(silent, outage, began=False) == outage
     again = charge(silent, an_attempt(started_at=ago(4000)), Training(formed_at=ago(3990)), outage, NOW)
-    assert again.spent == {"node": 1}, "what was spent before is refunded still"
+    assert again.spent == {"node": 1}, "the earlier charge is still refunded"

@@ -1,4 +1,4 @@
-"""Counting jobs: anew while they are few, once a second when they are many."""
+"""Counting jobs: each time while they are few, once a second when they are many."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_few_jobs_are_counted_each_time() -> None:
     assert census.count(None) == {JobState.QUEUED: 3}
 
 
-def test_many_jobs_are_counted_once_a_second_for_each_who_sees_others() -> None:
+def test_many_jobs_are_counted_once_a_second_for_each_set_of_projects() -> None:
     now_s = [50.0]
     counted = Counted(MANY)
     census = Census(cast("JobReader", counted), monotonic=lambda: now_s[0])

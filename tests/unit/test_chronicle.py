@@ -1,4 +1,4 @@
-"""A job's life, read from its events: each word once, whoever repeats it."""
+"""A job's life, read from its events. Each fact counts once, even if it is repeated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.domain.accounting.life import AttemptLife, GenerationLife, Kep
 from orchestrator.domain.explanation.why import explain
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
-from tests.builders import at, make_attempt, make_event, make_job, make_spec
+from tests.builders import NOW, at, make_attempt, make_event, make_job, make_spec
 from trainer.contract.failure import Failure, FailureKind
 
 
@@ -24,20 +24,20 @@ def life_of(*events: Event, **attempt: object) -> AttemptLife:
     return life
 
 
-def told(kind: str, when: float, generation: int | None = 1, /, **evidence: object) -> Event:
+def event(kind: str, when: float, generation: int | None = 1, /, **evidence: object) -> Event:
     return make_event(kind, at=at(when), attempt=1, generation=generation, evidence=evidence)
 
 
-def test_every_agent_tells_the_same_and_the_first_word_counts() -> None:
+def test_of_equal_events_of_several_agents_the_first_counts() -> None:
     life = life_of(
-        told("agent.started", 1, 0),
-        told("agent.started", 2, 0),
-        told("generation.started", 5, world_size=4, imported_in_s=2.5),
-        told("generation.started", 6, world_size=4, imported_in_s=9.0),
-        told("restored", 7, step=20),
-        told("restored", 8, step=99),
-        told("worker.failed", 9, step=33, silent_s=1.5),
-        told("worker.failed", 10, step=44),
+        event("agent.started", 1, 0),
+        event("agent.started", 2, 0),
+        event("generation.started", 5, world_size=4, imported_in_s=2.5),
+        event("generation.started", 6, world_size=4, imported_in_s=9.0),
+        event("restored", 7, step=20),
+        event("restored", 8, step=99),
+        event("worker.failed", 9, step=33, silent_s=1.5),
+        event("worker.failed", 10, step=44),
     )
     assert (life.agent_at, life.ready_at) == (at(1), at(3.5))
     assert life.generations == (
@@ -55,36 +55,36 @@ def test_every_agent_tells_the_same_and_the_first_word_counts() -> None:
     )
 
 
-def test_a_change_tells_when_its_reason_was_noticed() -> None:
+def test_a_change_has_the_time_at_which_its_reason_was_noticed() -> None:
     life = life_of(
-        told("group.shrunk", 8, 2, seconds=2.0), told("generation.started", 8, 2), told("restored", 9, 2, step=True)
+        event("group.shrunk", 8, 2, seconds=2.0), event("generation.started", 8, 2), event("restored", 9, 2, step=True)
     )
     assert [(one.noticed_at, one.restored_at, one.restored_step) for one in life.generations] == [(at(6), at(9), 0)]
 
 
-def test_words_of_no_generation_or_of_one_that_never_started_are_passed_over() -> None:
-    life = life_of(told("generation.started", 1, None, world_size=2), told("restored", 2, 3, step=5))
+def test_events_without_a_started_generation_are_skipped() -> None:
+    life = life_of(event("generation.started", 1, None, world_size=2), event("restored", 2, 3, step=5))
     assert life.generations == ()
 
 
-def test_what_an_agent_waited_for_is_no_failure() -> None:
-    life = life_of(told("generation.started", 1, world_size=2), told("node.waited", 2, step=3))
+def test_a_wait_of_an_agent_is_no_failure() -> None:
+    life = life_of(event("generation.started", 1, world_size=2), event("node.waited", 2, step=3))
     assert [(one.failed_at, one.restored_at) for one in life.generations] == [(None, None)]
 
 
-def test_an_attempt_has_as_many_devices_as_it_asked_for() -> None:
+def test_an_attempt_has_as_many_devices_as_it_requested() -> None:
     assert life_of(nodes="1:3", workers_per_node=4).devices == 12
     assert life_of(nodes="2").devices == 2
 
 
-def test_with_a_worker_for_each_gpu_the_largest_group_tells_how_many_there_are() -> None:
+def test_with_a_worker_for_each_gpu_the_largest_group_shows_their_number() -> None:
     job = make_job(spec=make_spec(topology={"nodes": "2", "workers_per_node": "gpu"}))
-    started = told("generation.started", 1, world_size=16)
+    started = event("generation.started", 1, world_size=16)
     chronicle = Chronicle(job=job, attempts=[make_attempt(nodes="2")], events=[started], kept={}, heard_at={})
     assert [read_life(chronicle).devices, *(each.devices for each in read_life(chronicle).attempts)] == [16, 16]
 
 
-def test_a_suspended_job_rests_until_it_is_resumed_and_an_ended_one_lives_no_longer() -> None:
+def test_a_suspended_job_rests_until_it_is_resumed() -> None:
     def rests(state: JobState, *names: str) -> list[tuple[object, object]]:
         job: Job = make_job(state=state, finished_at=at(20) if state.terminal else None)
         events = [make_event("job.state", at=at(10 * n), evidence={"state": name}) for n, name in enumerate(names)]
@@ -96,47 +96,47 @@ def test_a_suspended_job_rests_until_it_is_resumed_and_an_ended_one_lives_no_lon
     assert rests(JobState.FAILED, "STARTING", "RUNNING", "FAILED") == []
 
 
-def test_each_agent_tells_of_its_own_workers_so_that_their_nodes_are_known() -> None:
+def test_each_agent_reports_the_workers_of_its_node() -> None:
     life = life_of(
-        told("agent.started", 1, 0, host="n2"),
-        told("agent.started", 1, 0, host="n1"),
-        told("generation.started", 5, world_size=3, host="n1", pids={"0": 11, "1": 12}),
-        told("generation.started", 6, world_size=3, host="n2", pids={"2": 13}),
-        told("generation.started", 9, 2, world_size=3, pids={"2": 13}),
-        told("node.waited", 9, 2, host="n9"),
+        event("agent.started", 1, 0, host="n2"),
+        event("agent.started", 1, 0, host="n1"),
+        event("generation.started", 5, world_size=3, host="n1", pids={"0": 11, "1": 12}),
+        event("generation.started", 6, world_size=3, host="n2", pids={"2": 13}),
+        event("generation.started", 9, 2, world_size=3, pids={"2": 13}),
+        event("node.waited", 9, 2, host="n9"),
     )
     assert life.nodes == ("n1", "n2")
     assert [dict(one.nodes) for one in life.generations] == [{"n1": 2, "n2": 1}, {}]
 
 
-def test_an_end_has_the_cause_that_was_told_and_a_group_that_shrank_lost_a_node() -> None:
+def test_an_end_has_its_reported_cause_and_a_group_that_shrank_lost_a_node() -> None:
     life = life_of(
-        told("generation.started", 5, 1, world_size=4),
-        told("worker.failed", 6, 1, kind="hang", message="silent"),
-        told("generation.started", 7, 2, world_size=4),
-        told("group.shrunk", 9, 3, seconds=1.0),
-        told("generation.started", 9, 3, world_size=2),
-        told("group.grew", 12, 4, seconds=1.0),
-        told("generation.started", 12, 4, world_size=4),
+        event("generation.started", 5, 1, world_size=4),
+        event("worker.failed", 6, 1, kind="hang", message="silent"),
+        event("generation.started", 7, 2, world_size=4),
+        event("group.shrunk", 9, 3, seconds=1.0),
+        event("generation.started", 9, 3, world_size=2),
+        event("group.grew", 12, 4, seconds=1.0),
+        event("generation.started", 12, 4, world_size=4),
         failure=Failure(kind=FailureKind.STORAGE, message="no space left"),
     )
     assert [one.cause for one in life.generations] == [FailureKind.HANG, FailureKind.NODE, None, None]
     assert life.cause is FailureKind.STORAGE
 
 
-def test_victims_of_a_lost_node_do_not_hide_it_and_a_cause_of_its_own_is_kept() -> None:
+def test_a_lost_node_is_the_cause_behind_lost_peers_but_not_behind_another_failure() -> None:
     life = life_of(
-        told("generation.started", 5, 1, world_size=4),
-        told("worker.failed", 6, 1, kind="application", message="closed by peer", lost_a_peer=True),
-        told("group.shrunk", 9, 2, seconds=1.0),
-        told("generation.started", 9, 2, world_size=2),
-        told("worker.failed", 10, 2, kind="application", message="closed by peer", lost_a_peer=True),
-        told("worker.failed", 10, 2, kind="device-oom", message="out of memory", lost_a_peer=False),
-        told("group.shrunk", 12, 3, seconds=1.0),
-        told("generation.started", 12, 3, world_size=1),
-        told("worker.failed", 13, 3, kind="application", message="closed by peer", lost_a_peer=True),
-        told("restart.in_place", 14, 4, seconds=1.0),
-        told("generation.started", 14, 4, world_size=1),
+        event("generation.started", 5, 1, world_size=4),
+        event("worker.failed", 6, 1, kind="application", message="closed by peer", lost_a_peer=True),
+        event("group.shrunk", 9, 2, seconds=1.0),
+        event("generation.started", 9, 2, world_size=2),
+        event("worker.failed", 10, 2, kind="application", message="closed by peer", lost_a_peer=True),
+        event("worker.failed", 10, 2, kind="device-oom", message="out of memory", lost_a_peer=False),
+        event("group.shrunk", 12, 3, seconds=1.0),
+        event("generation.started", 12, 3, world_size=1),
+        event("worker.failed", 13, 3, kind="application", message="closed by peer", lost_a_peer=True),
+        event("restart.in_place", 14, 4, seconds=1.0),
+        event("generation.started", 14, 4, world_size=1),
     )
     assert [one.cause for one in life.generations] == [
         FailureKind.NODE,
@@ -156,7 +156,7 @@ def test_only_a_jobs_own_state_ends_its_rest() -> None:
     assert [(rest.since, rest.until) for rest in life.rests] == [(at(10), at(30))]
 
 
-def test_a_state_that_a_newer_service_wrote_is_no_rest() -> None:
+def test_an_unknown_state_is_no_rest() -> None:
     events = [make_event("job.state", at=at(7), evidence={"state": "DREAMING"})]
     job = make_job(state=JobState.RUNNING)
     assert read_life(Chronicle(job=job, attempts=[], events=events, kept={}, heard_at={})).rests == ()
@@ -165,7 +165,7 @@ def test_a_state_that_a_newer_service_wrote_is_no_rest() -> None:
 WILD = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just({}) | st.just([])
 ANY_TIME = st.datetimes(timezones=st.just(UTC))
 KNOWN = ("world_size", "imported_in_s", "step", "silent_s", "seconds", "host", "pids", "kind", "rank", "state")
-SAID = st.builds(
+ANY_EVENT = st.builds(
     make_event,
     st.sampled_from(sorted(KINDS)),
     at=ANY_TIME,
@@ -181,13 +181,13 @@ WILD_KEPT = st.builds(
 )
 
 
-@given(st.lists(SAID, max_size=8), WILD_KEPT, ANY_TIME)
-def test_whatever_agents_say_no_life_is_unreadable(said: list[Event], kept: Kept, heard: datetime) -> None:
-    """One that were would hide the accounts of everybody."""
+@given(st.lists(ANY_EVENT, max_size=8), WILD_KEPT, ANY_TIME)
+def test_every_life_is_readable_whatever_agents_report(events: list[Event], kept: Kept, heard: datetime) -> None:
+    """One unreadable life would break the accounts of all jobs."""
     chronicle = Chronicle(
         job=make_job(state=JobState.RUNNING),
         attempts=[make_attempt()],
-        events=said,
+        events=events,
         kept={(1, 1): kept},
         heard_at={1: heard},
     )
@@ -197,16 +197,16 @@ def test_whatever_agents_say_no_life_is_unreadable(said: list[Event], kept: Kept
     assert sum(ledger.bins.values()) == ledger.whole_us
     assert min(ledger.bins.values(), default=0) >= 0
     list_gains(life, stretches)
-    explain(chronicle, life, ledger)
+    explain(chronicle, life, ledger, NOW)
 
 
-def test_a_node_without_a_name_and_workers_that_are_no_list_are_passed_over() -> None:
+def test_a_node_without_a_name_and_malformed_workers_are_skipped() -> None:
     life = life_of(
-        told("agent.started", 1, 0, host=""),
-        told("agent.started", 1, 0, host="n" * 256),
-        told("agent.started", 1, 0, host="n" * 255),
-        told("generation.started", 5, world_size=2, host="n1", pids="0: 11"),
-        told("generation.started", 6, world_size=2, host="n1"),
+        event("agent.started", 1, 0, host=""),
+        event("agent.started", 1, 0, host="n" * 256),
+        event("agent.started", 1, 0, host="n" * 255),
+        event("generation.started", 5, world_size=2, host="n1", pids="0: 11"),
+        event("generation.started", 6, world_size=2, host="n1"),
     )
     assert life.nodes == ("n1", "n" * 255)
     assert [dict(one.nodes) for one in life.generations] == [{}]

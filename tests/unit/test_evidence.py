@@ -1,4 +1,4 @@
-"""What each source says, and what may be concluded."""
+"""What each source says, and whether that permits an end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A, D, U = Liveness.ALIVE, Liveness.DEAD, Liveness.UNKNOWN
 
 
 @pytest.mark.parametrize(
-    ("presence", "liveness", "said"),
+    ("presence", "liveness", "expected"),
     [
         (Presence.RUNNING, (A, A), (A, A)),
         (Presence.RUNNING, (A, D), (A, A)),
@@ -32,38 +32,38 @@ A, D, U = Liveness.ALIVE, Liveness.DEAD, Liveness.UNKNOWN
         (Presence.ABSENT, (), (D, U)),
     ],
 )
-def test_scheduler_and_agents_each_say_what_they_saw(
-    presence: Presence, liveness: tuple[Liveness, ...], said: tuple[Liveness, Liveness]
+def test_scheduler_and_agents_are_weighed_separately(
+    presence: Presence, liveness: tuple[Liveness, ...], expected: tuple[Liveness, Liveness]
 ) -> None:
     replicas = [a_replica(each, number) for number, each in enumerate(liveness)]
     evidence = weigh(a_situation(a_job(), an_attempt(nodes="2"), seen(presence, *replicas)))
-    assert (evidence[Source.SCHEDULER], evidence[Source.AGENTS]) == said
+    assert (evidence[Source.SCHEDULER], evidence[Source.AGENTS]) == expected
 
 
-def test_progress_is_alive_in_time_dead_after_it_and_unknown_where_none_was_told() -> None:
-    for progress_at, said in ((ago(1), A), (ago(611), D), (None, U)):
+def test_progress_is_alive_within_the_limit_then_dead_and_unknown_without_a_report() -> None:
+    for progress_at, expected in ((ago(1), A), (ago(611), D), (None, U)):
         s = a_situation(a_job(), an_attempt(), seen(Presence.RUNNING, a_replica(), progress_at=progress_at))
-        assert weigh(s)[Source.PROGRESS] is said
+        assert weigh(s)[Source.PROGRESS] is expected
 
 
 def test_exit_records_are_conclusive_once_every_replica_left_one() -> None:
     one, both = {0: an_exit(Outcome.SUCCEEDED)}, {0: an_exit(Outcome.SUCCEEDED), 1: an_exit(Outcome.SUCCEEDED)}
-    for exits, said in ((None, U), (one, A), (both, D)):
+    for exits, expected in ((None, U), (one, A), (both, D)):
         s = a_situation(a_job(), an_attempt(nodes="2"), seen(Presence.RUNNING, exits=exits))
-        assert weigh(s)[Source.EXITS] is said
+        assert weigh(s)[Source.EXITS] is expected
 
 
 def test_an_attempt_that_is_not_live_has_no_evidence() -> None:
     assert weigh(a_situation(a_job(), an_attempt(AttemptState.LOST))) == {}
 
 
-def test_no_decision_ends_an_attempt_without_a_source_that_says_dead_or_beside_a_living_agent() -> None:
-    """Over every combination of what can be seen, recorded, requested and told."""
+def test_no_decision_ends_an_attempt_without_a_source_that_says_dead_or_with_a_living_agent() -> None:
+    """Over every combination of what can be seen, recorded, reported and requested."""
     spec = a_spec(topology={"nodes": "1:2"}, supervise={"max_runtime_s": 50})
     requests = (Desired(), Desired(cancelled=True), Desired(suspended=True), Desired(retry_number=1))
     records = (None, Outcome.SUCCEEDED, Outcome.FAILED, Outcome.PREEMPTED, Outcome.CANCELLED, Outcome.REFUSED)
     ended = 0
-    for presence, first, second, record, request, state, stopping, told in itertools.product(
+    for presence, first, second, record, request, state, stopping, progress_at in itertools.product(
         Presence,
         Liveness,
         Liveness,
@@ -76,12 +76,12 @@ def test_no_decision_ends_an_attempt_without_a_source_that_says_dead_or_beside_a
         replicas = () if presence in (Presence.ABSENT, Presence.PENDING) else (a_replica(first), a_replica(second, 1))
         kind = FailureKind.APPLICATION if record is Outcome.FAILED else None
         exits = {} if record is None or presence is Presence.ABSENT else {0: an_exit(record, kind)}
-        observation = seen(presence, *replicas, exits=exits, progress_at=told)
+        observation = seen(presence, *replicas, exits=exits, progress_at=progress_at)
         attempt = an_attempt(state, nodes="1:2", stopping_since=stopping)
         s = a_situation(a_job(JobState.RUNNING, spec=spec, desired=request), attempt, observation)
         if isinstance(decide(s).action, EndAttempt):
             ended += 1
-            assert permits_end(weigh(s)), (presence, first, second, record, request, state, stopping, told)
+            assert permits_end(weigh(s)), (presence, first, second, record, request, state, stopping, progress_at)
     assert ended > 100
 
 
@@ -93,7 +93,7 @@ def test_no_decision_ends_an_attempt_without_a_source_that_says_dead_or_beside_a
         None,
     ],
 )
-def test_a_rule_that_ends_an_attempt_on_no_evidence_ends_nothing(observation: Observation | None) -> None:
+def test_the_actor_refuses_a_rule_that_ends_an_attempt_without_evidence(observation: Observation | None) -> None:
     actor = Actor(*(cast(Any, None) for _ in range(4)), ports=range(1))
     wrong = Decision(action=EndAttempt(AttemptState.LOST, JobState.RECOVERING), sentence="it is gone", rule="wrong")
     with pytest.raises(AssertionError, match="rule wrong ends an attempt on no evidence"):

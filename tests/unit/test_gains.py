@@ -1,4 +1,4 @@
-"""What would have spared a job time: from what it measured, or not at all."""
+"""What would have saved a job time, from its own measurements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.lives import attempt, lives, trained
 from trainer.contract.daly import daly_run_s
 from trainer.contract.failure import FailureKind
 
-TOLD = Measured(
+MEASURED = Measured(
     work_s=36_000,
     steps=36_000,
     devices=4,
@@ -38,7 +38,7 @@ def failing_life() -> Life:
     return Life(created_at=at(0), ended_at=None, devices=2, attempts=(attempt(1, 0, None, *generations),))
 
 
-def test_a_life_tells_what_it_measured() -> None:
+def test_measurements_are_read_from_a_life() -> None:
     life = failing_life()
     assert measure(life, lay_out(life, at(25))) == Measured(
         work_s=pytest.approx(18),
@@ -53,7 +53,7 @@ def test_a_life_tells_what_it_measured() -> None:
 
 
 def test_the_gain_of_another_interval_is_the_difference_of_dalys_run_times() -> None:
-    gain = judge_interval(TOLD)
+    gain = judge_interval(MEASURED)
     assert gain.sentence == (
         "snapshots every 312.9 s instead of every 3600.0 s (5.00 s each, 4 failures, one in 10000 s of training)"
     )
@@ -67,39 +67,39 @@ def test_the_gain_of_another_interval_is_the_difference_of_dalys_run_times() -> 
 
 
 def test_an_interval_as_good_as_the_best_gains_nothing() -> None:
-    gain = judge_interval(replace(TOLD, snapshots=115))
+    gain = judge_interval(replace(MEASURED, snapshots=115))
     assert gain.device_us is not None
     assert gain.device_us < 4e6 * 36_000 * 1e-5
-    at_best = judge_interval(replace(TOLD, work_s=32_000, steps=100, snapshots=100))
+    at_best = judge_interval(replace(MEASURED, work_s=32_000, steps=100, snapshots=100))
     assert (at_best.device_us, "as good as any" in at_best.sentence) == (0, True)
 
 
 def test_no_interval_is_shorter_than_a_step() -> None:
-    gain = judge_interval(replace(TOLD, steps=60))
+    gain = judge_interval(replace(MEASURED, steps=60))
     assert gain.sentence.startswith("snapshots every 600.0 s instead of")
 
 
 @pytest.mark.parametrize(
-    ("lacking", "told"),
+    ("lacking", "changed"),
     [
         ("nothing has failed yet", {"failures": 0, "mtbf_s": 0.0, "restart_s": 0.0}),
-        ("fewer than two snapshots told what they cost", {"snapshots": 1}),
-        ("no step that counts was told", {"work_s": 0.0}),
-        ("no step that counts was told", {"mtbf_s": 0.0}),
+        ("fewer than two snapshots reported their cost", {"snapshots": 1}),
+        ("no step that counts was reported", {"work_s": 0.0}),
+        ("no step that counts was reported", {"mtbf_s": 0.0}),
         ("failures come so fast that no interval helps", {"mtbf_s": 100.0}),
         ("failures come so fast that no interval helps", {"restart_s": 400_000.0}),
     ],
 )
-def test_what_was_not_measured_is_said_and_not_invented(lacking: str, told: dict[str, float]) -> None:
-    gain = judge_interval(replace(TOLD, **told))
-    assert gain == Gain(name="snapshot-interval", sentence=f"no better interval can be told: {lacking}", device_us=None)
+def test_a_gain_without_measurements_says_which_is_missing(lacking: str, changed: dict[str, float]) -> None:
+    gain = judge_interval(replace(MEASURED, **changed))
+    assert gain == Gain(name="snapshot-interval", sentence=f"the best interval is not known: {lacking}", device_us=None)
 
 
-def test_the_last_snapshots_of_the_fewest_are_enough() -> None:
-    assert judge_interval(replace(TOLD, snapshots=2)).device_us is not None
+def test_two_snapshots_are_enough() -> None:
+    assert judge_interval(replace(MEASURED, snapshots=2)).device_us is not None
 
 
-def test_each_kind_of_failure_has_what_it_cost() -> None:
+def test_each_kind_of_failure_has_its_cost() -> None:
     life = failing_life()
     stretches = lay_out(life, at(25))
     gains = {gain.name: gain for gain in list_gains(life, stretches)}
@@ -111,7 +111,7 @@ def test_each_kind_of_failure_has_what_it_cost() -> None:
     )
 
 
-def test_the_largest_gain_comes_first_and_what_cannot_be_told_last() -> None:
+def test_the_largest_gain_comes_first_and_unknown_ones_last() -> None:
     one = trained(1, since=0, steps=10, failed_at=at(12), cause=FailureKind.NODE)
     two = trained(2, since=13, steps=10, noticed_at=at(12), failed_at=at(30), cause=FailureKind.HANG)
     three = trained(3, since=31, steps=1, noticed_at=at(30))
@@ -121,7 +121,7 @@ def test_the_largest_gain_comes_first_and_what_cannot_be_told_last() -> None:
     assert gains[-1].device_us is None
 
 
-def test_a_failure_is_counted_once_though_agents_and_the_cluster_tell_of_it() -> None:
+def test_a_failure_that_agents_and_the_cluster_report_counts_once() -> None:
     one = trained(1, since=0, steps=10, failed_at=at(12), cause=FailureKind.APPLICATION)
     ended = attempt(1, 0, 13, one, cause=FailureKind.NODE)
     never_formed = attempt(2, 14, 15, cause=FailureKind.RENDEZVOUS)
@@ -130,7 +130,7 @@ def test_a_failure_is_counted_once_though_agents_and_the_cluster_tell_of_it() ->
 
 
 @given(lives(), st.floats(0, 3000))
-def test_no_life_is_too_strange_to_be_judged(life: Life, until: float) -> None:
+def test_every_life_can_be_judged(life: Life, until: float) -> None:
     stretches = lay_out(life, at(until))
     gains = list_gains(life, stretches)
     whole_us = add_up(stretches).whole_us
@@ -139,6 +139,6 @@ def test_no_life_is_too_strange_to_be_judged(life: Life, until: float) -> None:
     assert sum(by_cause) <= whole_us
 
 
-def test_kept_steps_without_a_snapshot_cost_none() -> None:
+def test_kept_steps_without_a_snapshot_have_no_stall() -> None:
     kept = Kept(steps=3, first_at=at(1), last_at=at(3))
     assert (kept.snapshots, kept.stall_s) == (0, 0.0)

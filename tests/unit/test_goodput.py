@@ -1,4 +1,4 @@
-"""The ledger: what each moment of a life counts as, and that no life has a gap."""
+"""The ledger: the bin of each moment of a life, without gaps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def seconds_by_bin(life: Life, until: float) -> dict[Bin, float]:
     return {each: round(us / 1e6, 3) for each, us in ledger.bins.items() if us}
 
 
-def test_a_first_start_is_told_apart() -> None:
+def test_a_first_start_is_no_recovery() -> None:
     one = trained(1, since=10, steps=20, started_at=at(5), restored_at=at(8))
     life = Life(
         created_at=at(0),
@@ -45,7 +45,7 @@ def test_the_clusters_own_queue_counts_as_queue() -> None:
     assert seconds_by_bin(life, 10) == {Bin.QUEUE: 20}
 
 
-def test_work_behind_a_restore_stands_where_it_was_done_first() -> None:
+def test_steps_that_a_restore_discards_are_re_done_at_their_first_time() -> None:
     first = trained(1, since=0, steps=10, failed_at=at(14))
     second = trained(2, since=16, steps=5, noticed_at=at(14))
     life = Life(created_at=at(0), ended_at=None, devices=2, attempts=(attempt(1, 0, None, first, second),))
@@ -78,7 +78,7 @@ def test_a_generation_that_never_trained_lost_no_work() -> None:
     assert seconds_by_bin(life, 15) == {Bin.PRODUCTIVE: 20, Bin.RECOVERING: 10}
 
 
-def test_an_attempt_that_ended_well_lost_what_its_failed_generations_lost() -> None:
+def test_an_attempt_that_succeeded_still_has_the_losses_of_its_failed_generations() -> None:
     first, second = trained(1, since=0, steps=10, failed_at=at(13)), trained(2, since=14, steps=6, noticed_at=at(13))
     life = Life(
         created_at=at(0), ended_at=at(21), devices=2, attempts=(attempt(1, 0, 21, first, second, went_well=True),)
@@ -86,19 +86,19 @@ def test_an_attempt_that_ended_well_lost_what_its_failed_generations_lost() -> N
     assert seconds_by_bin(life, 30) == {Bin.PRODUCTIVE: 32, Bin.RE_DONE: 6, Bin.RECOVERING: 2, Bin.IDLE: 2}
 
 
-def test_workers_that_were_heard_of_steps_are_reported_even_if_none_counts() -> None:
+def test_workers_that_reported_steps_are_not_unreported_even_if_no_step_counts() -> None:
     one = GenerationLife(number=1, started_at=at(2), world_size=2)
     life = Life(created_at=at(0), ended_at=None, devices=2, attempts=(attempt(1, 0, None, one, heard_at=at(5)),))
     assert seconds_by_bin(life, 10) == {Bin.START_UP: 4, Bin.LOAD: 16}
 
 
-def test_a_hang_is_stalled_from_its_last_word() -> None:
+def test_a_hang_is_stalled_from_its_last_report() -> None:
     hung = trained(1, since=0, steps=10, failed_at=at(25), silent_s=12.0)
     life = Life(created_at=at(0), ended_at=None, devices=2, attempts=(attempt(1, 0, None, hung),))
     assert seconds_by_bin(life, 30) == {Bin.PRODUCTIVE: 20, Bin.RE_DONE: 6, Bin.STALLED: 24, Bin.RECOVERING: 10}
 
 
-def test_agents_that_vanish_are_stalled_until_that_is_seen() -> None:
+def test_vanished_agents_are_stalled_until_that_is_noticed() -> None:
     lost = attempt(1, 0, 60, trained(1, since=0, steps=10), heard_at=at(15))
     life = Life(created_at=at(0), ended_at=None, devices=2, attempts=(lost,))
     assert seconds_by_bin(life, 61) == {Bin.PRODUCTIVE: 20, Bin.RE_DONE: 10, Bin.STALLED: 90, Bin.RECOVERING: 2}
@@ -111,7 +111,7 @@ def test_stalls_for_snapshots_are_taken_out_of_the_steps() -> None:
     assert seconds_by_bin(life, 10) == {Bin.PRODUCTIVE: 17, Bin.SNAPSHOT_STALL: 3}
 
 
-def test_devices_that_a_shrunk_group_goes_without_are_idle() -> None:
+def test_devices_that_a_shrunk_group_does_not_use_are_idle() -> None:
     life = Life(
         created_at=at(0),
         ended_at=None,
@@ -141,7 +141,7 @@ def test_workers_that_report_no_steps_are_not_reported() -> None:
     assert seconds_by_bin(life, 10) == {Bin.START_UP: 4, Bin.NOT_REPORTED: 16}
 
 
-def test_goodput_leaves_queue_and_idle_time_out() -> None:
+def test_goodput_excludes_queue_and_idle_time() -> None:
     def stretch(into: Bin, since: float, until: float) -> Stretch:
         return Stretch(bin=into, since=at(since), until=at(until), devices=1, used=1)
 
@@ -151,7 +151,7 @@ def test_goodput_leaves_queue_and_idle_time_out() -> None:
 
 
 @given(lives(), st.floats(0, 3000))
-def test_whatever_the_clocks_say_each_moment_of_each_device_is_in_one_bin(life: Life, until: float) -> None:
+def test_with_any_clocks_each_moment_of_each_device_is_in_one_bin(life: Life, until: float) -> None:
     stretches = lay_out(life, at(until))
     ledger = add_up(stretches)
     assert all(one.until == two.since for one, two in pairwise(stretches))

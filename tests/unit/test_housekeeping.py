@@ -148,7 +148,7 @@ def test_a_removed_folder_takes_its_snapshots_out_of_the_store(world: World) -> 
     world.tidy(snapshots_days=365.0)
     assert not folder.exists()
     assert world.registry.gone == ["old"]
-    assert "its snapshots and all of its folder are removed" in world.registry.told[0][1]
+    assert "its whole folder with its snapshots is removed" in world.registry.told[0][1]
 
 
 def test_a_needed_job_keeps_its_files(world: World) -> None:

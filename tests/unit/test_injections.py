@@ -1,4 +1,4 @@
-"""What came of faults on purpose: named as such, and nothing else is."""
+"""Failures that followed from requested faults are marked, and no others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def an_injection(number: int = 1, fault: Fault = Fault.KILL, **fields: object) -
     return Injection(number=number, fault=fault, **{**known, **fields})  # type: ignore[arg-type]
 
 
-def test_an_agents_word_counts_with_the_request_behind_it() -> None:
+def test_an_agents_report_of_a_fault_counts_with_its_request() -> None:
     (found,) = read_injections([requested(3, "hang"), injected(3)])
     assert found == Injection(
         number=3,
@@ -64,16 +64,16 @@ def test_an_agents_word_counts_with_the_request_behind_it() -> None:
         [requested(3), replace(injected(3), kind="worker.failed")],
     ],
 )
-def test_a_job_that_says_so_itself_names_no_chaos(events: list[Event]) -> None:
+def test_a_report_without_a_request_is_no_fault(events: list[Event]) -> None:
     assert read_injections(events) == ()
 
 
-def test_every_agent_that_was_preempted_has_its_word() -> None:
+def test_each_preempted_agent_reports_the_fault() -> None:
     assert len(read_injections([requested(3, "preempt"), injected(3), injected(3)])) == 2
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.HANG, Fault.PREEMPT, Fault.NODE_LOSS])
-def test_the_failure_of_the_same_generation_after_the_fault_came_of_it(fault: Fault) -> None:
+def test_a_failure_of_the_same_generation_after_the_fault_follows_from_it(fault: Fault) -> None:
     one = an_injection(fault=fault)
     assert find_cause([one], attempt=1, generation=1, at=at(6)) is one
     assert find_cause([one], attempt=1, generation=None, at=at(6)) is one
@@ -83,16 +83,18 @@ def test_the_failure_of_the_same_generation_after_the_fault_came_of_it(fault: Fa
 @pytest.mark.parametrize(
     ("attempt", "generation", "seconds"), [(2, 1, 6.0), (2, None, 6.0), (1, 2, 6.0), (1, 1, -0.5), (1, None, -0.5)]
 )
-def test_a_failure_elsewhere_or_before_did_not(attempt: int, generation: int | None, seconds: float) -> None:
+def test_a_failure_elsewhere_or_before_does_not_follow_from_the_fault(
+    attempt: int, generation: int | None, seconds: float
+) -> None:
     assert find_cause([an_injection()], attempt=attempt, generation=generation, at=at(seconds)) is None
 
 
 @pytest.mark.parametrize("fault", [Fault.SLOW, Fault.DISK_FULL, Fault.CORRUPT_SNAPSHOT])
-def test_a_fault_that_ends_nobody_is_no_cause(fault: Fault) -> None:
+def test_a_fault_that_ends_no_worker_is_no_cause(fault: Fault) -> None:
     assert find_cause([an_injection(fault=fault)], attempt=1, generation=1, at=at(6)) is None
 
 
-def test_of_two_the_later_is_the_cause() -> None:
+def test_the_later_of_two_faults_is_the_cause() -> None:
     early, late = an_injection(1), an_injection(2, at=at(5.5))
     assert find_cause([late, early], attempt=1, generation=1, at=at(6)) is late
 
@@ -121,25 +123,25 @@ def numbers(found: tuple[Stretch, ...]) -> list[int | None]:
     return [each.chaos for each in found]
 
 
-def test_what_is_lost_until_training_goes_on_came_of_the_fault() -> None:
+def test_losses_until_training_continues_follow_from_the_fault() -> None:
     found = mark_stretches(stretches(*KILLED), [an_injection(7)])
     assert numbers(found) == [None, 7, 7, 7, 7, None, None]
     assert chaos_us(found) == 8_000_000
     assert chaos_us(mark_stretches(stretches(*KILLED), [])) == 0
 
 
-def test_a_loss_that_names_no_generation_is_of_the_one_before() -> None:
+def test_a_loss_without_a_generation_belongs_to_the_one_before() -> None:
     life = stretches((Bin.PRODUCTIVE, 1), (Bin.RECOVERING, None), (Bin.PRODUCTIVE, 2), (Bin.RECOVERING, None))
     assert numbers(mark_stretches(life, [an_injection(7)])) == [None, 7, None, None]
     assert numbers(mark_stretches(life, [an_injection(8, generation=2)])) == [None, None, None, 8]
 
 
-def test_a_generation_that_is_struck_on_its_way_up_is_marked_from_there() -> None:
+def test_a_fault_during_a_recovery_is_marked_from_there() -> None:
     found = mark_stretches(stretches(*KILLED), [an_injection(9, generation=2)])
     assert numbers(found) == [None, None, None, None, 9, None, 9]
 
 
-def test_losses_of_another_attempt_or_of_no_end_are_nobodys() -> None:
+def test_losses_of_another_attempt_are_not_marked() -> None:
     assert set(numbers(mark_stretches(stretches(*KILLED, attempt=2), [an_injection()]))) == {None}
     assert set(numbers(mark_stretches(stretches(*KILLED, attempt=None), [an_injection()]))) == {None}
     assert set(numbers(mark_stretches(stretches(*KILLED), [an_injection(fault=Fault.SLOW)]))) == {None}

@@ -63,7 +63,7 @@ def test_a_submission_that_may_be_under_way_is_not_repeated() -> None:
     assert decide(with_attempt(s, replace(intended, tried_at=ago(10)))).action == Submit()
 
 
-def test_a_cluster_that_takes_a_name_once_is_asked_again_before_anybody_can_tell() -> None:
+def test_a_cluster_that_accepts_a_name_once_is_asked_again_sooner() -> None:
     intended = an_attempt(AttemptState.INTENDED, created_at=ago(99), tried_at=ago(4))
     s = a_situation(a_job(JobState.STARTING), intended, seen(Presence.ABSENT), submit_timeout_s=60, repeat_s=5)
     decision = decide(s)
@@ -73,7 +73,7 @@ def test_a_cluster_that_takes_a_name_once_is_asked_again_before_anybody_can_tell
     assert decide(with_attempt(replace(s, submit_timeout_s=3), replace(intended, tried_at=ago(3)))).action == Submit()
 
 
-def test_what_may_be_under_way_is_stopped_and_not_forgotten_however_soon_it_may_be_repeated() -> None:
+def test_a_submission_under_way_is_stopped_even_if_it_may_be_repeated_soon() -> None:
     job = a_job(JobState.STARTING, desired=Desired(cancelled=True))
     intended = an_attempt(AttemptState.INTENDED, tried_at=ago(9))
     s = a_situation(job, intended, seen(Presence.ABSENT), submit_timeout_s=60, repeat_s=5)
@@ -84,21 +84,21 @@ def test_what_may_be_under_way_is_stopped_and_not_forgotten_however_soon_it_may_
     assert decide(submitted).action == Wait()
 
 
-def test_an_acknowledged_attempt_is_not_missed_before_the_cluster_can_show_it() -> None:
+def test_an_accepted_attempt_is_not_missed_before_the_cluster_can_show_it() -> None:
     submitted = an_attempt(AttemptState.SUBMITTED, tried_at=ago(9))
     s = a_situation(a_job(JobState.STARTING), submitted, seen(Presence.ABSENT), submit_timeout_s=10)
     assert decide(s).action == Wait()
     assert isinstance(decide(replace(s, submit_timeout_s=9)).action, EndAttempt)
 
 
-def test_a_cancelled_attempt_whose_submission_may_be_under_way_is_stopped_not_forgotten() -> None:
+def test_a_cancelled_attempt_whose_submission_may_be_under_way_is_stopped() -> None:
     job = a_job(JobState.STARTING, desired=Desired(cancelled=True))
     s = a_situation(job, an_attempt(AttemptState.INTENDED, tried_at=ago(9)), seen(Presence.ABSENT), submit_timeout_s=10)
     assert isinstance(decide(s).action, Stop)
     assert isinstance(decide(replace(s, submit_timeout_s=9)).action, EndAttempt)
 
 
-def test_a_stop_of_what_may_be_under_way_waits_for_the_look_up() -> None:
+def test_a_stop_of_a_submission_under_way_waits_for_the_look_up() -> None:
     stopping = an_attempt(AttemptState.INTENDED, tried_at=ago(9), stopping_since=ago(1))
     s = a_situation(a_job(JobState.STARTING), stopping, seen(Presence.ABSENT), submit_timeout_s=10)
     assert isinstance(decide(s).action, Stop)
@@ -113,7 +113,7 @@ def test_an_attempt_in_the_clusters_queue_says_what_it_waits_for() -> None:
     assert (decide(pending).action, decide(pending).sentence) == (Wait(), "it is pending")
 
 
-# Causes that the cluster tells
+# Causes that the cluster reports
 
 
 def gone(cause: FailureKind, exits: dict[int, ExitRecord] | None = None) -> Observation:
@@ -129,14 +129,14 @@ def gone(cause: FailureKind, exits: dict[int, ExitRecord] | None = None) -> Obse
         (FailureKind.NODE, AttemptState.LOST),
     ],
 )
-def test_the_clusters_own_word_names_the_cause_of_a_loss(cause: FailureKind, state: AttemptState) -> None:
+def test_the_cluster_names_the_cause_of_a_loss(cause: FailureKind, state: AttemptState) -> None:
     action = decide(a_situation(a_job(), an_attempt(), gone(cause))).action
     assert isinstance(action, EndAttempt)
     assert action.failure is not None
     assert (action.state, action.failure.kind) == (state, cause)
 
 
-def test_the_clusters_word_explains_a_signal_and_a_kill_without_a_cause() -> None:
+def test_the_cluster_explains_a_signal_and_a_kill_without_a_cause() -> None:
     preempted_exit = {0: an_exit(Outcome.PREEMPTED)}
     action = decide(a_situation(a_job(), an_attempt(), gone(FailureKind.TIMEOUT, preempted_exit))).action
     assert isinstance(action, EndAttempt)
@@ -148,7 +148,7 @@ def test_the_clusters_word_explains_a_signal_and_a_kill_without_a_cause() -> Non
     assert action.failure.kind is FailureKind.HOST_OOM
 
 
-def test_a_cause_that_the_agent_knows_better_stands() -> None:
+def test_a_cause_that_the_agent_recorded_wins_over_the_clusters() -> None:
     raised = {0: an_exit(Outcome.FAILED, FailureKind.APPLICATION)}
     action = decide(a_situation(a_job(), an_attempt(), gone(FailureKind.HOST_OOM, raised))).action
     assert isinstance(action, EndAttempt)
@@ -159,7 +159,7 @@ def test_a_cause_that_the_agent_knows_better_stands() -> None:
 # Silence
 
 
-def test_silence_before_we_listened_is_no_hang() -> None:
+def test_silence_before_the_service_listened_is_no_hang() -> None:
     job = a_job(spec=a_spec(supervise={"heartbeat_timeout_s": 30}))
     silent = seen(Presence.RUNNING, ALIVE, progress_at=ago(3600), heard_since=ago(39))
     assert decide(a_situation(job, an_attempt(), silent)).action == Wait()
@@ -174,7 +174,7 @@ def test_silence_of_an_attempt_that_cannot_be_seen_is_no_hang() -> None:
     assert decide(a_situation(job, an_attempt(started_at=ago(3600)), unformed)).action == Wait()
 
 
-def test_a_start_is_slow_only_while_we_listened() -> None:
+def test_a_start_is_slow_only_while_the_service_listened() -> None:
     job = a_job(JobState.STARTING, spec=a_spec(supervise={"startup_timeout_s": 60}))
     unformed = seen(Presence.RUNNING, ALIVE, formed_at=None, progress_at=None, heard_since=ago(59))
     assert decide(a_situation(job, an_attempt(started_at=ago(3600)), unformed)).action == Wait()
@@ -199,7 +199,7 @@ def test_a_hang_names_the_ranks_that_stopped_first_and_blames_their_nodes() -> N
 # Nodes
 
 
-def test_a_node_lost_under_a_running_attempt_is_marked_once() -> None:
+def test_a_node_lost_during_an_attempt_is_marked_once() -> None:
     lost = seen(Presence.RUNNING, on("n1"), on("n2", 1, Liveness.DEAD))
     s = a_situation(a_job(spec=ELASTIC), an_attempt(nodes="1:2"), lost)
     decision = decide(s)
@@ -208,7 +208,7 @@ def test_a_node_lost_under_a_running_attempt_is_marked_once() -> None:
     assert decide(with_attempt(s, marked)).action == Wait()
 
 
-def test_a_replica_that_left_a_record_or_is_being_stopped_does_not_mark_its_node() -> None:
+def test_a_replica_with_a_record_or_a_stop_does_not_mark_its_node() -> None:
     dead = on("n2", 1, Liveness.DEAD)
     ended = seen(Presence.RUNNING, on("n1"), dead, exits={1: an_exit(Outcome.SUCCEEDED)})
     assert decide(a_situation(a_job(spec=ELASTIC), an_attempt(nodes="1:2"), ended)).action == Wait()
@@ -217,7 +217,7 @@ def test_a_replica_that_left_a_record_or_is_being_stopped_does_not_mark_its_node
     assert isinstance(decide(a_situation(a_job(spec=ELASTIC), stopping, lost)).action, Stop)
 
 
-def test_a_failure_of_the_machine_blames_the_node_that_recorded_it() -> None:
+def test_a_node_failure_blames_the_node_that_recorded_it() -> None:
     exits = {0: an_exit(Outcome.SUCCEEDED), 1: an_exit(Outcome.FAILED, FailureKind.NODE)}
     ended = seen(Presence.GONE, on("n1", 0, Liveness.DEAD), on("n2", 1, Liveness.DEAD), exits=exits)
     decision = decide(a_situation(a_job(spec=a_spec(topology={"nodes": 2})), an_attempt(nodes="2"), ended))
@@ -227,7 +227,7 @@ def test_a_failure_of_the_machine_blames_the_node_that_recorded_it() -> None:
     assert decide(a_situation(a_job(), an_attempt(nodes="2"), ended)).blames == ()
 
 
-def test_a_lost_node_is_blamed_for_the_loss_and_a_preemption_blames_nobody() -> None:
+def test_a_lost_node_is_blamed_and_a_preemption_blames_none() -> None:
     dead = on("n1", 0, Liveness.DEAD)
     marked = an_attempt(marked_nodes=("n1",))
     assert decide(a_situation(a_job(), marked, seen(Presence.GONE, dead))).blames == ("n1",)
@@ -239,21 +239,21 @@ def test_a_lost_node_is_blamed_for_the_loss_and_a_preemption_blames_nobody() -> 
 
 
 def grown(could_have: int, *, alive: int = 1, patience: float | None = 600, **fields: object) -> Decision:
-    told = {"snapshots": fields.pop("snapshots", 1), "restored": fields.pop("restored", None)}
+    training = {"snapshots": fields.pop("snapshots", 1), "restored": fields.pop("restored", None)}
     spec = a_spec(topology={"nodes": "1:4"}, supervise={"grow_back_after_s": patience})
     replicas = [a_replica(number=number) for number in range(alive)]
     attempt = an_attempt(**{"nodes": str(alive), "asked": "1:4", "started_at": ago(601), **fields})
     room = Admission(False, f"could have {could_have} nodes", could_have)
-    return decide(a_situation(a_job(spec=spec), attempt, seen(Presence.RUNNING, *replicas, **told), room))
+    return decide(a_situation(a_job(spec=spec), attempt, seen(Presence.RUNNING, *replicas, **training), room))
 
 
-def test_a_job_that_could_have_more_nodes_for_a_while_makes_room_for_them() -> None:
+def test_a_job_that_could_have_more_nodes_is_stopped_to_grow() -> None:
     decision = grown(3)
     assert decision.action == Stop(force=False, grows=True)
     assert decision.sentence == "stopping after a snapshot, to grow from 1 to 3 nodes"
 
 
-def test_a_job_does_not_grow_without_room_too_early_or_against_its_owners_word() -> None:
+def test_a_job_does_not_grow_without_room_or_too_early_or_if_its_owner_forbids_it() -> None:
     assert grown(1).action == Wait()
     assert grown(2, alive=2).action == Wait()
     assert grown(3, patience=None).action == Wait()
@@ -266,7 +266,7 @@ def test_a_program_that_takes_no_snapshots_is_not_stopped_to_grow() -> None:
     assert grown(3, snapshots=0, restored="step-00000040-a1-g1").action == Stop(force=False, grows=True)
 
 
-def test_a_group_that_has_just_been_resized_or_is_ending_is_left_alone() -> None:
+def test_a_group_that_was_just_resized_or_is_ending_does_not_grow() -> None:
     spec = a_spec(topology={"nodes": "1:4"})
     room = Admission(False, "could have 4 nodes", 4)
     attempt = an_attempt(nodes="1:4", started_at=ago(9999))
@@ -287,26 +287,26 @@ def scaled(asked: str, wanted: str, room: Admission | None = None, **fields: obj
 def test_a_running_job_is_scaled_once_the_new_size_fits() -> None:
     assert scaled("1", "2", Admission(False, "could have 2 nodes", 2)).action == Stop(force=False)
     assert scaled("1", "2", Admission(False, "could have 1 node", 1)).action == Wait()
-    assert scaled("1", "2").action == Wait(), "somebody waits for slots: no room is told"
-    assert scaled("2", "1").action == Stop(force=False), "less fits always"
+    assert scaled("1", "2").action == Wait(), "another job waits for slots"
+    assert scaled("2", "1").action == Stop(force=False), "a smaller size always fits"
     assert scaled("2", "2").action == Wait()
     assert scaled("1:2", "2").action == Wait(), "it has that size already"
     assert not isinstance(scaled("2", "1", state=AttemptState.SUBMITTED).action, Stop)
 
 
-def test_a_running_job_is_not_stopped_for_a_larger_range_that_would_give_it_no_more_nodes() -> None:
+def test_a_running_job_is_not_stopped_for_a_range_that_would_give_it_no_more_nodes() -> None:
     assert scaled("1:2", "1:4", Admission(False, "could have 2 nodes", 2)).action == Wait()
     assert scaled("1:2", "1:4", Admission(False, "could have 3 nodes", 3)).action == Stop(force=False)
-    assert scaled("1", "3:4", Admission(False, "could have 2 nodes", 2)).action == Wait(), "fewer than it asks for"
+    assert scaled("1", "3:4", Admission(False, "could have 2 nodes", 2)).action == Wait(), "fewer than it requests"
 
 
-def test_an_attempt_that_made_room_is_followed_by_one_of_the_admitted_size() -> None:
+def test_the_attempt_after_a_resize_has_the_admitted_size() -> None:
     ended = an_attempt(AttemptState.CANCELLED, nodes="1:2", ended_at=ago(1))
     s = a_situation(a_job(JobState.RECOVERING, spec=ELASTIC), ended, admission=Admission(True, "free", 3))
-    assert (decide(s).action, decide(s).sentence) == (Start(3), "recovering with attempt 2 on 3 nodes")
+    assert (decide(s).action, decide(s).sentence) == (Start(3), "starting attempt 2 on 3 nodes")
     waits = replace(s, admission=Admission(False, "waits for 4 of 4 slots; 3 free now"))
     assert (decide(waits).action, decide(waits).sentence) == (Wait(), "waits for 4 of 4 slots; 3 free now")
-    assert decide(replace(s, admission=None)).action == Wait(), "a silent cluster admits nobody"
+    assert decide(replace(s, admission=None)).action == Wait(), "a silent cluster admits no job"
 
 
 # Requests
@@ -321,7 +321,7 @@ def test_a_suspended_job_is_stopped_and_then_rests() -> None:
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RECOVERING])
-def test_a_job_of_which_nothing_runs_is_suspended_at_once(state: JobState) -> None:
+def test_a_job_without_an_attempt_is_suspended_at_once(state: JobState) -> None:
     ended = None if state is JobState.QUEUED else an_attempt(AttemptState.LOST, ended_at=ago(1))
     s = a_situation(a_job(state, desired=SUSPENDED), ended)
     assert decide(s).action == Finish(JobState.SUSPENDED)
@@ -338,7 +338,7 @@ def test_a_suspended_job_that_is_cancelled_ends() -> None:
     assert decide(a_situation(job)).action == Finish(JobState.CANCELLED)
 
 
-def test_a_success_on_the_way_to_suspension_counts() -> None:
+def test_a_success_during_a_suspension_counts() -> None:
     finished = seen(Presence.GONE, DEAD, exits={0: an_exit(Outcome.SUCCEEDED)})
     action = decide(a_situation(a_job(desired=SUSPENDED), an_attempt(stopping_since=ago(1)), finished)).action
     assert action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
@@ -352,16 +352,16 @@ def test_a_retry_request_wins_over_a_suspension() -> None:
     assert action.job_state is JobState.RECOVERING
 
 
-def asks(told: int, **fields: object) -> Decision:
-    attempt: Attempt = an_attempt(**{"snapshots_told": told, **fields})
+def requesting(sent: int, **fields: object) -> Decision:
+    attempt: Attempt = an_attempt(**{"snapshots_told": sent, **fields})
     requested = a_job(desired=Desired(snapshot_number=2))
     return decide(a_situation(requested, attempt, seen(Presence.RUNNING, ALIVE)))
 
 
-def test_a_snapshot_is_asked_for_once() -> None:
-    assert asks(1).action == TellAgents()
-    assert asks(2).action == Wait()
-    assert isinstance(asks(1, stopping_since=ago(1)).action, Stop)
+def test_a_snapshot_is_requested_once() -> None:
+    assert requesting(1).action == TellAgents()
+    assert requesting(2).action == Wait()
+    assert isinstance(requesting(1, stopping_since=ago(1)).action, Stop)
 
 
 # When to look again
@@ -372,7 +372,7 @@ def looks_again(s: Situation) -> float | None:
     return None if at is None else round((at - NOW).total_seconds(), 3)
 
 
-def test_every_limit_of_time_says_when_it_will_be_passed() -> None:
+def test_each_time_limit_says_when_to_look_again() -> None:
     spec = a_spec(supervise={"heartbeat_timeout_s": 30, "max_runtime_s": 100})
     s = a_situation(a_job(spec=spec), an_attempt(started_at=ago(80)), seen(Presence.RUNNING, ALIVE, progress_at=ago(1)))
     assert looks_again(s) == 20.001

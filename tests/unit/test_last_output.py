@@ -1,4 +1,4 @@
-"""When the workers of an attempt printed last, by their log files, which are the job's own."""
+"""When the workers of an attempt last printed, read from their log files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def look(root: Path, replicas: int = REPLICAS) -> Output | None:
     return find_last_output(JobFolder(root, "job-1"), 1, replicas)
 
 
-def test_of_several_workers_the_one_that_printed_last_counts(tmp_path: Path) -> None:
+def test_the_worker_that_printed_last_counts(tmp_path: Path) -> None:
     write(tmp_path, "replica-0/1/g1/local-0/log", seconds=5)
     write(tmp_path, "replica-1/1/g1/local-1/log", seconds=9)
     assert look(tmp_path) == Output(at=at(9), worker="replica 1, local rank 1")
@@ -45,18 +45,18 @@ def test_only_the_newest_generation_of_the_newest_incarnation_counts(tmp_path: P
     assert look(tmp_path, replicas=1) == Output(at=at(3), worker="rank 0")
 
 
-def test_an_empty_log_is_no_output_and_a_shortened_one_is(tmp_path: Path) -> None:
+def test_an_empty_log_is_no_output_but_a_shortened_one_is(tmp_path: Path) -> None:
     write(tmp_path, "replica-0/1/g1/local-0/log", seconds=50, text="")
     assert look(tmp_path) == Output(at=None)
     write(tmp_path, "replica-0/1/g1/local-0/log.1", seconds=40)
     assert look(tmp_path, replicas=1) == Output(at=at(40), worker="rank 0")
 
 
-def test_a_folder_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_output(tmp_path: Path) -> None:
     assert look(tmp_path) is None
 
 
-def test_links_pipes_and_folders_in_place_of_logs_are_passed_over(tmp_path: Path) -> None:
+def test_links_pipes_and_folders_instead_of_logs_are_skipped(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("of somebody else\n")
     folder = write(tmp_path, "replica-0/1/g1/local-0/log", seconds=5).parent.parent
@@ -68,11 +68,11 @@ def test_links_pipes_and_folders_in_place_of_logs_are_passed_over(tmp_path: Path
     assert look(tmp_path) == Output(at=at(5), worker="replica 0, local rank 0")
 
 
-def test_a_time_that_no_calendar_has_is_none() -> None:
+def test_a_time_beyond_the_calendar_is_no_output() -> None:
     assert [read_moment(seconds) for seconds in (1e18, -1e18, float("inf"))] == [None, None, None]
 
 
-def test_of_very_many_workers_the_first_are_looked_at(tmp_path: Path) -> None:
+def test_only_the_first_of_very_many_workers_are_read(tmp_path: Path) -> None:
     write(tmp_path, "replica-0/1/g1/local-0/log", seconds=5)
     write(tmp_path, f"replica-{MOST_LOOKED_AT}/1/g1/local-0/log", seconds=9)
     assert look(tmp_path, replicas=MOST_LOOKED_AT + 1) == Output(at=at(5), worker="replica 0, local rank 0")

@@ -1,4 +1,4 @@
-"""Rules about clusters that queue by themselves: what they gave, what they could give, and whom they lost."""
+"""Rules about clusters with their own queue: growth, avoided nodes and lost replicas."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_job_that_got_fewer_nodes_grows_once_others_are_idle() -> None:
     assert decide(situation(small(None))).action == Wait()
 
 
-def test_a_queue_that_gave_less_is_asked_again_much_later() -> None:
+def test_a_cluster_that_gave_fewer_nodes_is_asked_again_much_later() -> None:
     young, old = (replace(small(("n3",)), training=replace(small(None).training, resized_at=None)) for _ in range(2))
     attempts = [an_attempt(nodes="1:3", started_at=ago(seconds)) for seconds in (599, 601)]
     job = a_job(spec=ELASTIC)
@@ -60,7 +60,7 @@ def avoiding(*nodes: str) -> tuple[Exclusion, ...]:
     return tuple(Exclusion(node=node, until=until, sentence=f"{node} broke") for node in nodes)
 
 
-def test_a_node_that_would_be_avoided_is_no_room() -> None:
+def test_an_avoided_node_is_no_room_to_grow() -> None:
     assert decide(situation(small(("n3",)), exclusions=avoiding("n3"))).action == Wait()
     assert decide(situation(small(("n3",)), exclusions=avoiding("n2"))).action == Wait()
     assert decide(situation(small(("n3", "n4")), exclusions=avoiding("n3"))).action == Stop(force=False, grows=True)
@@ -86,7 +86,7 @@ def waiting(
     return a_situation(job, attempt, observation, **{"exclusions": avoiding("n1", "n2"), **fields})  # type: ignore[arg-type]
 
 
-def test_a_job_that_waits_beside_a_free_node_that_it_avoids_says_so_and_until_when() -> None:
+def test_a_job_that_avoids_a_free_node_says_so_and_until_when() -> None:
     decision = decide(waiting(("n2",)))
     assert decision.action == Wait()
     assert decision.sentence.startswith(
@@ -99,7 +99,7 @@ def test_a_job_that_waits_beside_a_free_node_that_it_avoids_says_so_and_until_wh
         assert decide(elsewhere).sentence == "it is pending"
 
 
-def test_the_last_free_node_that_fits_is_avoided_for_five_minutes_at_most() -> None:
+def test_the_last_free_node_that_fits_is_avoided_for_at_most_five_minutes() -> None:
     assert decide(waiting(("n2",), age_s=299)).action == Wait()
     decision = decide(waiting(("n2",), age_s=300))
     assert decision.action == AvoidOnly(("n1",))
@@ -110,22 +110,22 @@ def test_the_last_free_node_that_fits_is_avoided_for_five_minutes_at_most() -> N
     assert decide(waiting(("n2",), age_s=900, strictly=False)).action == Wait(), "a request that the cluster may break"
 
 
-def test_a_waiting_job_avoids_no_node_that_has_come_back() -> None:
+def test_a_waiting_job_no_longer_avoids_a_cleared_node() -> None:
     for spare in (None, (), ("n2",)):
         decision = decide(waiting(spare, exclusions=avoiding("n1")))
         assert decision.action == AvoidOnly(("n1",))
-        assert decision.sentence == "no longer avoids n2: its cool-down is over, or its record was cleared"
+        assert decision.sentence == "no longer avoids n2: its cool-down is over or its record was cleared"
     assert decide(waiting((), exclusions=())).action == AvoidOnly(())
     assert decide(waiting((), exclusions=(), strictly=False)).action == Wait()
 
 
-def test_a_job_that_has_its_nodes_is_moved_to_no_other() -> None:
+def test_a_running_job_is_not_moved_to_another_node() -> None:
     running = given(seen(Presence.RUNNING, a_replica()), avoids_strictly=True)
     attempt = an_attempt(excluded_nodes=("n1", "n2"), created_at=ago(900))
     assert decide(a_situation(a_job(), attempt, running)).action == Wait()
 
 
-def test_the_moment_at_which_it_may_grow_is_waited_for() -> None:
+def test_the_next_look_is_when_the_job_may_grow() -> None:
     early = replace(small(("n3",)), training=replace(small(None).training, resized_at=ago(10)))
     decision = decide(situation(early))
     assert decision.action == Wait()
@@ -133,7 +133,7 @@ def test_the_moment_at_which_it_may_grow_is_waited_for() -> None:
     assert 49 < (decision.look_again_at - situation(early).now).total_seconds() < 51
 
 
-def test_a_replica_that_was_never_given_is_no_loss() -> None:
+def test_a_replica_that_the_cluster_never_gave_is_not_lost() -> None:
     ended = given(seen(Presence.RUNNING, exits={0: an_exit(Outcome.SUCCEEDED), 1: an_exit(Outcome.SUCCEEDED)}), nodes=2)
     done = decide(situation(ended))
     assert done.action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
@@ -145,7 +145,7 @@ def lost(*replicas: ReplicaSighting, kind: FailureKind | None = None) -> Decisio
     return decide(situation(given(seen(Presence.GONE, *replicas), cause=cause)))
 
 
-def test_what_is_left_of_a_lost_attempt_is_ended_for_the_cluster_s_own_reason_and_its_node_is_blamed() -> None:
+def test_leftovers_of_a_lost_attempt_are_ended_with_the_clusters_reason_and_blame_its_node() -> None:
     gone = on("n1", 0, Liveness.DEAD, leftovers=True)
     by_node, by_hand, unsaid = (lost(gone, kind=kind) for kind in (FailureKind.NODE, FailureKind.PREEMPTED, None))
     for decision, kind, blames in (
@@ -159,7 +159,7 @@ def test_what_is_left_of_a_lost_attempt_is_ended_for_the_cluster_s_own_reason_an
         assert (decision.action.failure.kind, decision.blames) == (kind, blames)
 
 
-def test_a_machine_that_died_first_is_the_cause_though_the_rest_was_stopped_by_us() -> None:
+def test_a_machine_that_died_first_is_the_cause_of_a_stop_of_the_rest() -> None:
     """The others lost the store that it held, recorded that, and were ended before the cluster noticed."""
     attempt = an_attempt(nodes="1:3", stopping_since=ago(5))
     record = an_exit(Outcome.FAILED, FailureKind.RENDEZVOUS)
@@ -184,7 +184,7 @@ def test_an_attempt_that_was_stopped_for_a_preemption_ends_preempted() -> None:
     assert ended.action == EndAttempt(AttemptState.PREEMPTED, JobState.RECOVERING, failure)
 
 
-def test_whom_we_stop_vanishes_by_our_doing_unless_the_cluster_knows_of_a_lost_machine() -> None:
+def test_an_agent_that_vanishes_during_a_stop_is_no_loss_unless_the_cluster_lost_its_machine() -> None:
     hang, node = (Failure(kind=kind, message=kind.value) for kind in (FailureKind.HANG, FailureKind.NODE))
 
     def ended(failure: Failure | None, cause: Failure | None) -> tuple[AttemptState, Failure | None]:
@@ -199,10 +199,10 @@ def test_whom_we_stop_vanishes_by_our_doing_unless_the_cluster_knows_of_a_lost_m
     assert ended(hang, node) == (AttemptState.FAILED, hang)
 
 
-def test_a_notice_is_told_as_the_cluster_told_it_before_the_stop_takes_its_words_away() -> None:
+def test_a_notice_keeps_the_clusters_reason_from_before_the_stop() -> None:
     evicted = Failure(kind=FailureKind.PREEMPTED, message="it was evicted")
-    told, alive = {0: an_exit(Outcome.PREEMPTED), 1: an_exit(Outcome.PREEMPTED)}, (on("n1", 0), on("n2", 1))
-    noticed = seen(Presence.RUNNING, *alive, exits=told, cause=evicted)
+    exits, alive = {0: an_exit(Outcome.PREEMPTED), 1: an_exit(Outcome.PREEMPTED)}, (on("n1", 0), on("n2", 1))
+    noticed = seen(Presence.RUNNING, *alive, exits=exits, cause=evicted)
     stopped = decide(a_situation(a_job(), an_attempt(nodes="2"), noticed))
     assert stopped.action == Stop(force=False, failure=evicted)
     assert stopped.sentence == "it was evicted; stopping the remaining processes of the attempt"
@@ -210,21 +210,21 @@ def test_a_notice_is_told_as_the_cluster_told_it_before_the_stop_takes_its_words
     attempt = an_attempt(nodes="2", stopping_since=ago(1), failure=evicted)
     gone = tuple(replace(one, liveness=Liveness.DEAD) for one in alive)
     for cause in (None, Failure(kind=FailureKind.PREEMPTED, message="its Job was deleted")):
-        still = decide(a_situation(a_job(), attempt, seen(Presence.RUNNING, *alive, exits=told, cause=cause)))
+        still = decide(a_situation(a_job(), attempt, seen(Presence.RUNNING, *alive, exits=exits, cause=cause)))
         assert (still.action, still.sentence) == (stopped.action, stopped.sentence)
-        ended = decide(a_situation(a_job(), attempt, seen(Presence.GONE, *gone, exits=told, cause=cause)))
+        ended = decide(a_situation(a_job(), attempt, seen(Presence.GONE, *gone, exits=exits, cause=cause)))
         assert ended.action == EndAttempt(AttemptState.PREEMPTED, JobState.RECOVERING, evicted)
 
 
-def test_an_end_that_an_agent_cannot_explain_is_told_by_the_cluster_before_the_stop() -> None:
+def test_an_unexplained_end_keeps_the_clusters_reason_from_before_the_stop() -> None:
     memory = Failure(kind=FailureKind.HOST_OOM, message="it used more memory than its limit")
-    told = {0: an_exit(Outcome.FAILED, FailureKind.UNKNOWN)}
-    noticed = seen(Presence.RUNNING, on("n1", 0), on("n2", 1), exits=told, cause=memory)
+    exits = {0: an_exit(Outcome.FAILED, FailureKind.UNKNOWN)}
+    noticed = seen(Presence.RUNNING, on("n1", 0), on("n2", 1), exits=exits, cause=memory)
     assert decide(a_situation(a_job(), an_attempt(nodes="2"), noticed)).action == Stop(force=False, failure=memory)
 
 
-def test_a_record_of_another_end_is_not_explained_by_a_notice_that_came_with_it() -> None:
-    told = {0: an_exit(Outcome.FAILED, FailureKind.APPLICATION)}
+def test_a_record_of_another_failure_wins_over_a_notice() -> None:
+    exits = {0: an_exit(Outcome.FAILED, FailureKind.APPLICATION)}
     evicted = Failure(kind=FailureKind.PREEMPTED, message="it was evicted")
-    noticed = seen(Presence.RUNNING, on("n1", 0), on("n2", 1), exits=told, cause=evicted)
+    noticed = seen(Presence.RUNNING, on("n1", 0), on("n2", 1), exits=exits, cause=evicted)
     assert decide(a_situation(a_job(), an_attempt(nodes="2"), noticed)).action == Stop(force=False)

@@ -1,4 +1,4 @@
-"""Each rule asks for all that it needs, also where the rules before it have no opinion."""
+"""Each rule checks all of its conditions, even if no rule before it has decided."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ ELASTIC = a_spec(topology={"nodes": "1:4"}, supervise={"grow_back_after_s": 600}
 ROOM = Admission(False, "could have 4 nodes", 4)
 
 
-def test_a_submission_that_nobody_answered_and_that_is_seen_to_run_is_noted_and_not_waited_for() -> None:
+def test_an_unanswered_submission_that_is_seen_to_run_is_recorded_as_running() -> None:
     intended = an_attempt(AttemptState.INTENDED, started_at=None, tried_at=ago(1))
     s = a_situation(a_job(JobState.STARTING), intended, seen(Presence.RUNNING, ALIVE), submit_timeout_s=60)
     assert decide(s).action == NoteRunning(formed=True)
 
 
 def out_of_sight(requested: Desired = Desired(), **attempt: object) -> Situation:  # noqa: B008
-    """A submitted attempt that the cluster cannot judge, while its journals tell of training."""
+    """A submitted attempt that the cluster does not see, while its journals report training."""
     submitted = an_attempt(AttemptState.SUBMITTED, **{"nodes": "1", "asked": "1:4", "started_at": ago(700), **attempt})
-    told = seen(Presence.UNKNOWN, snapshots=1)
-    return a_situation(a_job(JobState.STARTING, spec=ELASTIC, desired=requested), submitted, told, ROOM)
+    training = seen(Presence.UNKNOWN, snapshots=1)
+    return a_situation(a_job(JobState.STARTING, spec=ELASTIC, desired=requested), submitted, training, ROOM)
 
 
-def test_what_was_not_seen_to_run_is_not_stopped_to_be_of_another_size() -> None:
+def test_an_attempt_that_was_not_seen_to_run_is_not_resized() -> None:
     assert decide(out_of_sight(asked="1")).action == Wait()
     assert decide(out_of_sight()).action == Wait()
 
 
-def test_no_snapshot_is_asked_of_what_was_not_seen_to_run() -> None:
+def test_an_attempt_that_was_not_seen_to_run_gets_no_request_for_a_snapshot() -> None:
     assert decide(out_of_sight(Desired(snapshot_number=1))).action == Wait()
 
 
@@ -57,7 +57,7 @@ def test_a_cluster_that_does_not_answer_has_no_room_to_grow() -> None:
     assert decide(growing(small, room=None)).action == Wait()
 
 
-def test_a_group_of_which_one_has_finished_is_not_stopped_to_grow() -> None:
+def test_a_group_with_a_finished_replica_is_not_stopped_to_grow() -> None:
     done = {1: an_exit(Outcome.SUCCEEDED)}
     ending = seen(Presence.RUNNING, ALIVE, a_replica(Liveness.UNKNOWN, 1), exits=done, snapshots=1)
     assert decide(growing(ending)).action == Wait()
@@ -67,37 +67,35 @@ def test_a_group_of_which_one_has_finished_is_not_stopped_to_grow() -> None:
 _ADVICE = "check that pods reach the service (`orchestrator doctor`)"
 
 
-def test_who_is_seen_to_run_and_not_heard_is_told_so() -> None:
+def test_the_reason_says_that_running_agents_send_no_reports() -> None:
     unheard = seen(Presence.RUNNING, ALIVE, unheard=True, heard_at=ago(45), heard_since=NOW)
     decision = decide(a_situation(a_job(), an_attempt(), unheard))
     assert decision.action == Wait()
-    assert decision.sentence == f"no reports from its agents: no report since 2026-11-20 11:59:15 UTC; {_ADVICE}"
+    assert decision.sentence == f"no reports from its agents since 2026-11-20 11:59:15 UTC; {_ADVICE}"
     never = seen(Presence.RUNNING, ALIVE, unheard=True, formed_at=None, progress_at=None, heard_since=NOW)
     decision = decide(a_situation(a_job(JobState.STARTING), an_attempt(started_at=ago(30.1)), never))
-    assert decision.sentence == f"no reports from its agents: no report since they started; {_ADVICE}"
+    assert decision.sentence == f"no reports from its agents since they started; {_ADVICE}"
 
 
-def test_agents_that_have_just_started_have_half_a_minute_for_their_first_report() -> None:
+def test_new_agents_have_half_a_minute_for_their_first_report() -> None:
     never = seen(Presence.RUNNING, ALIVE, unheard=True, formed_at=None, progress_at=None, heard_since=NOW)
     decision = decide(a_situation(a_job(JobState.STARTING), an_attempt(started_at=ago(30)), never))
     assert (decision.rule, decision.sentence) == ("wait", "so far")
-    unknown = an_attempt(started_at=None)
-    assert decide(a_situation(a_job(JobState.STARTING), unknown, never)).sentence == "so far"
+    not_started = an_attempt(started_at=None)
+    assert decide(a_situation(a_job(JobState.STARTING), not_started, never)).sentence == "so far"
+    unseen = seen(Presence.UNKNOWN, formed_at=None, progress_at=None)
+    assert decide(a_situation(a_job(JobState.STARTING), an_attempt(started_at=ago(30)), unseen)).sentence == "so far"
 
 
-def test_what_cannot_be_seen_or_is_not_running_is_not_called_unheard() -> None:
+def test_reports_are_expected_only_of_attempts_that_are_seen_to_run() -> None:
     out_of_sight = seen(Presence.UNKNOWN, ALIVE, unheard=True, heard_since=NOW)
     assert decide(a_situation(a_job(), an_attempt(), out_of_sight)).sentence == "so far"
     pending = seen(Presence.PENDING, ALIVE, unheard=True, heard_since=NOW)
     assert decide(a_situation(a_job(), an_attempt(AttemptState.PENDING), pending)).sentence == "it is pending"
-
-
-def test_only_what_runs_is_expected_to_be_heard() -> None:
-    pending = seen(Presence.PENDING, ALIVE, unheard=True, heard_at=ago(45))
     assert hearing(a_situation(a_job(), an_attempt(), pending)) is None
 
 
-def test_a_job_that_has_not_begun_waits_for_a_cluster_that_does_not_answer() -> None:
+def test_a_job_without_agents_waits_for_a_cluster_that_does_not_answer() -> None:
     silent = {"silence": "the API server has not answered since 11:00"}
     unseen = seen(Presence.UNKNOWN, formed_at=None, progress_at=None)
     queued = an_attempt(AttemptState.PENDING, started_at=None)
@@ -110,7 +108,7 @@ SUSPENDED = "an administrator has suspended it"
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("training", "sentence"),
     [
         ({"progress_at": ago(31)}, "its state is unknown: it is unknown; last report 2026-11-20 11:59:29 UTC"),
         ({"progress_at": ago(90), "heard_at": ago(1)}, "so far"),
@@ -127,40 +125,28 @@ SUSPENDED = "an administrator has suspended it"
     ],
     ids=["silent", "heard", "progress", "never", "heard before", "pause_reason"],
 )
-def test_unknown_is_told_with_the_word_of_the_cluster_and_since_when_nothing_was_heard(
-    told: dict[str, Any], sentence: str
+def test_an_unknown_state_is_explained_by_the_cluster_and_the_last_report(
+    training: dict[str, Any], sentence: str
 ) -> None:
-    decision = decide(a_situation(a_job(), an_attempt(), seen(Presence.UNKNOWN, **told)))
+    decision = decide(a_situation(a_job(), an_attempt(), seen(Presence.UNKNOWN, **training)))
     assert (decision.action, decision.sentence) == (Wait(), sentence)
 
 
-def test_who_has_just_started_and_cannot_be_seen_has_half_a_minute_too() -> None:
-    unseen = seen(Presence.UNKNOWN, formed_at=None, progress_at=None)
-    decision = decide(a_situation(a_job(JobState.STARTING), an_attempt(started_at=ago(30)), unseen))
-    assert decision.sentence == "so far"
-
-
-@pytest.mark.parametrize(
-    "told", [{"progress_at": ago(31)}, {"pause_reason": SUSPENDED}], ids=["silent", "pause_reason"]
-)
-def test_who_is_heard_again_is_told_so_while_the_cluster_still_says_nothing(told: dict[str, Any]) -> None:
-    reason = decide(a_situation(a_job(), an_attempt(), seen(Presence.UNKNOWN, **told))).sentence
-    decision = decide(a_situation(a_job(reason=reason), an_attempt(), seen(Presence.UNKNOWN, heard_at=ago(1))))
-    assert decision.sentence == "the workers are running"
-
-
-def test_what_has_never_run_is_not_told_to_stand_still() -> None:
+def test_an_attempt_that_never_ran_has_no_unknown_state() -> None:
     waiting = an_attempt(AttemptState.PENDING, started_at=None)
     unseen = seen(Presence.UNKNOWN, formed_at=None, progress_at=None)
     assert decide(a_situation(a_job(JobState.STARTING), waiting, unseen)).sentence == "so far"
 
 
+@pytest.mark.parametrize("again", [seen(Presence.UNKNOWN, heard_at=ago(1)), seen(Presence.RUNNING, ALIVE)])
 @pytest.mark.parametrize(
-    "told", [{"progress_at": ago(31)}, {"pause_reason": SUSPENDED}], ids=["silent", "pause_reason"]
+    "training", [{"progress_at": ago(31)}, {"pause_reason": SUSPENDED}], ids=["silent", "pause_reason"]
 )
-def test_what_is_seen_again_is_told_so(told: dict[str, Any]) -> None:
-    reason = decide(a_situation(a_job(), an_attempt(), seen(Presence.UNKNOWN, **told))).sentence
-    decision = decide(a_situation(a_job(reason=reason), an_attempt(), seen(Presence.RUNNING, ALIVE)))
+def test_the_usual_reason_returns_once_the_attempt_is_heard_or_seen_again(
+    training: dict[str, Any], again: Observation
+) -> None:
+    reason = decide(a_situation(a_job(), an_attempt(), seen(Presence.UNKNOWN, **training))).sentence
+    decision = decide(a_situation(a_job(reason=reason), an_attempt(), again))
     assert (decision.action, decision.sentence) == (Wait(), "the workers are running")
 
 
@@ -169,24 +155,24 @@ def test_what_is_seen_again_is_told_so(told: dict[str, Any]) -> None:
     [(ago(70), "the workers are running"), (None, "the agents are running, the workers are starting")],
     ids=["formed", "unformed"],
 )
-def test_who_is_heard_again_is_told_so_once(formed_at: datetime | None, sentence: str) -> None:
+def test_the_usual_reason_returns_once_unheard_agents_report(formed_at: datetime | None, sentence: str) -> None:
     heard = seen(Presence.RUNNING, ALIVE, formed_at=formed_at, heard_at=ago(1))
-    job = a_job(reason=f"no reports from its agents: no report since they started; {_ADVICE}")
+    job = a_job(reason=f"no reports from its agents since they started; {_ADVICE}")
     decision = decide(a_situation(job, an_attempt(), heard))
     assert (decision.action, decision.sentence) == (Wait(), sentence)
     assert decide(a_situation(replace(job, reason="goes on"), an_attempt(), heard)).sentence == "goes on"
 
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
-def test_an_ended_job_is_not_started_however_much_room_there_is(state: JobState) -> None:
+def test_an_ended_job_is_not_started(state: JobState) -> None:
     assert decide(a_situation(a_job(state), admission=Admission(True, "free", 1))).action == Wait()
 
 
-def test_a_cluster_that_does_not_answer_starts_nobody() -> None:
+def test_a_cluster_that_does_not_answer_starts_no_job() -> None:
     assert decide(a_situation(a_job(JobState.QUEUED))).action == Wait()
 
 
-def test_a_pause_after_nothing_that_is_known_gives_no_figure() -> None:
+def test_a_pause_without_an_attempt_before_it_has_no_length() -> None:
     job = a_job(JobState.RECOVERING, retry_at=NOW + timedelta(seconds=4))
     decision = decide(a_situation(job, None, admission=Admission(True, "free", 1)))
     assert (decision.action, decision.sentence) == (Wait(), "so far")

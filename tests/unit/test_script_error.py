@@ -1,4 +1,4 @@
-"""The line of the owner's program that a traceback names."""
+"""The line of the owner's program in a traceback."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_frame_nearest_to_the_error_in_the_scripts_folder_counts(
     assert find_script_line(f"{frames(*places)}KeyError: 1\n", SCRIPT) == line
 
 
-def test_the_last_of_chained_exceptions_that_has_a_line_counts() -> None:
+def test_the_last_chained_exception_with_a_line_counts() -> None:
     inner, outer = frames(("/src/train.py", 3)), frames(("/src/train.py", 5))
     library = frames(("/v/site-packages/torch/nn.py", 9))
     chained = "KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n"

@@ -1,4 +1,4 @@
-"""Whose the device time was: the shares of every grouping are together what there was."""
+"""Device time by user, project, node and cause: the shares add up."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def bins(share: Share) -> dict[Bin, float]:
 
 @given(st.lists(lives(), max_size=3), st.floats(-10, 3000), st.floats(0, 3000), st.sampled_from(Grouping))
 def test_the_shares_of_every_grouping_add_up_to_the_ledgers(
-    told: list[Life], since: float, lasts: float, by: Grouping
+    drawn: list[Life], since: float, lasts: float, by: Grouping
 ) -> None:
     window = at(since), at(since + lasts)
     holdings = [
         holding(*clip(lay_out(life, at(2500)), *window), job_id=str(number), user=None if number else "ann")
-        for number, life in enumerate(told)
+        for number, life in enumerate(drawn)
     ]
     ledgers = [add_up(each.stretches) for each in holdings]
     expected = sum((Counter(ledger.bins) for ledger in ledgers), Counter())
@@ -52,7 +52,7 @@ def test_the_shares_of_every_grouping_add_up_to_the_ledgers(
     assert shares.total.ledger.bins == {each: expected[each] for each in Bin}
 
 
-def test_a_share_is_named_by_whom_it_is_grouped() -> None:
+def test_a_share_has_the_name_of_its_group() -> None:
     holdings = [
         holding(stretch(Bin.PRODUCTIVE, 0, 3600), job_id="a"),
         holding(stretch(Bin.QUEUE, 0, 1800), job_id="b", user="bob", cluster="cloud"),
@@ -73,13 +73,13 @@ def test_the_largest_share_comes_first_and_equal_ones_by_name() -> None:
     assert [share.name for share in share_out(holdings, Grouping.PROJECT).items] == ["c", "a", "b"]
 
 
-def test_nodes_have_what_their_workers_used_and_nobody_has_the_rest() -> None:
-    told = holding(
+def test_nodes_have_the_time_of_their_workers_and_the_rest_has_no_node() -> None:
+    held = holding(
         stretch(Bin.QUEUE, 0, 10, nodes={"n1": 1}),
         stretch(Bin.PRODUCTIVE, 10, 40, devices=4, used=3, stall_s=3.0, nodes={"n1": 2, "n2": 1}),
         stretch(Bin.START_UP, 40, 50),
     )
-    found = {share.name: bins(share) for share in share_out([told], Grouping.NODE).items}
+    found = {share.name: bins(share) for share in share_out([held], Grouping.NODE).items}
     assert found == {
         "n1": {Bin.PRODUCTIVE: 54, Bin.SNAPSHOT_STALL: 6},
         "n2": {Bin.PRODUCTIVE: 27, Bin.SNAPSHOT_STALL: 3},
@@ -87,18 +87,18 @@ def test_nodes_have_what_their_workers_used_and_nobody_has_the_rest() -> None:
     }
 
 
-def test_a_microsecond_that_nodes_cannot_share_is_not_lost() -> None:
+def test_a_microsecond_that_nodes_cannot_divide_is_not_lost() -> None:
     odd = holding(stretch(Bin.PRODUCTIVE, 0, 1e-6, devices=1, used=1, nodes={"n1": 1, "n2": 1, "n3": 1}))
     assert sum(share.ledger.whole_us for share in share_out([odd], Grouping.NODE).items) == 1
 
 
-def test_a_cause_has_what_was_lost_by_it_alone() -> None:
-    told = holding(
+def test_a_cause_has_only_its_own_losses() -> None:
+    held = holding(
         stretch(Bin.PRODUCTIVE, 0, 10),
         stretch(Bin.RE_DONE, 10, 12, used=1, cause=FailureKind.NODE),
         stretch(Bin.RECOVERING, 12, 20, cause=FailureKind.HANG),
     )
-    found = {share.name: bins(share) for share in share_out([told], Grouping.CAUSE).items}
+    found = {share.name: bins(share) for share in share_out([held], Grouping.CAUSE).items}
     assert found == {
         None: {Bin.PRODUCTIVE: 20, Bin.IDLE: 2},
         "node": {Bin.RE_DONE: 2},
@@ -106,43 +106,43 @@ def test_a_cause_has_what_was_lost_by_it_alone() -> None:
     }
 
 
-def test_what_is_held_has_a_price_and_what_was_not_productive_is_lost() -> None:
-    told = [
+def test_held_time_has_a_price_and_unproductive_time_is_lost_cost() -> None:
+    holdings = [
         holding(stretch(Bin.QUEUE, 0, 3600), stretch(Bin.PRODUCTIVE, 3600, 7200), stretch(Bin.STALLED, 7200, 9000)),
         holding(stretch(Bin.PRODUCTIVE, 0, 3600), job_id="b", cluster="cloud"),
         holding(stretch(Bin.PRODUCTIVE, 0, 3600), job_id="c", cluster="gift"),
     ]
     prices = Prices(currency="EUR", device_hour=2.0, clusters={"cloud": 5.0, "gift": 0.0})
-    shares = share_out(told, Grouping.PROJECT, prices)
+    shares = share_out(holdings, Grouping.PROJECT, prices)
     (share,) = shares.items
     assert (share.cost, share.lost_cost) == (pytest.approx(6 + 10), pytest.approx(2))
     assert (shares.total.cost, shares.total.lost_cost) == (pytest.approx(16), pytest.approx(2))
     assert shares.total.job_ids == {"a", "b", "c"}
-    assert share_out(told, Grouping.PROJECT).total.cost == 0
+    assert share_out(holdings, Grouping.PROJECT).total.cost == 0
 
 
-def test_what_could_have_been_spared_is_the_jobs_and_no_nodes_or_causes() -> None:
-    told = [
+def test_a_gain_belongs_to_jobs_and_not_to_nodes_or_causes() -> None:
+    holdings = [
         holding(stretch(Bin.PRODUCTIVE, 0, 10, nodes={"n1": 1}), gain_us=7),
         holding(stretch(Bin.PRODUCTIVE, 0, 10), job_id="b", gain_us=5),
         holding(stretch(Bin.PRODUCTIVE, 0, 10), job_id="c", project="speech"),
     ]
-    by_project, by_node = (share_out(told, by) for by in (Grouping.PROJECT, Grouping.NODE))
+    by_project, by_node = (share_out(holdings, by) for by in (Grouping.PROJECT, Grouping.NODE))
     assert {share.name: share.gain_us for share in by_project.items} == {"vision": 12, "speech": None}
     assert [share.gain_us for share in by_node.items] == [None, None]
     assert (by_project.total.gain_us, by_node.total.gain_us) == (12, 12)
-    assert share_out(told[2:], Grouping.NODE).total.gain_us is None
+    assert share_out(holdings[2:], Grouping.NODE).total.gain_us is None
 
 
-def test_a_window_cuts_stretches_and_takes_of_a_stall_its_part() -> None:
-    told = (stretch(Bin.QUEUE, 0, 10), stretch(Bin.PRODUCTIVE, 10, 30, stall_s=4.0), stretch(Bin.IDLE, 30, 40))
-    cut = clip(told, at(10), at(15))
+def test_a_window_cuts_stretches_and_their_stalls() -> None:
+    life = (stretch(Bin.QUEUE, 0, 10), stretch(Bin.PRODUCTIVE, 10, 30, stall_s=4.0), stretch(Bin.IDLE, 30, 40))
+    cut = clip(life, at(10), at(15))
     assert [(each.bin, each.since, each.until, each.stall_s) for each in cut] == [(Bin.PRODUCTIVE, at(10), at(15), 1.0)]
-    assert clip(told, at(40), at(50)) == ()
-    assert clip(told, at(-5), at(50)) == told
+    assert clip(life, at(40), at(50)) == ()
+    assert clip(life, at(-5), at(50)) == life
 
 
-def test_losses_go_back_to_the_failure_before_them() -> None:
+def test_losses_have_the_failure_before_them_as_cause() -> None:
     first = trained(1, since=0, steps=10, failed_at=at(12), cause=FailureKind.APPLICATION)
     second = trained(2, since=15, steps=5, noticed_at=at(12), restored_at=at(14), cause=FailureKind.NUMERIC)
     third = trained(1, since=40, steps=5)
@@ -160,7 +160,7 @@ def test_losses_go_back_to_the_failure_before_them() -> None:
     ]
 
 
-def test_a_generation_that_failed_again_while_it_loaded_is_a_cause_of_its_own() -> None:
+def test_a_failure_during_a_recovery_is_a_new_cause() -> None:
     first = trained(1, since=0, steps=10, failed_at=at(12), cause=FailureKind.HANG)
     second = trained(
         2,
@@ -182,7 +182,7 @@ def test_a_generation_that_failed_again_while_it_loaded_is_a_cause_of_its_own() 
     ]
 
 
-def test_a_job_that_failed_for_good_has_no_recovery_to_blame() -> None:
+def test_a_failed_job_has_no_recovery_at_its_end() -> None:
     one = trained(1, since=0, steps=10, failed_at=at(12), cause=FailureKind.NODE)
     life = Life(
         created_at=at(0), ended_at=at(14), devices=2, attempts=(attempt(1, 0, 13, one, cause=FailureKind.NODE),)
@@ -190,7 +190,7 @@ def test_a_job_that_failed_for_good_has_no_recovery_to_blame() -> None:
     assert [(each.bin, each.cause) for each in lay_out(life, at(20))][-2:] == [(Bin.IDLE, None), (Bin.IDLE, None)]
 
 
-def test_a_stretch_knows_the_nodes_of_its_generation_or_else_of_its_attempt() -> None:
+def test_a_stretch_has_the_nodes_of_its_generation_or_of_its_attempt() -> None:
     one = trained(1, since=10, steps=5, started_at=at(8), nodes={"n1": 1, "n2": 3})
     attempts = (attempt(1, 5, None, one, agent_at=at(6), nodes=("n1", "n2")),)
     stretches = lay_out(Life(created_at=at(0), ended_at=None, devices=2, attempts=attempts), at(15))

@@ -269,7 +269,7 @@ def passes(world: World, seconds: int, *, reporting: bool = False) -> set[str]:
 
 def test_a_start_without_reports_is_not_stopped_as_slow(apart: World) -> None:
     assert passes(apart, 300) == {"wait"}
-    assert apart.memory.get("job-1").reason.startswith("no reports from its agents: no report since they started; ")
+    assert apart.memory.get("job-1").reason.startswith("no reports from its agents since they started; ")
     assert passes(apart, 59, reporting=True) == {"wait"}
     assert apart.memory.get("job-1").reason == "the agents are running, the workers are starting"
     assert "stop_slow_start" in passes(apart, 3, reporting=True), "its agents report, but no group has formed"

@@ -1,4 +1,4 @@
-"""What journals tell, summed up: lines that repeat, come out of turn, or hold wild numbers."""
+"""Summing up journals: repeated lines, lines out of order, and wrong numbers."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from trainer.contract.progress import Phase
 from trainer.contract.silence import PhaseTime
 
 
-def told(*lines: tuple[float, Phase, int | None]) -> TrainingSummary:
+def summary(*lines: tuple[float, Phase, int | None]) -> TrainingSummary:
     sum_up = TrainingSummary()
     for seconds, phase, step in lines:
         sum_up.add_line(make_progress(step, seconds=seconds, phase=phase), at(seconds))
     return sum_up
 
 
-def test_a_line_that_says_the_same_again_ends_no_phase() -> None:
+def test_a_repeated_line_ends_no_phase() -> None:
     steps = [(float(n), Phase.STEP, n) for n in range(4)]
-    repeated = told(*steps, (3.4, Phase.STEP, 3), (3.8, Phase.STEP, 3), (4.0, Phase.STEP, 4))
+    repeated = summary(*steps, (3.4, Phase.STEP, 3), (3.8, Phase.STEP, 3), (4.0, Phase.STEP, 4))
     assert repeated.training().phase_times == {"step": PhaseTime(2, 1.0, 1.0)}
 
 
-def test_what_is_no_step_counts_from_the_first_time_on() -> None:
-    compiled = told((0.0, Phase.COMPILE, None), (50.0, Phase.STEP, 0), (51.0, Phase.STEP, 1))
+def test_a_phase_other_than_step_counts_from_its_first_time() -> None:
+    compiled = summary((0.0, Phase.COMPILE, None), (50.0, Phase.STEP, 0), (51.0, Phase.STEP, 1))
     assert compiled.training().phase_times == {"compile": PhaseTime(1, 50.0, 50.0)}
 
 
-def test_an_event_of_a_wild_generation_tells_nothing() -> None:
+def test_an_event_of_an_impossible_generation_is_ignored() -> None:
     for kind in EventKind:
-        sum_up = told((0.0, Phase.STEP, 1))
+        sum_up = summary((0.0, Phase.STEP, 1))
         sum_up.add_event(make_journal_event(kind.value, generation=2**63, evidence={"world_size": 9}), at(9))
-        assert sum_up == told((0.0, Phase.STEP, 1))
+        assert sum_up == summary((0.0, Phase.STEP, 1))
 
 
-def test_a_line_of_a_wild_generation_or_of_an_earlier_one_is_a_sign_of_life_only() -> None:
+def test_a_line_of_an_impossible_or_earlier_generation_is_only_a_sign_of_life() -> None:
     for generation in (2**63, 0):
-        sum_up = told((0.0, Phase.STEP, 7))
+        sum_up = summary((0.0, Phase.STEP, 7))
         late = make_progress(9, seconds=5.0, phase=Phase.SNAPSHOT, generation=generation, world_size=9)
         sum_up.add_line(late, at(5))
         assert sum_up.progress_at == at(5)
-        assert replace(sum_up, progress_at=at(0)) == told((0.0, Phase.STEP, 7))
+        assert replace(sum_up, progress_at=at(0)) == summary((0.0, Phase.STEP, 7))
 
 
-def test_a_loss_is_known_until_it_is_no_number() -> None:
-    sum_up = told((0.0, Phase.STEP, 1))
+def test_a_loss_is_known_until_it_is_not_finite() -> None:
+    sum_up = summary((0.0, Phase.STEP, 1))
     sum_up.add_line(make_progress(2, metrics={"loss": 0.25}), at(1))
     assert sum_up.loss == 0.25
     sum_up.add_line(make_progress(3, metrics={}), at(2))
@@ -60,18 +60,18 @@ def test_a_loss_is_known_until_it_is_no_number() -> None:
 
 def test_a_note_measures_a_step_and_is_no_sign_of_life() -> None:
     """Whoever is judged by signs of life has to give them: a script that notes a number an hour does not hang."""
-    noted = told((0.0, Phase.NOTE, 7))
+    noted = summary((0.0, Phase.NOTE, 7))
     assert (noted.step, noted.progress_at, noted.phase) == (7, None, None)
-    assert told((0.0, Phase.STEP, 6), (9.0, Phase.NOTE, 7)).progress_at == at(0.0)
+    assert summary((0.0, Phase.STEP, 6), (9.0, Phase.NOTE, 7)).progress_at == at(0.0)
 
 
 def test_reports_count_for_half_a_minute() -> None:
     heard = Training(heard_at=NOW)
     assert [heard.heard_lately(at(seconds)) for seconds in (0, 30, 30.001)] == [True, True, False]
-    assert not Training().heard_lately(NOW), "nobody was ever heard"
+    assert not Training().heard_lately(NOW), "no report has ever arrived"
 
 
-def test_what_was_restored_and_committed_is_summed_up_in_any_order() -> None:
+def test_restores_and_commits_are_summed_up_in_any_order() -> None:
     events = [
         (EventKind.RESTORED, 1, 100),
         (EventKind.SNAPSHOT_COMMITTED, 1, 150),
@@ -89,7 +89,7 @@ def test_what_was_restored_and_committed_is_summed_up_in_any_order() -> None:
         assert sum_up.training().kept_at == at(200), "when it was committed, not when that was read"
 
 
-def test_a_step_that_is_none_keeps_nothing() -> None:
+def test_a_snapshot_without_a_step_keeps_nothing() -> None:
     for step in (None, True, "12", 2**63, 1.5):
         sum_up = TrainingSummary()
         for kind in (EventKind.RESTORED, EventKind.SNAPSHOT_COMMITTED):

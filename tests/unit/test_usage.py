@@ -1,4 +1,4 @@
-"""The usage of many jobs: who is read when, and what is answered while too many live."""
+"""The usage of many jobs: when each is read, and the answer if there are too many."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_job_that_held_nothing_has_no_goodput(shelf: Shelf) -> None:
     assert shelf.read == ["a"]
 
 
-def test_goodputs_of_a_list_are_read_for_as_long_as_it_may_take_and_the_rest_later(shelf: Shelf) -> None:
+def test_goodputs_of_a_list_are_read_within_a_time_and_the_rest_later(shelf: Shelf) -> None:
     shelf.jobs |= {name: make_job(name) for name in "abcd"}
     shelf.read_s, usage = 0.4, usage_of(shelf)
     usage.goodputs(spans_of(shelf), within_s=0.7)
@@ -89,7 +89,7 @@ def test_goodputs_of_a_list_are_read_for_as_long_as_it_may_take_and_the_rest_lat
     assert shelf.read == ["a", "b", "c", "d"], "none of them has changed"
 
 
-def test_a_list_does_not_wait_for_another_who_reads(shelf: Shelf) -> None:
+def test_a_list_does_not_wait_for_another_reader(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
     usage = usage_of(shelf)
     with usage._reading:
@@ -97,7 +97,7 @@ def test_a_list_does_not_wait_for_another_who_reads(shelf: Shelf) -> None:
     assert shelf.read == []
 
 
-def test_shares_are_of_the_last_thirty_days_unless_another_time_is_asked_for(shelf: Shelf) -> None:
+def test_shares_are_of_the_last_thirty_days_by_default(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a", owner="ann")
     found = usage_of(shelf).shares(Grouping.USER)
     assert (found.until - found.since, found.by, found.currency) == (timedelta(days=30), "user", None)
@@ -108,19 +108,19 @@ def test_shares_are_of_the_last_thirty_days_unless_another_time_is_asked_for(she
     assert shelf.asked[-1] == (at(90), at(95), ["default"], MOST_JOBS + 1)
 
 
-def test_nothing_is_told_of_the_time_to_come(shelf: Shelf) -> None:
+def test_the_future_has_no_shares(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
     found = usage_of(shelf).shares(Grouping.JOB, since=at(50), until=at(1000))
     assert (found.until, found.total.device_seconds) == (at(100), 50.0)
 
 
-def test_prices_are_told_with_their_currency(shelf: Shelf) -> None:
+def test_costs_have_their_currency(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a", state=JobState.RUNNING)
     found = usage_of(shelf, Prices(currency="EUR", device_hour=1.0)).shares(Grouping.PROJECT)
     assert (found.currency, found.total.cost, found.total.lost_cost) == ("EUR", 0.0, 0.0)
 
 
-def test_a_job_that_lives_is_read_again_after_ten_seconds(shelf: Shelf) -> None:
+def test_a_live_job_is_read_again_after_ten_seconds(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
     usage = usage_of(shelf)
     assert names_read(shelf, usage) == ["a"]
@@ -138,7 +138,7 @@ def test_a_change_of_status_is_read_at_once(shelf: Shelf) -> None:
     assert names_read(shelf, usage) == ["a"]
 
 
-def test_reading_takes_a_twentieth_of_the_time_at_most(shelf: Shelf) -> None:
+def test_reading_takes_at_most_a_twentieth_of_the_time(shelf: Shelf) -> None:
     shelf.jobs |= {name: make_job(name) for name in "abcd"}
     shelf.read_s = 2.0
     usage = usage_of(shelf)
@@ -160,7 +160,7 @@ def test_a_job_that_ended_a_while_ago_is_read_once(shelf: Shelf) -> None:
     assert names_read(shelf, usage) == []
 
 
-def test_a_job_that_was_deleted_meanwhile_is_passed_over(shelf: Shelf) -> None:
+def test_a_job_that_was_deleted_meanwhile_is_skipped(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
     usage = usage_of(shelf)
 
@@ -171,15 +171,15 @@ def test_a_job_that_was_deleted_meanwhile_is_passed_over(shelf: Shelf) -> None:
     assert usage.shares(Grouping.PROJECT).items == []
 
 
-def test_too_many_jobs_are_refused_with_what_to_do_and_the_numbers_are_left_out(shelf: Shelf) -> None:
+def test_too_many_jobs_are_refused_and_have_no_metrics(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
     shelf.repeated = MOST_JOBS + 1
-    with pytest.raises(Refused, match="ask for a shorter time, or for one project"):
+    with pytest.raises(Refused, match="choose a shorter time or one project"):
         usage_of(shelf).shares(Grouping.PROJECT)
     assert usage_of(shelf).last_day() == {}
 
 
-def test_the_last_day_is_told_by_project_and_bin(shelf: Shelf) -> None:
+def test_the_last_day_is_divided_by_project_and_bin(shelf: Shelf) -> None:
     shelf.clock.advance(86_400)
     shelf.jobs["a"] = make_job("a", spec=make_spec(project="vision"))
     found = usage_of(shelf).last_day()
@@ -198,7 +198,7 @@ def test_the_last_day_is_told_by_project_and_bin(shelf: Shelf) -> None:
         (set(), None, []),
     ],
 )
-def test_a_caller_sees_of_what_he_asks_for_his_own(
+def test_a_caller_sees_only_visible_projects(
     projects: set[str] | None, wanted: str | None, seen: list[str] | None
 ) -> None:
     assert visible(projects, wanted) == seen

@@ -82,7 +82,10 @@ SUITES = (
         tests=[*_FACTS, *_RULES],
     ),
     Suite(
-        modules=_domain("chronicle", "gains", "goodput", "life", "remedies", "script_error", "breakdown", "why"),
+        modules=_domain(
+            *("breakdown", "chronicle", "gains", "goodput", "life"),
+            *("newest_cause", "remedies", "script_error", "verdict", "why"),
+        ),
         tests=_INSIGHT,
     ),
     Suite(modules=_domain("retention"), tests=_unit("housekeeping")),

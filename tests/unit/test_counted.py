@@ -1,10 +1,10 @@
-"""Numbers with their nouns."""
+"""Numbers with nouns and units."""
 
 from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.counted import counted
+from orchestrator.domain.counted import counted, lasting
 
 
 @pytest.mark.parametrize(
@@ -13,3 +13,11 @@ from orchestrator.domain.counted import counted
 )
 def test_only_one_is_singular(number: int | str, words: str) -> None:
     assert counted(number, "node") == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-3, "0 s"), (0.9, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "119 min"), (7200, "2 h"), (1e6, "277 h")],
+)
+def test_a_time_is_rounded_down_in_the_largest_unit_of_which_there_are_two(seconds: float, words: str) -> None:
+    assert lasting(seconds) == words

@@ -73,35 +73,23 @@ def test_a_cluster_that_accepts_a_name_once_is_asked_again_sooner() -> None:
     assert decide(with_attempt(replace(s, submit_timeout_s=3), replace(intended, tried_at=ago(3)))).action == Submit()
 
 
-def test_a_submission_under_way_is_stopped_even_if_it_may_be_repeated_soon() -> None:
-    job = a_job(JobState.STARTING, desired=Desired(cancelled=True))
-    intended = an_attempt(AttemptState.INTENDED, tried_at=ago(9))
-    s = a_situation(job, intended, seen(Presence.ABSENT), submit_timeout_s=60, repeat_s=5)
-    assert isinstance(decide(s).action, Stop)
-    submitted = with_attempt(
-        replace(s, job=a_job(JobState.STARTING)), an_attempt(AttemptState.SUBMITTED, tried_at=ago(9))
-    )
-    assert decide(submitted).action == Wait()
-
-
-def test_an_accepted_attempt_is_not_missed_before_the_cluster_can_show_it() -> None:
-    submitted = an_attempt(AttemptState.SUBMITTED, tried_at=ago(9))
-    s = a_situation(a_job(JobState.STARTING), submitted, seen(Presence.ABSENT), submit_timeout_s=10)
-    assert decide(s).action == Wait()
-    assert isinstance(decide(replace(s, submit_timeout_s=9)).action, EndAttempt)
-
-
-def test_a_cancelled_attempt_whose_submission_may_be_under_way_is_stopped() -> None:
-    job = a_job(JobState.STARTING, desired=Desired(cancelled=True))
-    s = a_situation(job, an_attempt(AttemptState.INTENDED, tried_at=ago(9)), seen(Presence.ABSENT), submit_timeout_s=10)
-    assert isinstance(decide(s).action, Stop)
-    assert isinstance(decide(replace(s, submit_timeout_s=9)).action, EndAttempt)
-
-
-def test_a_stop_of_a_submission_under_way_waits_for_the_look_up() -> None:
-    stopping = an_attempt(AttemptState.INTENDED, tried_at=ago(9), stopping_since=ago(1))
-    s = a_situation(a_job(JobState.STARTING), stopping, seen(Presence.ABSENT), submit_timeout_s=10)
-    assert isinstance(decide(s).action, Stop)
+@pytest.mark.parametrize("repeat_s", [None, 5])
+@pytest.mark.parametrize(
+    ("state", "desired", "stopping_since", "meanwhile"),
+    [
+        (AttemptState.SUBMITTED, Desired(), None, Wait),
+        (AttemptState.INTENDED, Desired(cancelled=True), None, Stop),
+        (AttemptState.INTENDED, Desired(), ago(1), Stop),
+    ],
+    ids=["accepted", "cancelled", "stopping"],
+)
+def test_an_attempt_that_may_be_under_way_does_not_end_before_the_look_up(
+    state: AttemptState, desired: Desired, stopping_since: datetime | None, meanwhile: type, repeat_s: float | None
+) -> None:
+    attempt = an_attempt(state, tried_at=ago(9), stopping_since=stopping_since)
+    job = a_job(JobState.STARTING, desired=desired)
+    s = a_situation(job, attempt, seen(Presence.ABSENT), submit_timeout_s=10, repeat_s=repeat_s)
+    assert isinstance(decide(s).action, meanwhile)
     assert isinstance(decide(replace(s, submit_timeout_s=9)).action, EndAttempt)
 
 

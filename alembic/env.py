@@ -1,7 +1,7 @@
-"""Where Alembic finds the tables and the database.
+"""Tell Alembic where the tables and the database are.
 
-The service hands in a connection (orchestrator.store.schema). By hand (`alembic revision --autogenerate -m ...`) the
-database is the one of the settings.
+The service passes a connection (orchestrator.store.schema). On the command line
+(`alembic revision --autogenerate -m ...`), the settings name the database.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.store.types import CleanJson, CleanText, UtcDateTime
 
 
 def render_type(kind: str, value: object, _: AutogenContext) -> str | Literal[False]:
-    """Migrations name plain types: they must mean the same after our types have changed."""
+    """Render our column types as SQLAlchemy's, so that migrations stay the same when ours change."""
     if kind != "type":
         return False
     if isinstance(value, CleanText):

@@ -1,7 +1,6 @@
-"""What answers requests: commands, queries, the API and the pages, on one database.
+"""Build what answers requests: commands, queries, the API and the pages, on one database.
 
-Clusters, time and the threads that work behind the requests come from outside: `service.py` gives the real ones, tests
-give their own.
+The caller passes the clusters, the clock and the threads: `service.py` the real ones, tests their own.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ from orchestrator.webhooks.hooks import Hooks, is_proxied
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the application works with and does not make."""
+    """What the application uses and does not build."""
 
     clusters: Mapping[str, Cluster]
     clock: Clock
     intake: Reception
-    wake: Callable[[], None]  # the supervisors: something was requested
+    wake: Callable[[], None]  # wakes the supervisors after a request
     ready: Callable[[], tuple[bool, str]]
     closing: Callable[[], bool]
     metrics: Metrics

@@ -49,7 +49,7 @@ class Place:
 
 
 def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, common: Site) -> Place:
-    """`common`: what all clusters of the service have in common. Raises ConfigurationError."""
+    """`common` has what all clusters of the service share. Raises ConfigurationError."""
     own = build_slurm_site(given, settings)
     stop_timeout_s = settings.stop_timeout_s if given.stop_timeout_s is None else given.stop_timeout_s
     site = replace(
@@ -115,7 +115,7 @@ def build_slurm_site(given: SlurmClusterSettings, settings: Settings) -> SlurmSi
 
 
 def build_kubernetes(name: str, given: KubernetesClusterSettings, settings: Settings, common: Site) -> Place:
-    """`common`: what all clusters of the service have in common. Raises ConfigurationError."""
+    """`common` has what all clusters of the service share. Raises ConfigurationError."""
     client = build_kubernetes_client(given)
     own = build_kubernetes_site(given, settings, namespace=client.namespace)
     site = replace(
@@ -150,7 +150,7 @@ def build_kubernetes(name: str, given: KubernetesClusterSettings, settings: Sett
         cluster=cluster,
         site=site,
         poll_s=given.poll_s,
-        # A Job that was made is in the copies by then, also in those of another service.
+        # By then, every service's watcher has seen a Job that was created.
         submit_timeout_s=given.request_timeout_s + _WATCH.silent_s,
         stop_timeout_s=own.grace_s,
         repeat_s=_REPEAT_S,

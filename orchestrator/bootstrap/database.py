@@ -31,7 +31,7 @@ def require_no_password(url: str) -> None:
 
 
 def upgrade_database(settings: Settings) -> str:
-    """Bring the database's tables up to date; returns its name. Raises ConfigurationError, StoreUnavailable."""
+    """Upgrade the database's tables. Returns the database's name. Raises ConfigurationError, StoreUnavailable."""
     url = settings.resolved_database_url
     make_root(settings.root)
     schema.upgrade(url)
@@ -39,17 +39,17 @@ def upgrade_database(settings: Settings) -> str:
 
 
 def check_database(settings: Settings) -> None:
-    """Raises SchemaMismatch unless the tables are of this version."""
+    """Raises SchemaMismatch unless the tables have this version."""
     schema.check(settings.resolved_database_url)
 
 
 def back_up_database(settings: Settings, file: Path) -> str:
-    """Copy the database into a new file; returns how to restore it. Raises ConfigurationError, StoreUnavailable."""
+    """Copy the database into a new file. Returns how to restore it. Raises ConfigurationError, StoreUnavailable."""
     return back_up(settings.resolved_database_url, file)
 
 
 def restore_database(settings: Settings, file: Path, *, replace: bool) -> str:
-    """Give the database the content of a copy; returns its name. Raises what store.backup.restore does."""
+    """Replace the database's content with a copy. Returns its name. Raises what store.backup.restore does."""
     url = settings.resolved_database_url
     make_root(settings.root)
     restore(url, file, replace=replace)

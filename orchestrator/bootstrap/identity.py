@@ -35,7 +35,7 @@ def build_identity(
     *,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Identity:
-    """`monotonic` says how old the answers of the store are that are remembered."""
+    """`monotonic` measures the age of cached answers of the store."""
     first = None if settings.token is None else settings.token.get_secret_value()
     reader = PlaceReader(database)
     tokens, places = Tokens(TokenStore(database), clock, first=first, monotonic=monotonic), JobPlaces(reader)

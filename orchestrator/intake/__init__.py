@@ -1,1 +1,1 @@
-"""The one door for what agents tell, over HTTP or through the run directory."""
+"""Takes in what agents report, over HTTP or through the run directory."""

@@ -1,4 +1,4 @@
-"""One door for what agents tell: reports over HTTP and journals read from the run directory end in the same call."""
+"""Take in what agents report. Reports over HTTP and journals in run directories are stored by the same call."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def _no_secrets(_: Collection[str]) -> Mapping[str, Mask]:
 
 
 class Intake:
-    """`masks`: by job, what hides the secrets of its project; what agents tell is stored without them.
+    """`masks` returns, by job, the mask that hides the project's secrets before anything is stored.
 
-    `between` is called now and then in a long reading, and may end it by raising.
+    `between` is called several times in a long `collect`, which it may end by raising.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Intake:
         self._broken: set[tuple[AttemptKey, int, int]] = set()
 
     def collect(self, launched: Mapping[AttemptKey, int]) -> dict[AttemptKey, str]:
-        """Read what the attempts' run directories hold beyond the store; of those that cannot be read, says why.
+        """Store what is new in the attempts' run directories. Returns why, for those that could not be read fully.
 
-        What one pass cannot finish is left to the next ones. They begin with the attempts that had no turn, and end
-        with those that had more to read. Raises StoreUnavailable.
+        What one pass cannot finish is left to the next. It begins with the attempts that had no turn, and ends with
+        those that had more to read. Raises StoreUnavailable.
         """
         reading = Reading(self._journals, self._folder, self._store, self._between, self._monotonic)
         heavy = {key: None for key in self._heavy if key in launched}
@@ -71,9 +71,9 @@ class Intake:
         return reading.unread
 
     def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | Exception]:
-        """Take reports in one transaction; of each, what is desired of its attempt, or why it is refused.
+        """Store reports in one transaction. Returns for each what is desired of its attempt, or why it is refused.
 
-        Idempotent. Raises StoreUnavailable, and then none is stored.
+        Idempotent. Raises StoreUnavailable; then none is stored.
         """
         batches = [_batch(body) for body in bodies]
         good = [batch for batch in batches if isinstance(batch, JournalBatch)]
@@ -85,14 +85,17 @@ class Intake:
         ]
 
     def _store(self, batches: Sequence[JournalBatch]) -> list[Exception | None]:
-        """Store batches in one transaction, or each in its own where one of them spoils it; returns for each why it is
-        refused, or None. A replica that was not launched is refused with InvalidSpec. Raises StoreUnavailable."""
+        """Store batches in one transaction, or each in its own if one of them fails.
+
+        Returns for each why it is refused, or None. A replica that was not launched is refused with InvalidSpec. Raises
+        StoreUnavailable.
+        """
         try:
             refused = self._journals.ingest(self._hidden(batches), arrived_at=self._clock.now())
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001
-            # An edge: one bad batch must not fail those that came with it.
+            # An edge: one bad batch must not fail the others.
             if len(batches) > 1:
                 return [refusal for batch in batches for refusal in self._store([batch])]
             return [_unknown(batches[0].key) if isinstance(error, NotFound) else error]
@@ -122,7 +125,7 @@ def _unknown(key: AttemptKey) -> NotFound:
 
 
 def desired_of(requested: Requested, key: AttemptKey) -> DesiredView:
-    """What is requested of this attempt of the job."""
+    """Return what is desired of an attempt of the job."""
     desired, stale = requested.desired, requested.newest is not None and requested.newest != key.number
     stop = stale or requested.stopping or desired.cancelled or desired.suspended
     return DesiredView.model_validate(render_desired(desired_of_attempt(desired, key.number, stop=stop)))
@@ -152,7 +155,7 @@ def _parse_batch(body: ReportBody) -> JournalBatch:
 
 
 def _lines(pointer: str, lines: Sequence[str], start: int, end: int) -> list[rundir.Line]:
-    """Lines with their offsets. Raises InvalidSpec when lines and offsets contradict each other."""
+    """Return the lines with their offsets. Raises InvalidSpec if they do not end at `end`."""
     text = "\n".join(lines).encode(errors="surrogatepass")
     split, reached = rundir.split_lines(text, start) if lines else ([], start)
     if reached != end:

@@ -1,7 +1,7 @@
-"""One pass's reading of run directories, in turns, so that the journals of one job do not delay other jobs.
+"""Read the journals in run directories, in turns, so that one job's journals do not delay other jobs.
 
-Each attempt has one turn. An attempt with more to read is heavy: from then on, heavy attempts come last in each pass,
-take turns in rotation, and share as much time as the first turns took, at most half a second.
+In each pass, each attempt has one turn. An attempt with more to read is heavy. In later passes, heavy attempts come
+last, take turns in rotation, and share as much time as the other turns took, at most half a second.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ log = structlog.get_logger()
 # The length of an attempt's turn, and what each of its replicas adds to it.
 _TURN_BYTES, _MORE_BYTES = 1024 * 1024, 8 * 1024
 _TURN_LINES, _MORE_LINES = 6000, 50
-_PASS_BYTES = 64 * 1024 * 1024  # of all journals; whatever is left waits for the next pass
-_HEAVY_S = (0.1, 0.5)  # of each pass, for all heavy attempts: as long as the first turns took, within these limits
+_PASS_BYTES = 64 * 1024 * 1024  # of all journals; the rest waits for the next pass
+_HEAVY_S = (0.1, 0.5)  # limits of the time for all heavy attempts in a pass
 _PART_ATTEMPTS = 250
-_PART_BYTES = 2 * 1024 * 1024  # of journals in one transaction: PostgreSQL aborts one that idles for seconds
-_TOO_MUCH = "there was more to read than one pass has time for"
+_PART_BYTES = 2 * 1024 * 1024  # of journals in one transaction, which PostgreSQL ends if it idles for seconds
+_TOO_MUCH = "there was more to read than fits into one pass"
 
 Offsets = Mapping[tuple[int, int], JournalOffsets]
 
 
 @dataclass(slots=True)
 class _Course:
-    """One reading through an attempt's replicas. `goes_on`: some journal may have more lines than were read."""
+    """One reading of all journals of an attempt."""
 
-    news: Iterator[JournalBatch]
-    goes_on: bool = False
+    batches: Iterator[JournalBatch]
+    has_more: bool = False  # some journal may have more lines than were read
 
 
 class Reading:
-    """`store` takes batches and returns why each is refused. `between` is called after that, and ends the reading by
-    raising."""
+    """`store` stores batches and returns for each why it is refused, or None.
+
+    `between` is called after each `store`, and may end the reading by raising.
+    """
 
     def __init__(
         self,
@@ -52,9 +54,9 @@ class Reading:
         between: Callable[[], None],
         monotonic: Callable[[], float],
     ) -> None:
-        self.unread: dict[AttemptKey, str] = {}  # and why
-        self.behind: list[AttemptKey] = []  # the unread ones that had no turn
-        self.broken: set[tuple[AttemptKey, int, int]] = set()  # lives whose broken exit record was already reported
+        self.unread: dict[AttemptKey, str] = {}  # attempts that were not read fully, and why
+        self.behind: list[AttemptKey] = []  # attempts that had no turn
+        self.broken: set[tuple[AttemptKey, int, int]] = set()  # incarnations whose broken exit record was reported
         self.heavy: list[AttemptKey] = []  # attempts with more to read; the one that has waited longest is first
         self._journals = journals
         self._folder = folder
@@ -70,31 +72,31 @@ class Reading:
     def read(
         self, launched: Mapping[AttemptKey, int], light: Sequence[AttemptKey], heavy: Sequence[AttemptKey]
     ) -> None:
-        """Store what the attempts' run directories hold beyond the store. Raises StoreUnavailable.
+        """Store what is new in the attempts' run directories. Raises StoreUnavailable.
 
-        `launched`: how many replicas each attempt has. `heavy`: the attempts that were heavy after the last pass.
+        `launched` has the number of replicas of each attempt. `heavy` attempts had more to read in the last pass.
         """
         self._launched = launched
         began = self._monotonic()
-        going_on = self._visit(light)
+        unfinished = self._visit(light)
         self._store_part()
         least, most = _HEAVY_S
-        self._share_time(deque([*heavy, *going_on]), min(most, max(least, self._monotonic() - began)))
+        self._share_time(deque([*heavy, *unfinished]), min(most, max(least, self._monotonic() - began)))
 
     def _visit(self, light: Sequence[AttemptKey]) -> list[AttemptKey]:
-        """Give each attempt one turn; returns those with more to read."""
+        """Give each attempt one turn. Returns those with more to read."""
         offsets = self._journals.offsets(light)
-        going_on = []
+        unfinished = []
         for key in light:
             if self._room <= 0:
                 self.behind.append(key)
                 self.unread[key] = _TOO_MUCH
             elif self._has_more_after_turn(key, offsets.get(key, {})):
-                going_on.append(key)
-        return going_on
+                unfinished.append(key)
+        return unfinished
 
     def _share_time(self, waiting: deque[AttemptKey], seconds: float) -> None:
-        """Give turns in rotation, and store after each, until the time is used up. At least one turn is given."""
+        """Give turns in rotation, and store after each, until the time is used up. Gives at least one turn."""
         deadline = self._monotonic() + seconds
         while waiting:
             key = waiting.popleft()
@@ -107,7 +109,7 @@ class Reading:
         self.unread |= dict.fromkeys(self.heavy, _TOO_MUCH)
 
     def _has_more_after_turn(self, key: AttemptKey, offsets: Offsets) -> bool:
-        """Continue where the last turn ended, or begin again after what is stored."""
+        """Give one turn. It continues where the last turn ended, or starts after what is stored."""
         begun = self._begun.pop(key, None)
         if begun is not None and self._take_turn(key, begun):
             return self._has_more(key, begun)
@@ -116,10 +118,10 @@ class Reading:
         return self._has_more(key, afresh)
 
     def _has_more(self, key: AttemptKey, course: _Course) -> bool:
-        return key in self._begun or (course.goes_on and key not in self.unread)
+        return key in self._begun or (course.has_more and key not in self.unread)
 
     def _take_turn(self, key: AttemptKey, course: _Course) -> int:
-        """Read until the turn ends; returns how many bytes were read."""
+        """Read until the turn ends. Returns how many bytes were read."""
         taken = lines = 0
         replicas = self._launched[key]
         while taken < _TURN_BYTES + replicas * _MORE_BYTES and lines < _TURN_LINES + replicas * _MORE_LINES:
@@ -127,7 +129,7 @@ class Reading:
             if batch is None:
                 return taken
             self._take(batch)
-            course.goes_on |= batch.is_part
+            course.has_more |= batch.is_part
             taken, lines = taken + batch.length, lines + batch.lines
         self._begun[key] = course
         return taken
@@ -138,9 +140,9 @@ class Reading:
 
     def _next(self, key: AttemptKey, course: _Course) -> JournalBatch | None:
         try:
-            return next(course.news, None)
+            return next(course.batches, None)
         except Exception as error:
-            # An edge: one job's files must not stop the supervision of others.
+            # An edge: one job's files must not stop the supervision of other jobs.
             log.exception("run directory cannot be read", attempt=str(key))
             self.unread[key] = str(error)
             return None

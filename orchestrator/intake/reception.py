@@ -1,7 +1,7 @@
-"""Reports over HTTP, taken in together: many agents tell a little at a time, and one transaction costs as much as ten.
+"""Store HTTP reports in groups, because many agents send small reports and each transaction is expensive.
 
-Every report is stored before it is answered; it waits a moment for others to come, unless it has waited already while
-those before it were stored.
+A report is answered after it is stored. It waits briefly for others to join its transaction, unless it has already
+waited for an earlier transaction.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from orchestrator.wire.reports import DesiredView, ReportBody
 
 _GATHER_S = 0.1
 _MOST = 500  # reports in one transaction
-_MOST_LINES = 10_000  # no further report is added: a fraction of a second, for PostgreSQL aborts one that idles
+_MOST_LINES = 10_000  # in one transaction, so that it takes a fraction of a second; PostgreSQL ends an idle one
 
 
 class Reception:
-    """Takes reports in from one thread. Between `start` and `stop`."""
+    """Stores reports in a thread of its own, between `start` and `stop`."""
 
     def __init__(
         self, intake: Intake, *, gather_s: float = _GATHER_S, monotonic: Callable[[], float] = time.monotonic
@@ -36,16 +36,18 @@ class Reception:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer whoever waits, then end."""
+        """Answer the waiting reports, then end."""
         self._waiting.close()
         self._thread.join(timeout=30)
 
     def receive(self, body: ReportBody) -> Future[DesiredView]:
-        """What is desired of the attempt, once the report is stored. The future raises what Intake.accept does;
-        Unavailable when too many wait already."""
+        """Return a future with what is desired of the attempt, set once the report is stored.
+
+        It raises the error that Intake.accept returns for the report, or Unavailable if too many reports wait.
+        """
         answer: Future[DesiredView] = Future()
         if not self._waiting.enter(Waiting(body, answer, self._monotonic())):
-            answer.set_exception(Unavailable("more reports arrive than can be stored; send this one again"))
+            answer.set_exception(Unavailable("too many reports are waiting; send this one again later"))
         return answer
 
     def _run(self) -> None:
@@ -53,7 +55,7 @@ class Reception:
             self._answer(self._gather(first))
 
     def _gather(self, first: Waiting) -> list[Waiting]:
-        """The reports that arrive within the time, up to the limits of a transaction."""
+        """Collect the reports that arrive in time, up to the limits of a transaction."""
         group, lines, deadline = [first], first.lines, first.since + self._gather_s
         while len(group) < _MOST and lines < _MOST_LINES:
             following = self._waiting.leave(timeout=max(0.0, deadline - self._monotonic()))
@@ -68,11 +70,11 @@ class Reception:
         try:
             answers = self._intake.accept([waiting.body for waiting in group])
         except Exception as error:  # noqa: BLE001
-            # The thread's edge: whatever the trouble, those who wait hear of it and the next ones are served.
+            # The thread's edge: waiting reports get the error, and the thread goes on.
             answers = [error] * len(group)
         for (_, future, _), answer in zip(group, answers, strict=True):
             if not future.set_running_or_notify_cancel():
-                continue  # its sender has gone; its report stays stored
+                continue  # the sender has disconnected; its report stays stored
             if isinstance(answer, Exception):
                 future.set_exception(answer)
             else:

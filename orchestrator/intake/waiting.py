@@ -1,4 +1,4 @@
-"""A queue of reports to store, taken out job by job in rotation, so that a job that reports much delays no other."""
+"""A queue of reports that serves jobs in rotation, so that a job with many reports does not delay others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from orchestrator.wire.reports import DesiredView, ReportBody
 
 _MOST = 5000  # reports
-_MOST_OF_A_JOB = 1250  # enough for a thousand nodes that report at the same time
+_MOST_OF_A_JOB = 1250  # enough if a thousand nodes report at the same time
 
 
 class Waiting(NamedTuple):
@@ -34,7 +34,7 @@ class WaitingRoom:
         self._changed = threading.Condition()
 
     def enter(self, waiting: Waiting) -> bool:
-        """Add a report; False: the queue, or its job's part of it, is full."""
+        """Add a report. Returns False if the queue, or its job's part of it, is full."""
         with self._changed:
             mine = self._jobs.get(waiting.body.job_id, ())
             if self._count >= self._most or len(mine) >= self._most_of_a_job:
@@ -51,7 +51,7 @@ class WaitingRoom:
             self._changed.notify()
 
     def leave(self, timeout: float | None = None) -> Waiting | None:
-        """Remove the next report; None if none arrived in time, or none is left after `close`."""
+        """Remove and return the next report. None if none arrived in time, or none is left after `close`."""
         with self._changed:
             self._changed.wait_for(lambda: self._count or self._closed, timeout)
             if not self._count:

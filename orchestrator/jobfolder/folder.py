@@ -155,7 +155,7 @@ class Folder:
         """Create an empty file unless one exists. Anything else with that name is renamed."""
         with self.making(path.parent) as folder:
             found = _status(folder._descriptor, path.name)
-            if found is None or not _is_plain_file(found):  # another user's, or one that nobody may write, is there too
+            if found is None or not _is_plain_file(found):  # an existing file is not opened: it may be read-only
                 os.close(folder._own(path.name, os.O_WRONLY))
 
     def append(self, path: Path, *, lock: bool = False) -> BinaryIO:
@@ -172,7 +172,7 @@ class Folder:
                 os.ftruncate(file.fileno(), size)
 
     def use(self, path: Path) -> bool:
-        """Note the time on a folder; False where there is none."""
+        """Set a folder's time to now. Returns False if there is no folder."""
         with self.within(path) as folder:
             if not folder.exists:
                 return False
@@ -181,18 +181,18 @@ class Folder:
         return True
 
     def remove(self, path: Path) -> None:
-        """A file or a link, where there is one."""
+        """Delete a file or a link, if it exists."""
         with self.within(path.parent) as folder, suppress(FileNotFoundError):
             if folder.exists:
                 os.unlink(path.name, dir_fd=folder.fileno())
 
     def rename(self, path: Path, name: str) -> None:
-        """Give a file another name in the same folder, over what has that name."""
+        """Rename a file within its folder. Replaces a file with that name."""
         with self.within(path.parent) as folder:
             folder._move(path.name, name)
 
     def hand_over(self, path: Path, target: Folder, name: str) -> bool:
-        """Move a file, a folder or a link as it is to another open folder; whether there was one."""
+        """Move a file, a folder or a link itself to another open folder. Returns whether it existed."""
         with self.within(path.parent) as folder:
             if not folder.exists:
                 return False
@@ -200,7 +200,7 @@ class Folder:
                 with suppress(PermissionError):
                     os.rename(path.name, name, src_dir_fd=folder.fileno(), dst_dir_fd=target.fileno())
                     return True
-                # A folder whose owner may not write to it cannot be moved to another: entered, it is permitted.
+                # Without write permission a folder cannot be moved. Opening it restores the permission.
                 folder.within(Path(path.name)).close()
                 os.rename(path.name, name, src_dir_fd=folder.fileno(), dst_dir_fd=target.fileno())
             except FileNotFoundError:
@@ -208,7 +208,7 @@ class Folder:
             return True
 
     def _descend(self, parts: tuple[str, ...], step: Callable[[int, str], int | None]) -> Folder:
-        """Each step's descriptor is closed once the next one is open; the last one belongs to the new Folder."""
+        """Open one component after the other. The new Folder owns the last descriptor; the others are closed."""
         descriptor = None if self._descriptor is None else os.dup(self._descriptor)
         for name in parts:
             if descriptor is None:
@@ -235,7 +235,7 @@ class Folder:
 
     @contextmanager
     def _draft(self, content: bytes, *, private: bool, sync: bool) -> Iterator[str]:
-        """A file of a name that nobody can foresee; gone afterwards under that name."""
+        """Write a file with a random name. The name is removed at the end of the block."""
         name = f".{secrets.token_hex(8)}.tmp"
         descriptor = os.open(name, _NEW, 0o600 if private else 0o666, dir_fd=self.fileno())
         try:
@@ -246,7 +246,7 @@ class Folder:
                     os.fsync(file.fileno())
             yield name
         finally:
-            with suppress(OSError):  # a full disk needs no litter
+            with suppress(OSError):  # usually renamed by then
                 os.unlink(name, dir_fd=self.fileno())
 
     def _move(self, name: str, target: str) -> None:
@@ -258,7 +258,7 @@ class Folder:
             os.rename(name, target, src_dir_fd=here, dst_dir_fd=here)
 
     def _own(self, name: str, flags: int) -> int:
-        """A descriptor of a regular file that has no other name."""
+        """Open or create a regular file that has no other name. Returns its descriptor."""
         here, flags = self.fileno(), flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         found = _status(here, name)
         if found is not None and not _is_plain_file(found):
@@ -269,10 +269,10 @@ class Folder:
             _set_aside(here, name)
             descriptor = os.open(name, flags, 0o666, dir_fd=here)
         opened, found = os.fstat(descriptor), _status(here, name)
-        # Asked of the name: of an open file that lost this name, another name may be the only one that is left.
+        # Check the name, not the open file: that may have lost this name and kept one link elsewhere.
         if found is None or not _is_plain_file(found) or (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino):
             os.close(descriptor)
-            raise FileExistsError(errno.EEXIST, "somebody changes what stands there", name)
+            raise FileExistsError(errno.EEXIST, "another process replaced it at the same time", name)
         return descriptor
 
 
@@ -290,7 +290,7 @@ def _make(above: int, name: str) -> int | None:
         os.mkdir(name, dir_fd=above)
     found = _enter(above, name)
     if found is None:
-        raise FileExistsError(errno.EEXIST, "something that is no folder is put there again and again", name)
+        raise FileExistsError(errno.EEXIST, "another process keeps replacing it with something else", name)
     return found
 
 

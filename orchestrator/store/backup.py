@@ -1,4 +1,4 @@
-"""A copy of the database in one file, of one moment, while the service goes on; and the way back."""
+"""Copy the database into one file while the service runs, and restore it from such a file."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _PAGES_AT_ONCE = 1024
 
 
 def back_up(url: str, target: Path) -> str:
-    """Write the copy to `target`, which must not exist, and return how it is restored.
+    """Write a copy to `target`, which must not exist, and return how to restore it.
 
-    SQLite's is a database itself; PostgreSQL's is what pg_dump writes in its custom format. Raises ConfigurationError,
+    A copy of SQLite is an SQLite database; a copy of PostgreSQL has pg_dump's custom format. Raises ConfigurationError,
     StoreUnavailable.
     """
     parsed = parse_url(url)
     if target.exists():
-        raise ConfigurationError(f"{target} is there already; name a new file")
+        raise ConfigurationError(f"{target} already exists; name a new file")
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     file = sqlite_file(parsed)
     try:
-        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # it holds what the database holds
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # as private as the database
         if file is not None:
             _copy_sqlite(file, unfinished)
         else:
@@ -50,10 +50,10 @@ def back_up(url: str, target: Path) -> str:
 
 
 def restore(url: str, source: Path, *, replace: bool) -> None:
-    """Give the database the content of a copy: all of it, or where that fails what it had. No service may be running.
+    """Replace the database's content with a copy. On failure, the database is unchanged. No service may be running.
 
-    With `replace` also over a database that holds jobs. Raises ConfigurationError, StoreUnavailable, AlreadyRunning,
-    and SchemaMismatch for a copy that is none of ours or of a later version.
+    A database that has jobs is overwritten only with `replace`. Raises ConfigurationError, StoreUnavailable,
+    AlreadyRunning, and SchemaMismatch for a file that is no such copy or has a later version.
     """
     parsed = parse_url(url)
     if not source.is_file():
@@ -84,14 +84,14 @@ def _require_room(url: str, *, replace: bool) -> None:
     finally:
         database.dispose()
     if held and database.file is None:
-        raise ConfigurationError(f"a service works on this database ({', '.join(sorted(set(held)))}): stop all of them")
+        raise ConfigurationError(f"services use this database ({', '.join(sorted(set(held)))}): stop all of them")
     if jobs and not replace:
         held_jobs = counted(jobs, "job")
-        raise ConfigurationError(f"{database.name} holds {held_jobs}: back it up, then say --replace to lose them")
+        raise ConfigurationError(f"{database.name} holds {held_jobs}: back it up, then use --replace to overwrite it")
 
 
 def _fill_sqlite(source: Path, target: Path) -> None:
-    """In one transaction of the database itself, which a crash rolls back."""
+    """SQLite does this in one transaction, which a crash rolls back."""
     try:
         copy = sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True)
         with closing(copy), closing(sqlite3.connect(target, timeout=10)) as database:
@@ -102,7 +102,7 @@ def _fill_sqlite(source: Path, target: Path) -> None:
 
 
 def _copy_sqlite(file: Path, target: Path) -> None:
-    """https://www.sqlite.org/backup.html: page by page, begun anew where another process wrote meanwhile."""
+    """Copy page by page. SQLite starts again if another process writes meanwhile (sqlite.org/backup.html)."""
     if not file.is_file():
         raise ConfigurationError(f"there is no database at {file}")
     try:
@@ -126,9 +126,9 @@ def _fill_postgres(url: URL, source: Path) -> None:
 def _run(name: str, url: URL, *arguments: str) -> None:
     program = shutil.which(name)
     if program is None:
-        raise ConfigurationError(f"{name} is not installed here; it comes with PostgreSQL's client programs")
+        raise ConfigurationError(f"{name} is not installed; install PostgreSQL's client programs")
     plain = _without_password(url)
-    secret = {} if url.password is None else {"PGPASSWORD": str(url.password)}  # no argument: every user sees those
+    secret = {} if url.password is None else {"PGPASSWORD": str(url.password)}  # every user can read arguments
     done = subprocess.run(
         [program, f"--dbname={plain}", "--no-password", *arguments],
         env={**os.environ, **secret},

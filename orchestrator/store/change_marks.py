@@ -1,4 +1,4 @@
-"""Cheap looks at jobs, for pages that are open all day: whether anything changed, and a line of losses."""
+"""Cheap reads for pages that stay open all day: whether a job changed, and a short curve of its losses."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ class ChangeMarks:
         self._database = database
 
     def mark(self, job_id: str) -> ChangeMark:
-        """Status and requests by their row, what the supervisor did by its events, what agents report by its bytes.
-        Raises NotFound."""
+        """Summarize a job's row, its newest event and the size of its journals. Raises NotFound."""
         with self._database.read() as session:
             found = session.execute(_MARK, {"job_id": job_id}).one_or_none()
         if found is None:
@@ -35,11 +34,13 @@ class ChangeMarks:
         return ChangeMark(actions=digest, reports=str(reported), rests=rests)
 
     def losses(self, ends: Mapping[str, int], *, points: int) -> Mapping[str, Sequence[float]]:
-        """Of each job up to its last step (`ends`), the losses of about so many steps, oldest first. A job without any
-        is left out. One search in an index for each point: a million steps cost what a hundred do."""
+        """Return about `points` losses of each job, oldest first, evenly spread up to its last step (`ends`).
+
+        Jobs without losses are left out. Each point costs one index search, however many steps there are.
+        """
         if not ends:
             return {}
-        # Each value costs as much to compile as a row to find: the steps are reckoned in the database.
+        # The database computes the steps, because each bound value costs as much to compile as a row to find.
         last = values(column("job_id", Text), column("step", BigInteger), name="last").data(list(ends.items())).cte()
         places = values(column("place", BigInteger), name="places").data([(place,) for place in range(points)]).cte()
         upto = last.c.step - last.c.step * places.c.place // points
@@ -74,4 +75,4 @@ def _select_mark() -> Select[Any]:
     return select(*actions, retried, reports.scalar_subquery()).where(JobRow.id == mine)
 
 
-_MARK = _select_mark()  # built once: building an expression costs more than running it
+_MARK = _select_mark()  # built once, because building an expression costs more than running it

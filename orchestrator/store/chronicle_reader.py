@@ -1,4 +1,4 @@
-"""What a job's life is read from: attempts, the events that tell of it, and which steps still count."""
+"""Read what a job's accounts are computed from: its attempts, their events, and which steps still count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.store.metric_sums import read_kept
 from orchestrator.store.records import Lifespan
 from orchestrator.store.tables import AttemptRow, EventRow, JobRow, SnapshotRow, TrainingRow
 
-# There may be tens of thousands: objects of the ORM cost more than reading.
+# Plain rows: there may be tens of thousands, and building ORM objects costs more than reading.
 _EVENTS = select(*EventRow.__table__.columns)
 _REPORTED = select(TrainingRow.attempt).where(
     TrainingRow.job_id == bindparam("job_id"), TrainingRow.progress_at.is_not(None)
@@ -34,7 +34,7 @@ class ChronicleReader:
         self._database = database
 
     def chronicle(self, job_id: str) -> Chronicle:
-        """All that a job's life is read from, at one moment. Raises NotFound, StoreUnavailable."""
+        """Read a job's chronicle in one transaction. Raises NotFound."""
         with self._database.read() as session:
             job = job_of(require_job(session, job_id))
             attempts = session.scalars(
@@ -57,8 +57,7 @@ class ChronicleReader:
     def lived(
         self, *, since: datetime, until: datetime, projects: Collection[str] | None, limit: int
     ) -> Sequence[Lifespan]:
-        """Jobs of these projects (None: of every one) that lived between two moments, the newest first. Raises
-        StoreUnavailable."""
+        """Return the jobs of these projects (None means all) that existed between two times, newest first."""
         query = select(JobRow.id, JobRow.updated_at, JobRow.finished_at).where(
             JobRow.created_at < until, or_(JobRow.finished_at.is_(None), JobRow.finished_at > since)
         )

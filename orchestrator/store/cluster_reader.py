@@ -1,4 +1,4 @@
-"""What the clusters hold, for readers."""
+"""Read the jobs, node records and waits of clusters."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LIVE = tuple(state.value for state in JobState if not state.terminal)
 
 
 class ClusterReader:
-    """What the clusters hold. Raises StoreUnavailable."""
+    """Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def claimants(self, cluster: str) -> Sequence[Claimant]:
-        """The cluster's jobs that are not terminal, each with its newest attempt; the suspended ones included."""
+        """Return the cluster's jobs that are not terminal, also suspended ones, each with its newest attempt."""
         here = (JobRow.cluster == cluster) & JobRow.state.in_(_LIVE)
         newest = (
             select(AttemptRow.job_id, func.max(AttemptRow.number).label("number"))
@@ -48,12 +48,12 @@ class ClusterReader:
             ]
 
     def node_failures(self, *, since: datetime) -> Sequence[NodeFailure]:
-        """What stands in the records of the nodes of every cluster."""
+        """Return the failures in the node records of all clusters."""
         with self._database.read() as session:
             return read_reports(session, NodeFailureRow.at >= since)
 
     def ages(self) -> Sequence[ClusterAges]:
-        """Of every cluster that has any."""
+        """Return the longest waits of each cluster that has any."""
         with self._database.read() as session:
             queued = dict(session.execute(_QUEUED_SINCE).all())
             snapshots = {name: at for name, at in session.execute(_SNAPSHOT_AT) if at is not None}
@@ -75,7 +75,7 @@ def _select_snapshot_at() -> Select[str, datetime | None]:
     return select(running.c.cluster, func.min(running.c.at)).group_by(running.c.cluster)
 
 
-# Built once: building an expression costs more than running it.
+# Built once, because building an expression costs more than running it.
 _QUEUED_SINCE = (
     select(JobRow.cluster, func.min(JobRow.created_at))
     .where(JobRow.state == JobState.QUEUED.value, JobRow.retries_done == 0)

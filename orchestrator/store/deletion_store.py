@@ -1,4 +1,4 @@
-"""Deleted jobs: the record goes in one transaction, and a line stays that says who deleted it."""
+"""Deleted jobs. A deletion removes a job's record and leaves one row that says who deleted it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ _FIELDS = tuple(field.name for field in fields(Deletion))
 
 
 class DeletionStore:
-    """What belongs to a job goes with its row, by the tables' own cascades. Raises StoreUnavailable."""
+    """The foreign keys of other tables cascade from the job's row. Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def delete(self, deletion: Deletion, *, seen: int) -> bool:
-        """Delete the job's record with all that belongs to it, and write down that it was, in one transaction. False,
-        and nothing is changed, where the job is gone, has not ended, or has a newer request than `seen`."""
+        """Delete a job's record and all that belongs to it, and insert the deletion, in one transaction.
+
+        Returns False, and changes nothing, if the job does not exist, has not ended, or has a newer request than
+        `seen`.
+        """
         with self._database.write() as session:
             gone = delete(JobRow).where(
                 JobRow.id == deletion.job_id,
@@ -38,19 +41,19 @@ class DeletionStore:
             return True
 
     def deletion(self, job_id: str) -> Deletion | None:
-        """What is left of a job; None: no job of that id was deleted."""
+        """Return None if no job of that id was deleted."""
         with self._database.read() as session:
             row = session.get(DeletionRow, job_id)
             return None if row is None else _deletion_of(row)
 
     def due(self, cluster: str) -> Sequence[Deletion]:
-        """Those of the cluster whose files are still to go, the earliest first."""
+        """Return the cluster's deletions whose files must still be deleted, earliest first."""
         wanted = select(DeletionRow).where(DeletionRow.cluster == cluster, DeletionRow.files_due)
         with self._database.read() as session:
             return [_deletion_of(row) for row in session.scalars(wanted.order_by(DeletionRow.deleted_at))]
 
     def gone(self, job_id: str) -> None:
-        """Its files are gone. Idempotent."""
+        """Note that the job's files are deleted. Idempotent."""
         with self._database.write() as session:
             session.execute(update(DeletionRow).where(DeletionRow.job_id == job_id).values(files_due=False))
 

@@ -1,4 +1,4 @@
-"""The database: one object that opens connections, gives transactions, and speaks of trouble in our words."""
+"""Connections to the database, transactions, and the translation of driver errors to StoreUnavailable."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from orchestrator.domain.job.event import Event
 from orchestrator.store import sqlite
 from orchestrator.store.failures import translated
 
-_CONNECTIONS = 24  # at most; kept once they were needed, for a new one costs more than most transactions
-_WAIT_S = 10.0  # for a connection, or for one's turn to write
+_CONNECTIONS = 24  # at most; kept open, because opening one costs more than most transactions
+_WAIT_S = 10.0  # for a connection, or for the turn to write
 _POSTGRES = frozenset({"postgres", "postgresql", "postgresql+psycopg"})
-# A server that vanished without a word must not hold a thread for the kernel's two hours.
+# Without keepalives, a vanished server blocks a thread for the kernel's two hours.
 _POSTGRES_ARGUMENTS = {
     "connect_timeout": "5",
     "application_name": "orchestrator",
@@ -33,47 +33,46 @@ _POSTGRES_ARGUMENTS = {
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
-    # A process that is stopped in the middle of a transaction must not keep its locks: the server ends the session.
+    # The server ends the session of a process that is stopped within a transaction, which releases its locks.
     "options": "-c idle_in_transaction_session_timeout=5000",
 }
-_SUBSCRIPTIONS = "subscriptions"  # in a session's info: whoever writes events there writes what is owed of them
-_NEWS = "news"  # in a session's info: what listeners hear of once it is committed
+# Keys of Session.info.
+_SUBSCRIPTIONS = "subscriptions"  # the webhooks that get the events of the transaction
+_NEWS = "news"  # the events that listeners get after the commit
 
-News = Sequence[tuple[str, Event]]  # of jobs, by their ids
+News = Sequence[tuple[str, Event]]  # job ids and events
 
 
 def subscriptions_of(session: Session) -> Sequence[Webhook]:
-    """The webhooks that are owed the events of this transaction."""
+    """Return the webhooks that get the events of this transaction."""
     found: Sequence[Webhook] = session.info.get(_SUBSCRIPTIONS, ())
     return found
 
 
 def add_news(session: Session, news: News) -> None:
-    """What the listeners are to hear of, should this transaction be committed."""
+    """Give events to the listeners once this transaction is committed."""
     session.info.setdefault(_NEWS, []).extend(news)
 
 
 def parse_url(text: str) -> URL:
-    """The URL with the driver that we use. Raises ConfigurationError for any other database."""
+    """Return the URL with the driver that the service uses. Raises ConfigurationError for other databases."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
         raise ConfigurationError(
-            "ORCHESTRATOR_DATABASE_URL is not a URL as sqlite:////path or postgresql://..."
+            "ORCHESTRATOR_DATABASE_URL is not a URL like sqlite:////path or postgresql://..."
         ) from error
     if url.drivername in _POSTGRES:
         return _move_password(url.set(drivername="postgresql+psycopg"))
     if url.drivername in ("sqlite", "sqlite+pysqlite"):
         if not url.database or url.database == ":memory:":
-            raise ConfigurationError(
-                "ORCHESTRATOR_DATABASE_URL names no file: an SQLite database in memory is not served"
-            )
+            raise ConfigurationError("ORCHESTRATOR_DATABASE_URL names no file: SQLite in memory is not supported")
         return url.set(drivername="sqlite+pysqlite")
-    raise ConfigurationError(f"ORCHESTRATOR_DATABASE_URL: {url.drivername} is not served, only sqlite and postgresql")
+    raise ConfigurationError(f"ORCHESTRATOR_DATABASE_URL: {url.drivername} is not supported; use sqlite or postgresql")
 
 
 def _move_password(url: URL) -> URL:
-    """Move a password out of the query, where libpq also accepts it, but where rendering the URL would not hide it."""
+    """Move a password out of the query. libpq accepts it there, but rendering the URL would not hide it."""
     password = url.query.get("password")
     if not isinstance(password, str):
         return url
@@ -81,23 +80,23 @@ def _move_password(url: URL) -> URL:
 
 
 def sqlite_file(url: URL) -> Path | None:
-    """The file of an SQLite database, None for PostgreSQL."""
+    """Return the file of an SQLite database. None for PostgreSQL."""
     if url.get_backend_name() != "sqlite" or not url.database:
         return None
     return Path(url.database.removeprefix("file:"))
 
 
 class Database:
-    """Connections to one database. Thread-safe; nothing connects before the first transaction.
+    """One database. Thread-safe. It connects at the first transaction.
 
-    Every transaction raises StoreUnavailable when the database cannot be used.
+    Every transaction raises StoreUnavailable if the database cannot be used.
     """
 
     def __init__(self, url: str, *, migrating: bool = False, subscriptions: Sequence[Webhook] = ()) -> None:
-        """Raises ConfigurationError for a database that cannot be served from here.
+        """Raises ConfigurationError for a database that this machine cannot use.
 
-        `subscriptions` are the webhooks that are owed the events which are written here.
-        `migrating` is for the schema alone: SQLite rebuilds tables, during which foreign keys must not cascade.
+        `subscriptions` are the webhooks that get the events written here. `migrating` turns SQLite's foreign keys off,
+        because a migration rebuilds tables and must not cascade.
         """
         self.url = parse_url(url)
         self.name = self.url.render_as_string(hide_password=True)
@@ -108,35 +107,37 @@ class Database:
         if self.file is None:
             self._reading: Engine = self.engine.execution_options(
                 isolation_level="REPEATABLE READ"
-            )  # one view of all tables
+            )  # one snapshot of all tables
             self._writing: Engine = self.engine
         else:
             self._reading = self.engine
             self._writing = self.engine.execution_options(**{sqlite.BEGIN: "BEGIN IMMEDIATE"})
-        # SQLite has one writer at a time and lets the others poll, with pauses of up to 100 ms (sqlite3_busy_timeout).
-        # Those of this process take turns here; the time-out there is for foreign ones.
+        # SQLite has one writer at a time; others poll with pauses of up to 100 ms (sqlite3_busy_timeout). The writers
+        # of this process take turns by this lock instead. The time-out is for writers of other processes.
         self._turn = threading.Lock()
         self._info = {_SUBSCRIPTIONS: tuple(subscriptions)}
         self._listeners: list[Callable[[News], None]] = []
 
     def subscribe(self, subscriptions: Sequence[Webhook]) -> None:
-        """From the next transaction on these webhooks are owed what is written here."""
+        """Replace the webhooks that get events, from the next transaction on."""
         self._info = {_SUBSCRIPTIONS: tuple(subscriptions)}
 
     def listen(self, listener: Callable[[News], None]) -> None:
-        """Have `listener` hear of the events that are written here, once they are committed; it neither blocks nor
-        raises. Before the first transaction."""
+        """Call `listener` with the events of each committed transaction. It must not block or raise.
+
+        Call this before the first transaction.
+        """
         self._listeners.append(listener)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A transaction that sees one state of the database."""
+        """Begin a transaction that sees one state of the database."""
         with translated(self.name), Session(self._reading) as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction that is committed at the end of the block, or rolled back by an exception."""
+        """Begin a transaction. The end of the block commits it; an exception rolls it back."""
         with self._turn_to_write(), translated(self.name), self._session() as session, session.begin():
             yield session
         news: News = session.info.get(_NEWS, ())
@@ -149,7 +150,9 @@ class Database:
             yield
             return
         if not self._turn.acquire(timeout=_WAIT_S):
-            raise StoreUnavailable(f"database {self.name}: no turn to write within {_WAIT_S:.0f} s; its disk is slow")
+            raise StoreUnavailable(
+                f"database {self.name}: other writes took more than {_WAIT_S:.0f} s; its disk is slow"
+            )
         try:
             yield
         finally:
@@ -200,18 +203,21 @@ def _build_engine(url: URL, *, migrating: bool) -> Engine:
 def _execute_one_by_one(
     cursor: DBAPICursor, statement: str, rows: Sequence[Sequence[object]], context: object
 ) -> Literal[True]:
-    """psycopg sends many rows as a pipeline, which ends with a Flush: it turns the server's time-out for an idle
-    transaction off (seen on PostgreSQL 15). A service that is stopped there would keep its locks, and the lease."""
+    """Send rows one by one instead of in psycopg's pipeline.
+
+    The pipeline ends with a Flush, which disables the server's time-out for idle transactions (seen on PostgreSQL 15).
+    A service that is stopped then would keep its locks, and with them the lease.
+    """
     for row in rows:
         cursor.execute(statement, row)
     return True
 
 
 def _parse_json(text: str | bytes) -> object:
-    """Of thousands of small documents a page is made; this parser takes a sixth of the time that json's does."""
+    """Parse JSON in a sixth of the time that json.loads takes. A page reads thousands of small documents."""
     try:
         return from_json(text)
-    except ValueError:  # half of a surrogate pair, which it takes for an error
+    except ValueError:  # from_json refuses half of a surrogate pair
         return json.loads(text)
 
 

@@ -1,4 +1,4 @@
-"""Events of all jobs in the order of their ids, for whoever follows them."""
+"""Events of all jobs in the order of their ids, for followers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class EventReader:
         self._database = database
 
     def newest(self) -> int:
-        """The id of the newest event; 0: there is none."""
+        """Return the id of the newest event, 0 if there is none."""
         with self._database.read() as session:
             return session.scalar(_NEWEST) or 0
 
     def after(self, event_id: int, *, limit: int) -> Sequence[Happening]:
-        """Those above that id, in order. Ids become visible in rising order: none is missed."""
+        """Return events with higher ids, in order. Ids become visible in rising order, so none is missed."""
         with self._database.read() as session:
             rows = session.execute(_AFTER, {"after": event_id, "limit": limit}).all()
             return [

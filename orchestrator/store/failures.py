@@ -1,4 +1,4 @@
-"""From a driver's error to a sentence for the operator: what happened and what to do."""
+"""Translate a driver's error into a sentence for the operator: what happened and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import exc
 
 from orchestrator.domain.errors import StoreUnavailable
 
-# First match in the driver's text wins. SQLite's texts: sqlite.org/rescode.html; PostgreSQL's: libpq and its server.
+# The first match in the driver's text wins. SQLite's texts are listed in sqlite.org/rescode.html.
 _CAUSES: tuple[tuple[str, str], ...] = (
     (
         "database is locked",
@@ -21,26 +21,26 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ("unable to open database file", "the file cannot be opened; check that its folder exists and is writable"),
     ("disk I/O error", "the disk reports an error; check the disk and its file system"),
     ("database disk image is malformed", "the file is damaged; restore it from a backup"),
-    ("file is not a database", "the file is something else; check ORCHESTRATOR_DATABASE_URL"),
+    ("file is not a database", "the file is no SQLite database; check ORCHESTRATOR_DATABASE_URL"),
     ("no such table", "its tables are missing; run `orchestrator db upgrade`"),
-    ("no such column", "its tables are of another version; run `orchestrator db upgrade`"),
+    ("no such column", "its tables have another version; run `orchestrator db upgrade`"),
     ("UndefinedTable", "its tables are missing; run `orchestrator db upgrade`"),
-    ("UndefinedColumn", "its tables are of another version; run `orchestrator db upgrade`"),
+    ("UndefinedColumn", "its tables have another version; run `orchestrator db upgrade`"),
     ("password authentication failed", "it refuses the password; check ORCHESTRATOR_DATABASE_URL"),
-    ("LockNotAvailable", "another transaction holds a lock for too long; try again"),
+    ("LockNotAvailable", "another transaction held a lock for too long; try again"),
     ("DeadlockDetected", "two transactions blocked each other; try again"),
-    ("too many clients", "its connections are all taken; raise max_connections or run fewer services"),
+    ("too many clients", "all of its connections are in use; raise max_connections or run fewer services"),
     ("read-only transaction", "it accepts no writes (a standby?); point ORCHESTRATOR_DATABASE_URL to the primary"),
 )
 _SERVER_GONE = "it does not answer; check that the server runs and that ORCHESTRATOR_DATABASE_URL is right"
-_POOL_EMPTY = "all connections of this service are busy; requests come faster than the database serves them"
+_POOL_EMPTY = "all connections of this service are busy; requests arrive faster than the database answers them"
 
 
 @contextmanager
 def translated(database: str) -> Iterator[None]:
-    """Raise StoreUnavailable, naming the database, for what a driver raises when it cannot do its work.
+    """Raise StoreUnavailable, with the database's name, in place of a driver's error about an unusable database.
 
-    Errors of our own making (a wrong statement, a broken constraint) pass unchanged.
+    Other errors (a wrong statement, a violated constraint) pass unchanged.
     """
     try:
         yield
@@ -54,7 +54,7 @@ def translated(database: str) -> Iterator[None]:
 
 
 def explain(error: exc.DBAPIError) -> str | None:
-    """The cause and the remedy, or None for an error that says nothing about the database's health."""
+    """Return the cause and the remedy. None for an error that does not mean that the database is unusable."""
     text = f"{type(error.orig).__name__}: {error.orig}"
     for pattern, cause in _CAUSES:
         if pattern in text:

@@ -1,4 +1,4 @@
-"""What a job left behind, in pages."""
+"""Read a job's attempts, events, snapshots, workers, agents and metrics."""
 
 from __future__ import annotations
 
@@ -44,22 +44,24 @@ _SNAPSHOTS = (
     Key(SnapshotRow.generation, int, descending=True),
     Key(SnapshotRow.name, str),
 )
-# Rows are many: objects of the ORM cost more than reading.
+# Plain rows: there are many, and building ORM objects costs more than reading.
 _POINTS = select(MetricRow.step, MetricRow.attempt, MetricRow.generation, MetricRow.at, MetricRow.measured)
-_MANY = 100_000  # rows: numbering more of them costs more than one search for each point
+_MANY = 100_000  # rows; numbering more of them costs more than one search for each point
 _REPLICAS = (Key(JournalRow.replica, int), Key(JournalRow.incarnation, int))
 _WORKERS = (Key(WorkerRow.attempt, int, descending=True), Key(WorkerRow.replica, int), Key(WorkerRow.local_rank, int))
 
 
 class HistoryReader:
-    """What a job left behind. A page is (rows, cursor of the next page or None); a cursor belongs to one list of one
-    job. Raises NotFound for an unknown job, Refused for a foreign cursor, StoreUnavailable."""
+    """A page is (rows, cursor of the next page or None). A cursor belongs to one list of one job.
+
+    Raises NotFound for an unknown job, Refused for a cursor of another list, StoreUnavailable.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[AttemptStanding], str | None]:
-        """Oldest first."""
+        """Return attempts, oldest first."""
         attempts, behind = self._page(AttemptRow, _ATTEMPTS, attempt_of, job_id, limit, cursor)
         numbers = [attempt.key.number for attempt in attempts]
         with self._database.read() as session:
@@ -70,27 +72,27 @@ class HistoryReader:
     def events(
         self, job_id: str, *, limit: int, cursor: str | None, newest_first: bool = False
     ) -> tuple[Sequence[StoredEvent], str | None]:
-        """In the order of arrival, or against it."""
+        """Return events in the order of arrival, or in reverse."""
         order = _EVENTS_NEWEST if newest_first else _EVENTS
         return self._page(EventRow, order, stored_event_of, job_id, limit, cursor)
 
     def snapshots(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredSnapshot], str | None]:
-        """Newest step first."""
+        """Return snapshots, newest step first."""
         return self._page(SnapshotRow, _SNAPSHOTS, stored_snapshot_of, job_id, limit, cursor)
 
     def has_snapshot(self, job_id: str, name: str) -> bool:
-        """Whether the job has committed a snapshot of this name that was neither quarantined nor deleted since."""
+        """Whether the job has a committed snapshot of this name that was not quarantined or deleted."""
         with self._database.read() as session:
             require_job(session, job_id)
             row = session.get(SnapshotRow, (job_id, name))
             return row is not None and row.state == "committed"
 
     def workers(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredWorker], str | None]:
-        """Of the newest attempt first, then by replica and local rank."""
+        """Return workers, newest attempt first, then by replica and local rank."""
         return self._page(WorkerRow, _WORKERS, stored_worker_of, job_id, limit, cursor)
 
     def replicas(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredReplica], str | None]:
-        """Of the newest attempt, by replica, then by incarnation."""
+        """Return the agents of the newest attempt, by replica, then by incarnation."""
         with self._database.read() as session:
             require_job(session, job_id)
             newest = session.scalar(select(func.max(AttemptRow.number)).where(AttemptRow.job_id == job_id))
@@ -112,7 +114,7 @@ class HistoryReader:
     def newest_of_kind(
         self, job_id: str, kind: str, *, limit: int, attempt: int | None = None
     ) -> Sequence[StoredEvent]:
-        """Events of one kind, the newest first; of one attempt where it is named."""
+        """Return events of one kind, newest first, optionally of one attempt."""
         with self._database.read() as session:
             require_job(session, job_id)
             wanted = select(EventRow).where(EventRow.job_id == job_id, EventRow.kind == kind)
@@ -123,8 +125,10 @@ class HistoryReader:
     def metrics(
         self, job_id: str, *, since_step: int, points: int, until_step: int | None = None
     ) -> Sequence[MetricPoint]:
-        """At most `points` of the steps above `since_step` and not above `until_step`, oldest first. Of n steps, each
-        n/points-th counted back from the newest."""
+        """Return at most `points` of the steps after `since_step`, up to `until_step`, oldest first.
+
+        Of n steps, it returns every n/points-th, counted back from the newest.
+        """
         points = max(1, points)
         wanted = (MetricRow.job_id == job_id) & (MetricRow.step > since_step)
         if until_step is not None:
@@ -133,8 +137,8 @@ class HistoryReader:
             require_job(session, job_id)
             first, last = (session.scalar(select(end(MetricRow.step)).where(wanted)) for end in (func.min, func.max))
             evenly = [] if first is None or last is None else _spread(first, last, points)
-            if evenly:  # where no step is missing, they are found by themselves, however many there are
-                # By these alone: SQLite would rather walk all that lie between two bounds than look up each.
+            if evenly:  # if no step is missing, this search finds all of them, however many there are
+                # Without bounds: with them, SQLite scans the range instead of searching each step.
                 picked = (MetricRow.job_id == job_id) & MetricRow.step.in_(evenly)
                 found = session.execute(_POINTS.where(picked).order_by(MetricRow.step)).all()
                 if len(found) == points:
@@ -147,7 +151,7 @@ class HistoryReader:
                     metric_point_of(row)
                     for row in session.execute(query.where(MetricRow.step.in_(set(nearest))).order_by(MetricRow.step))
                 ]
-            # Exactly `points` of the ages below n fulfil (age * points) mod n < points; age 0 is one of them.
+            # Exactly `points` of the ages below n satisfy (age * points) mod n < points; age 0 is one of them.
             if total > points:
                 age = func.row_number().over(order_by=MetricRow.step.desc()) - 1
                 ages = select(MetricRow.step, age.label("age")).where(wanted).subquery()
@@ -178,19 +182,19 @@ def _itself(row: JournalRow) -> JournalRow:
 
 
 def _count_some(wanted: ColumnElement[bool]) -> Select[int]:
-    """Count the rows, up to _MANY + 1."""
+    """Select the number of rows, at most _MANY + 1."""
     some = select(MetricRow.step).where(wanted).limit(_MANY + 1).subquery()
     return select(func.count()).select_from(some)
 
 
 def _nearest(wanted: ColumnElement[bool], steps: Sequence[int]) -> Select[int]:
-    """For each of these steps, the newest measured step up to it: one index search for each."""
+    """Select, for each of these steps, the newest measured step up to it, with one index search each."""
     asked = values(column("step", BigInteger), name="asked").data([(step,) for step in steps]).cte()
     found = select(MetricRow.step).where(wanted, MetricRow.step <= asked.c.step).order_by(MetricRow.step.desc())
     return select(found.limit(1).correlate(asked).scalar_subquery()).select_from(asked)
 
 
 def _spread(first: int, last: int, points: int) -> list[int]:
-    """So many steps between the two, the ages behind the last one as even as they get; none where there are fewer."""
+    """Return `points` steps between the two, spread as evenly as possible. Empty if there are not more than that."""
     total = last - first + 1
     return [last - -(-place * total // points) for place in range(points)] if total > points else []

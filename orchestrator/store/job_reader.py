@@ -1,4 +1,4 @@
-"""Jobs as readers see them."""
+"""Read jobs: pages, single jobs, and what is requested of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.store.tables import AttemptRow, JobLabelRow, JobRow, SnapshotR
 
 _UP = (Key(JobRow.created_at, datetime), Key(JobRow.id, str))
 _DOWN = (Key(JobRow.created_at, datetime, descending=True), Key(JobRow.id, str, descending=True))
-# All keys of an order go in one direction, so that an index can be walked.
+# All keys of an order have the same direction, so that one index serves it.
 _LISTINGS = {
     order: Listing(f"jobs-{order}", keys)
     for order, keys in {
@@ -45,14 +45,16 @@ _LISTINGS = {
         JobOrder.PRIORITY_DOWN: (Key(JobRow.priority, int, descending=True), *_DOWN),
     }.items()
 }
-_FEW = 2000  # jobs with one label, which are sorted in no time
+_FEW = 2000  # jobs with one label; sorting that many is fast
 
 _IN_ONE_QUESTION = 500  # job ids
 
 
 class JobReader:
-    """Implements ports.JobLookup, and reads pages. A page is (rows, cursor of the next page or None) and costs three
-    queries, and one more for a label; a foreign cursor raises Refused. Every method raises StoreUnavailable."""
+    """Implements ports.JobLookup, and reads pages. Raises StoreUnavailable.
+
+    A page is (rows, cursor of the next page or None). It costs three queries, and a fourth for a label.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -60,7 +62,7 @@ class JobReader:
     def standings(
         self, where: JobFilter, *, limit: int, cursor: str | None, order: JobOrder = JobOrder.NEWEST
     ) -> tuple[Sequence[JobStanding], str | None]:
-        """Pages stay stable while jobs are added."""
+        """Pages stay stable while jobs are added. Raises Refused for a cursor of another list."""
         with self._database.read() as session:
             rows, behind = _LISTINGS[order].page(
                 session, _matching(session, where), _itself, limit=limit, cursor=cursor
@@ -81,7 +83,6 @@ class JobReader:
         return JobCourse(project=row.project, cluster=row.cluster, newest=row.newest, rests=not row.at_work)
 
     def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
-        """What is requested of these jobs; one that does not exist is left out."""
         found: dict[str, Requested] = {}
         ids = sorted(job_ids)
         with self._database.read() as session:
@@ -92,18 +93,17 @@ class JobReader:
         return found
 
     def sources(self) -> Mapping[str, str]:
-        """Of each job that is not at rest and goes on from another one's snapshot, where that is (`snapshot.from`)."""
         with self._database.read() as session:
             return {job_id: source for job_id, source in session.execute(_SOURCES) if source}
 
     def awaiting(self, job_id: str) -> str | None:
-        """Of those that wait: a job that has begun needs the others no more, until its owner retries it."""
+        # Also jobs that have begun: they wait again after a retry.
         with self._database.read() as session:
             waiting: Iterable[Any] = session.execute(_WAITING)
             return min((name for name, spec in waiting if job_id in spec.get("after", ())), default=None)
 
     def count_by_state(self, projects: Collection[str] | None = None) -> Mapping[JobState, int]:
-        """How many jobs there are in each state; a state without jobs may be left out. None: of every project."""
+        """Count jobs by state. States without jobs may be left out. `projects` None means all."""
         query = select(JobRow.state, func.count()).group_by(JobRow.state)
         if projects is not None:
             query = query.where(JobRow.project.in_(sorted(projects)))
@@ -136,7 +136,7 @@ def _matching(session: Session, where: JobFilter) -> Select[JobRow]:
         name, value = where.label
         labelled = select(JobLabelRow.job_id).where(JobLabelRow.name == name, JobLabelRow.value == value)
         if session.scalar(select(func.count()).select_from(labelled.limit(_FEW).subquery())) == _FEW:
-            # Most pages are found by walking the list and asking each job; SQLite would rather sort all of them.
+            # With many such jobs, walking the list and checking each job is fastest. SQLite would sort all of them.
             labelled = labelled.where(JobLabelRow.job_id == JobRow.id).correlate(JobRow)
             query = query.where(labelled.exists())
         else:
@@ -173,7 +173,7 @@ def _newest_attempts(session: Session, ids: Sequence[str]) -> dict[str, _Newest]
 
 
 def _newest_snapshots(session: Session, ids: Sequence[str]) -> dict[str, str]:
-    """The newest committed snapshot's name by job: by step, and of one step by the later term."""
+    """Return the name of each job's newest committed snapshot: of the highest step, then of the latest term."""
     return {row.job_id: row.name for row in session.execute(_NEWEST_SNAPSHOTS, {"ids": ids})}
 
 
@@ -192,7 +192,7 @@ def _select_newest_attempts() -> Select[AttemptRow, TrainingRow | None, int]:
 
 
 def _select_requested() -> Select[Any]:
-    """What is requested of some jobs, with the number of the newest attempt and whether that was asked to end."""
+    """Select what is requested, with the number of the newest attempt and whether it is stopping."""
     mine = AttemptRow.job_id == JobRow.id
     newest = select(func.max(AttemptRow.number)).where(mine).scalar_subquery()
     last = select(AttemptRow.stopping_since.is_not(None)).where(mine).order_by(AttemptRow.number.desc()).limit(1)
@@ -215,7 +215,7 @@ def _select_newest_snapshots() -> Select[str, str]:
     return select(ranked.c.job_id, ranked.c.name).where(ranked.c.place == 1)
 
 
-# Built once: building an expression costs more than running it.
+# Built once, because building an expression costs more than running it.
 _NEWEST_ATTEMPTS = _select_newest_attempts()
 _NEWEST_SNAPSHOTS = _select_newest_snapshots()
 _REQUESTED = _select_requested()

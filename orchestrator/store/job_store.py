@@ -1,4 +1,4 @@
-"""Jobs and requests: the store as the API's write side sees it."""
+"""Jobs and requests, as the API writes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.store.lookups import append_events, require_job
 from orchestrator.store.mapping import asked_columns, desired_columns, job_of, status_columns
 from orchestrator.store.tables import JobLabelRow, JobRow
 
-# Built once: building an expression costs more than running it.
+# Built once, because building an expression costs more than running it.
 _OF_KEY = select(JobRow).where(
     JobRow.project == bindparam("project"),
     JobRow.owner == bindparam("owner"),
@@ -38,7 +38,7 @@ class SqlJobStore:
                 append_events(session, [(job.id, event)])
                 return job
         except IntegrityError as error:
-            # Another call with this key, or with this id, was committed before.
+            # Another call committed this key, or this id, first.
             with self._database.read() as session:
                 first = _first_of_key(session, job.spec.project, job.owner, idempotency_key, digest)
             if first is None:
@@ -69,7 +69,7 @@ class SqlJobStore:
 
 
 def _first_of_key(session: Session, project: str, owner: str | None, key: str | None, digest: str) -> Job | None:
-    """None also for no key or no owner: NULL equals nothing."""
+    """Return the job of an idempotency key. None also without a key or an owner, because NULL equals nothing."""
     row = session.scalar(_OF_KEY, {"project": project, "owner": owner, "key": key})
     if row is None:
         return None

@@ -1,7 +1,7 @@
-"""What new journal lines leave behind: a sum for each attempt, and rows of workers, metrics, snapshots and events.
+"""Turn new journal lines into a summary of each attempt and into rows of workers, metrics, snapshots and events.
 
-Gathered over many attempts, then written at once. Every write may be repeated. The sum counts each line; rows are
-written within the limits of domain.bounds.
+Rows of many attempts are collected, then written at once. Every write may be repeated. The summary counts each line;
+the number of rows is limited by row_limits.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _SNAPSHOT_STATES = {
     EventKind.SNAPSHOT_QUARANTINED.value: "quarantined",
     EventKind.SNAPSHOT_DELETED.value: "deleted",
 }
-_MAX_VERIFIED = 1000  # of one event
+_MAX_VERIFIED = 1000  # names in one event
 _MAX_KIND_CHARS, _MAX_SENTENCE_CHARS = 100, 2000
 _POINT_BYTES, _VALUE_BYTES = 100, 20  # of a row of metrics, and of each value in it without its name
-# What an agent may tell listeners: nothing in the service's own name.
+# Listeners get only an agent's own kinds of events: an agent must not speak in the service's name.
 _NEWS = frozenset(kind.value for kind in EventKind)
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """An attempt as intake knows it: what it told, which rows are stored of it, and what it was launched with."""
+    """What intake needs of an attempt: its summary, how much it has stored, and its launch."""
 
     summary: TrainingSummary
     stored: Stored
@@ -56,11 +56,11 @@ class Training:
 
 
 class JournalRows:
-    """Takes batches in the order of their arrival; rows of a later one replace those of an earlier one."""
+    """Takes batches in the order of their arrival. Rows of a later batch replace those of an earlier one."""
 
     def __init__(self, arrived_at: datetime) -> None:
         self.events: list[tuple[str, Event]] = []
-        self.news: list[tuple[str, Event]] = []  # what listeners hear of
+        self.news: list[tuple[str, Event]] = []  # the events for listeners
         self._arrived_at = arrived_at
         self._workers: list[Values] = []
         self._metrics: list[Values] = []
@@ -68,7 +68,7 @@ class JournalRows:
         self._verified: dict[tuple[str, str], Values] = {}
 
     def take(self, batch: JournalBatch, journal: Journal, training: Training) -> None:
-        """Take what is new in a batch; `journal` and `training` are brought up to date."""
+        """Take what is new in a batch. Updates `journal` and `training`."""
         lines, events = _new(batch, journal)
         if batch.reported:
             training.summary.heard_at = self._arrived_at
@@ -82,7 +82,7 @@ class JournalRows:
             journal.exit_record = shorten_evidence(render_exit_record(batch.exit_record))
 
     def refuse(self, batch: JournalBatch, refusal: str, training: Training) -> None:
-        """Store one event that the replica's journals are not stored. A refused report is answered instead."""
+        """Add one event that the replica's journals are not stored. A refused HTTP report gets an error instead."""
         if not batch.reported and training.stored.say("replica"):
             self._say(batch.key, f"{refusal} Its journals are not stored.")
 
@@ -102,7 +102,7 @@ class JournalRows:
         row = self._event(batch, event)
         stored.count_event(room, event.kind, event.generation, _size_of(row))
         self.events.append((batch.key.job_id, row))
-        # Every agent reports a change of the group; for listeners it is one.
+        # Every agent reports a change of the group. Listeners get it once.
         if event.kind in _NEWS and (event.kind not in GROUP_CHANGES or summary.changed_generation > changed):
             self.news.append(self.events[-1])
 
@@ -130,15 +130,15 @@ class JournalRows:
         *,
         kind: OwnKind = OwnKind.LIMIT_REACHED,
     ) -> None:
-        """Store an event of the service itself."""
+        """Add an event of the service itself."""
         said = Event(at=self._arrived_at, kind=kind, sentence=sentence, attempt=key.number, evidence=evidence or {})
         self.events.append((key.job_id, said))
         self.news.append((key.job_id, said))
 
     def write(self, session: Session) -> None:
-        """Write all rows but the events."""
+        """Write all rows except the events."""
         write_workers(session, self._workers)
-        # In one order everywhere, so that two attempts of one job never block each other.
+        # Always in the same order, so that two attempts of one job cannot deadlock.
         write_metrics(session, sorted(self._metrics, key=lambda row: (str(row["job_id"]), int(str(row["step"])))))
         write_snapshots(session, self._snapshots)
         for job_id in sorted({str(row["job_id"]) for row in self._snapshots}):
@@ -167,12 +167,12 @@ class JournalRows:
 
 
 def _with_replica(replica: int, evidence: Mapping[str, object]) -> dict[str, object]:
-    """Whose word it is, first, where shortening leaves it; what the agent itself says of it does not count."""
+    """Put the replica first, where shortening keeps it. A value that the agent itself reports is dropped."""
     return {REPLICA: replica} | {name: value for name, value in evidence.items() if name != REPLICA}
 
 
 def _new(batch: JournalBatch, journal: Journal) -> tuple[Sequence[Progress], Sequence[JournalEvent]]:
-    """The lines that the store does not have yet; the journal is moved behind them."""
+    """Return the lines that are not stored yet, and advance the journal's offsets past them."""
     journal.progress_to = 0 if batch.progress_cut else journal.progress_to
     journal.events_to = 0 if batch.events_cut else journal.events_to
     lines: Sequence[Progress] = ()
@@ -207,7 +207,7 @@ def _worker(batch: JournalBatch, line: Progress, arrived_at: datetime) -> Values
 
 
 def _metrics(key: AttemptKey, lines: Sequence[Progress], stored: Stored, arrived_at: datetime) -> list[Values]:
-    """One point for each step, of the latest generation that did it, within the limits of `stored`."""
+    """Return one point for each step, of the latest generation that reported it, within the limits of `stored`."""
     points: dict[int, Progress] = {}
     for line in lines:
         if line.step is not None and line.metrics and stored.hears(line):
@@ -238,13 +238,13 @@ def _size_of(event: Event) -> int:
 
 
 def _fits(line: Progress) -> bool:
-    """Whether the line's numbers are such as a database holds; a wild one costs its line, not the batch."""
+    """Whether a database can hold the line's numbers. A bad number costs its line, not the batch."""
     numbers = (line.rank, line.local_rank, line.world_size, line.generation, line.pid, line.step or 0)
     return all(clean_integer(number) is not None for number in numbers)
 
 
 def _snapshot(key: AttemptKey, event: JournalEvent, arrived_at: datetime) -> Values | None:
-    """A row for an event about a snapshot; None for another event, and for one that names no snapshot."""
+    """Return a row for an event about a snapshot. None for other events, and without a valid snapshot name."""
     state = _SNAPSHOT_STATES.get(event.kind)
     if state is None:
         return None
@@ -271,7 +271,7 @@ def _snapshot(key: AttemptKey, event: JournalEvent, arrived_at: datetime) -> Val
 
 
 def _verified(job_id: str, event: JournalEvent, arrived_at: datetime) -> dict[tuple[str, str], Values]:
-    """The snapshots whose bytes were compared for this event: who restores one or keeps it has verified it."""
+    """Return the snapshots that this event says were verified: one that was restored, or those that were kept."""
     if event.kind == EventKind.RESTORED.value:
         names = [event.evidence.get("name")]
     else:

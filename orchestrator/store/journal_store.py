@@ -1,4 +1,4 @@
-"""Journal lines: the store as intake sees it. Each line counts once, by whatever road and however often it comes."""
+"""Journal lines, as intake stores them. Each line counts once, however often and by whichever way it arrives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SqlJournalStore:
         self._database = database
 
     def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
-        """An attempt of which nothing is stored, or that does not exist, is left out."""
+        """Attempts without stored journals are left out."""
         columns = (
             JournalRow.job_id,
             JournalRow.attempt,
@@ -55,7 +55,7 @@ class SqlJournalStore:
         return found
 
     def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
-        """Raises NotFound for an unknown attempt; then nothing of the batches is stored."""
+        """Raises NotFound for an unknown attempt. Then none of the batches is stored."""
         if not batches:
             return {}
         keys = sorted({batch.key for batch in batches})
@@ -85,10 +85,9 @@ def _life(batch: JournalBatch) -> Life:
 
 
 def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Training]:
-    """What was told of the attempts, their rows locked: whoever reads the same journals by another road waits here.
+    """Read the summaries of the attempts and lock their rows, so that reports of one attempt take turns.
 
-    In one order everywhere: two intakes that lock the same attempts never wait for each other in a ring. Raises
-    NotFound where one does not exist.
+    Rows are always locked in the same order, which prevents deadlocks. Raises NotFound for an unknown attempt.
     """
     wanted, launches = set(keys), _read_launches(session, keys)
     found = {
@@ -104,7 +103,7 @@ def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[Attemp
 
 
 def _read_launches(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Launch]:
-    """The launches of these attempts, and of others of the same jobs."""
+    """Read the launches of these attempts, and of others of the same jobs."""
     columns = (AttemptRow.job_id, AttemptRow.number, AttemptRow.nodes, AttemptRow.workers_per_node)
     found: dict[AttemptKey, Launch] = {}
     for some in _parts_of(keys):
@@ -127,7 +126,7 @@ def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[Life, J
 def _in_parts(
     session: Session, table: type[TrainingRow] | type[JournalRow], keys: Sequence[AttemptKey], *, locked: bool = False
 ) -> Iterator[Sequence[Any]]:
-    """The rows of these attempts, and of others of the same jobs, in the order of their keys."""
+    """Read the rows of these attempts, and of others of the same jobs, in the order of their keys."""
     query = select(*table.__table__.columns).order_by(table.job_id, table.attempt)
     if locked:
         query = query.with_for_update()
@@ -136,7 +135,7 @@ def _in_parts(
 
 
 def _parts_of(keys: Sequence[AttemptKey]) -> Iterator[Sequence[str]]:
-    """The ids of the jobs, in parts of as many as one statement may name."""
+    """Yield the ids of the jobs in parts that fit into one statement."""
     jobs = sorted({key.job_id for key in keys})
     for start in range(0, len(jobs), _IN_ONE_QUESTION):
         yield jobs[start : start + _IN_ONE_QUESTION]

@@ -1,4 +1,4 @@
-"""Leases of clusters, by the database's clock: the clocks of the services may differ, and may jump."""
+"""Leases of clusters. All times are the database's, because the services' clocks may differ and jump."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.store.tables import LeaseRow
 
 
 class SqlLeaseStore:
-    """Implements ports.LeaseStore. A write that is guarded by a lease holds its row: a take-over waits for it."""
+    """Implements ports.LeaseStore. A guarded write locks the lease's row, so a takeover waits for it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -53,7 +53,7 @@ class SqlLeaseStore:
 
 
 def require_lease(session: Session, lease: Lease) -> None:
-    """Hold the lease's row for this transaction. Raises LeaseLost when another has it, or its time is over."""
+    """Lock the lease's row for this transaction. Raises LeaseLost if another has the lease or it has expired."""
     statement = select(LeaseRow).where(LeaseRow.cluster == lease.cluster).with_for_update(read=True)
     row = session.scalar(statement)
     if row is None or not _is(row, lease) or row.expires_at <= store_time(session):
@@ -72,7 +72,7 @@ def _take(session: Session, cluster: str, holder: str, ttl_s: float) -> Lease | 
 
 
 def _first(session: Session, cluster: str, holder: str) -> LeaseRow:
-    """The row of a cluster that was never leased, locked: ours, or that of a service which came first by a moment."""
+    """Insert and lock the row of a cluster that was never leased. Another service may insert it first."""
     insert = postgresql.insert(LeaseRow) if is_postgres(session) else sqlite.insert(LeaseRow)
     now = store_time(session)
     columns = {"cluster": cluster, "holder": holder, "token": 0, "since": now, "expires_at": now}

@@ -1,4 +1,4 @@
-"""Small questions that several stores ask inside their transactions."""
+"""Reads and writes that several stores share, inside their transactions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from orchestrator.store.store_clock import is_postgres
 from orchestrator.store.tables import EventRow, JobRow, JournalRow
 from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
 
-_EVENTS_LOCK = 0x65766E74  # of pg_advisory_xact_lock: "evnt"
-# Built once: building an expression costs more than running it.
+_EVENTS_LOCK = 0x65766E74  # key of pg_advisory_xact_lock, "evnt"
+# Built once, because building an expression costs more than running it.
 _JOB = select(JobRow).where(JobRow.id == bindparam("id"))
 _TAKE_TURN = text("SELECT pg_advisory_xact_lock(:key)")
-_INSERT_EVENT = insert(EventRow).inline()  # nobody asks for the ids
+_INSERT_EVENT = insert(EventRow).inline()  # does not return the ids
 _INSERT_EVENT_WITH_ID = insert(EventRow).returning(EventRow.id, sort_by_parameter_order=True)
 
 
@@ -33,11 +33,11 @@ def require_job(session: Session, job_id: str) -> JobRow:
 
 
 def append_events(session: Session, events: Sequence[tuple[str, Event]], *, news: News | None = None) -> None:
-    """Write events as the last act of a transaction. Listeners hear of them, or of `news` instead.
+    """Insert events, and their deliveries to webhooks, as the last statement of a transaction.
 
-    PostgreSQL gives ids before transactions commit: without taking turns, a reader could pass an id that becomes
-    visible later. Nothing may wait for another lock behind this one, hence "last". What webhooks are owed of the events
-    is written with them.
+    Listeners get the events, or `news` instead. PostgreSQL assigns ids before transactions commit. So transactions with
+    events take turns; otherwise a reader could pass an id that becomes visible later. Because of that lock, a
+    transaction must not wait for another lock after this call.
     """
     add_news(session, events if news is None else news)
     if not events:
@@ -68,9 +68,9 @@ def _columns(job_id: str, event: Event) -> dict[str, object]:
 
 
 def exits_of(journals: Iterable[JournalRow]) -> dict[tuple[str, int], dict[int, ExitRecord]]:
-    """The exit records by attempt and replica: of the replica's newest life, which may not have ended yet.
+    """Return the exit records by attempt and replica. Only a replica's newest incarnation counts.
 
-    A life that was refused the claim counts only where the replica had no other.
+    An incarnation that was refused the claim counts only if the replica had no other.
     """
     newest: dict[tuple[str, int, int], tuple[tuple[bool, int], ExitRecord | None]] = {}
     for row in journals:

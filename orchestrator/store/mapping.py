@@ -1,4 +1,4 @@
-"""Rows to the domain's dataclasses and back. No queries."""
+"""Convert rows to the domain's dataclasses and back. No queries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trainer.contract.silence import PhaseTime, PhaseTimes
 
 
 def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
-    """`spec`: where the row's own was parsed already."""
+    """`spec` is the parsed spec of the row, if the caller already has it."""
     return Job(
         id=row.id,
         spec=JobSpec.model_validate(row.spec) if spec is None else spec,
@@ -74,7 +74,7 @@ def _chaos_of(document: Mapping[str, Any]) -> RequestedChaos:
 
 
 def asked_columns(spec: JobSpec) -> dict[str, object]:
-    """The columns of a job that repeat its spec, and the spec."""
+    """The spec of a job and the columns that are copies from it."""
     return {
         "name": spec.name,
         "project": spec.project,
@@ -145,7 +145,7 @@ def attempt_of(row: AttemptRow) -> Attempt:
 
 
 def attempt_columns(attempt: Attempt) -> dict[str, object]:
-    """The columns of an attempt but for its key."""
+    """The columns of an attempt, without its key."""
     return {
         "state": attempt.state.value,
         "reason": attempt.reason,
@@ -200,7 +200,7 @@ def summary_of(row: TrainingRow) -> TrainingSummary:
 
 
 def summary_columns(summary: TrainingSummary) -> dict[str, object]:
-    """The columns of a training but for its key."""
+    """The columns of a training, without its key."""
     book = summary.phase_times
     since = None if book.since is None else render_time(book.since)
     columns = {name: getattr(summary, name) for name in _SUMMARY_FIELDS}
@@ -210,13 +210,13 @@ def summary_columns(summary: TrainingSummary) -> dict[str, object]:
 
 
 def stored_of(document: Mapping[str, object] | None) -> Stored:
-    """Empty for None: the attempt began before stored rows were counted."""
+    """Return the parsed document. None (the attempt began before stored rows were counted) gives an empty one."""
     known = {name: value for name, value in (document or {}).items() if name in _STORED}
     return Stored(**known)  # type: ignore[arg-type]  # our own document
 
 
 def stored_document(stored: Stored) -> dict[str, object]:
-    """Without empty fields: it is written with each line, and most attempts have few."""
+    """Render without empty fields, because the document is written with each report and most fields are empty."""
     return {name: value for name in _STORED if (value := getattr(stored, name))}
 
 
@@ -280,7 +280,10 @@ _LIFE = ("replica", "incarnation")
 
 
 def agents_of(started: Iterable[EventRow]) -> dict[tuple[int, int], AgentPlace]:
-    """Who the agents are, by replica and incarnation, from their own words; agents of old told no replica."""
+    """Map (replica, incarnation) to the agent's node and pid, from `agent.started` events.
+
+    Agents of older versions report no replica and are left out.
+    """
     found: dict[tuple[int, int], AgentPlace] = {}
     for row in started:
         replica, incarnation, pid = (row.evidence.get(name) for name in (*_LIFE, "pid"))
@@ -349,7 +352,7 @@ def node_failure_columns(mark: NodeFailure) -> dict[str, object]:
 
 
 def metric_point_of(row: Any) -> MetricPoint:
-    """Of a MetricRow, or of its columns."""
+    """`row` is a MetricRow, or a tuple of its columns."""
     return MetricPoint(
         step=row.step, attempt=row.attempt, generation=row.generation, at=row.at, values=_floats(row.measured)
     )

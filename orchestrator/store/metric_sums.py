@@ -1,4 +1,4 @@
-"""Which steps of a job still count, summed up by generation: from its metrics, or from the sums that outlive them."""
+"""Sum up by generation which steps of a job still count: from its metrics, or from sums that outlive them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.store.tables import MetricRow, TrainingRow
 from trainer.contract.clock import parse_time, render_time
 from trainer.contract.exit_record import EventKind
 
-SUMS = "sums"  # in the evidence of the event that tells of the removal
+SUMS = "sums"  # key in the evidence of the event about the removal
 MOST_SUMS = 300  # more do not fit into an event
 _STALL_S = type_coerce(MetricRow.measured, JSON)["snapshot_s"].as_float()
 _REPORTED_STALL = case((_STALL_S > 0, 1))
@@ -28,16 +28,16 @@ Sums = dict[tuple[int, int], Kept]
 
 
 def read_kept(session: Session, job_id: str, events: Sequence[Event]) -> Sums:
-    """By attempt and generation. Of attempts whose metrics were removed, as it was summed up then."""
+    """Return the sums by attempt and generation. If an attempt's metrics were removed, uses the stored sums."""
     summed = read_sums(events)
     return summed | read_rows(session, job_id, events, behind=max((attempt for attempt, _ in summed), default=0))
 
 
 def read_rows(session: Session, job_id: str, events: Sequence[Event], *, behind: int) -> Sums:
-    """Of the attempts behind that one, from their metrics.
+    """Sum up the metrics of the attempts after `behind`.
 
-    A step that was done again has the row of its last doing; one behind which the newest generation began, and which
-    that has not reached yet, has an old row and does not count.
+    A repeated step has the row of its last repetition. If the newest generation restarted from an earlier step, rows of
+    later steps that it has not reached yet are old and do not count.
     """
     mine = and_(MetricRow.job_id == job_id, MetricRow.attempt > behind)
     terms = _read_terms(session, mine)
@@ -78,7 +78,7 @@ def render_sums(sums: Sums) -> list[dict[str, object]]:
 
 
 def read_sums(events: Sequence[Event]) -> Sums:
-    """The service wrote them: agents' events of that kind are called otherwise."""
+    """Parse the stored sums. They are trusted, because agents cannot report events of this kind."""
     documents = [event.evidence.get(SUMS) for event in events if event.kind == Ours.REMOVED]
     return {
         (int(str(one["attempt"])), int(str(one["generation"]))): _parse(one)
@@ -115,7 +115,7 @@ class _Term:
 
 
 def _is_thin(session: Session, job_id: str) -> bool:
-    """Whether the metrics of some steps were not stored, so that the number of rows is not the number of steps."""
+    """Whether the metrics of some steps were not stored, so that rows cannot be counted as steps."""
     newest = select(TrainingRow.stored).where(TrainingRow.job_id == job_id).order_by(TrainingRow.attempt.desc())
     return stored_of(session.scalar(newest.limit(1))).level() > 0
 
@@ -138,7 +138,7 @@ def _read_terms(session: Session, mine: ColumnElement[bool]) -> dict[tuple[int, 
 
 
 def _read_stalls(session: Session, mine: ColumnElement[bool]) -> dict[tuple[int, int], tuple[float, int]]:
-    """Seconds and snapshots. Few steps tell of one, and to look for the word is cheap beside parsing each."""
+    """Return the seconds and the number of snapshots. Few steps report one; a text search is cheaper than parsing."""
     query = select(
         MetricRow.attempt, MetricRow.generation, func.coalesce(func.sum(_STALL_S), 0.0), func.count(_REPORTED_STALL)
     )
@@ -148,12 +148,12 @@ def _read_stalls(session: Session, mine: ColumnElement[bool]) -> dict[tuple[int,
 
 
 def _find_newest_base(terms: Mapping[tuple[int, int], _Term], events: Sequence[Event]) -> tuple[int, int, int] | None:
-    """(attempt, generation, step) of the newest beginning: as a restore told it, or by the first step that was done."""
+    """Return (attempt, generation, step) of the newest start: from a restore event, or from the first step."""
     restored = [
         (event.attempt or 0, event.generation or 0, step)
         for event in events
         if event.kind == EventKind.RESTORED
-        and type(reported := event.evidence.get("step")) is int  # no bool, which is an int as well
+        and type(reported := event.evidence.get("step")) is int  # a bool would pass isinstance
         and (step := clean_integer(reported)) is not None
     ]
     newest = max(terms, default=None)

@@ -1,4 +1,4 @@
-"""On which kind of file system a path lies. The parsing is pure: the text of /proc/self/mountinfo comes in."""
+"""Find the type of the file system of a path, from the text of /proc/self/mountinfo. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-# Locks or shared memory of SQLite's write-ahead log do not work there across hosts: sqlite.org/wal.html, section 1.
+# SQLite's write-ahead log needs locks or shared memory that do not work there across hosts (sqlite.org/wal.html, 1).
 NETWORK_TYPES = frozenset(
     {
         *("nfs", "nfs3", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "ncpfs", "afs", "coda", "9p", "virtiofs"),
@@ -27,7 +27,7 @@ class Mount:
 
 
 def parse_mountinfo(text: str) -> list[Mount]:
-    """Parse /proc/self/mountinfo (proc(5)), in its order. Lines of another form are left out."""
+    """Parse /proc/self/mountinfo (proc(5)), in its order. Skips lines of another form."""
     mounts = []
     for line in text.splitlines():
         head, separator, tail = line.partition(" - ")
@@ -38,9 +38,9 @@ def parse_mountinfo(text: str) -> list[Mount]:
 
 
 def file_system_of(path: PurePosixPath, mounts: Sequence[Mount]) -> str | None:
-    """The type of the innermost mount above an absolute, resolved path; of two at one place the later hides the other.
+    """Return the type of the innermost mount above an absolute, resolved path. None if there is none.
 
-    None where no mount holds it.
+    Of two mounts at the same point, the later one hides the other.
     """
     above = [mount for mount in mounts if path.is_relative_to(mount.point)]
     if not above:

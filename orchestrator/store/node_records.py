@@ -1,4 +1,4 @@
-"""Records of nodes: what attempts report of them, each attempt once, and when somebody cleared one."""
+"""Node records: the failures that attempts report of a node, and when somebody cleared its record."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from orchestrator.store.tables import AttemptRow, NodeClearingRow, NodeFailureRo
 
 
 class NodeStore:
-    """The records of nodes, as people change them. Raises StoreUnavailable."""
+    """Clears node records. Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def clear(self, cluster: str, node: str, *, at: datetime, by: str) -> None:
-        """Reports about the node until `at` no longer count against it. Idempotent."""
-        said = {"cleared_at": at, "cleared_by": by}
+        """Ignore the node's failures until `at`. Idempotent."""
+        changed = {"cleared_at": at, "cleared_by": by}
         with self._database.write() as session:
             insert = postgresql.insert(NodeClearingRow) if is_postgres(session) else sqlite.insert(NodeClearingRow)
-            clearing = insert.values(cluster=cluster, node=node, **said)
-            session.execute(clearing.on_conflict_do_update(index_elements=["cluster", "node"], set_=said))
+            clearing = insert.values(cluster=cluster, node=node, **changed)
+            session.execute(clearing.on_conflict_do_update(index_elements=["cluster", "node"], set_=changed))
 
 
 def read_reports(session: Session, which: ColumnElement[bool]) -> list[NodeFailure]:
-    """Oldest first."""
+    """Return the selected failures, oldest first."""
     same_node = (NodeClearingRow.cluster == NodeFailureRow.cluster) & (NodeClearingRow.node == NodeFailureRow.node)
     its_attempt = (AttemptRow.job_id == NodeFailureRow.job_id) & (AttemptRow.number == NodeFailureRow.attempt)
     query = select(NodeFailureRow, NodeClearingRow.cleared_at, AttemptRow.created_at)
@@ -42,7 +42,7 @@ def read_reports(session: Session, which: ColumnElement[bool]) -> list[NodeFailu
 
 
 def write_marks(session: Session, marks: Sequence[NodeFailure]) -> None:
-    """Add the marks; one that is there stays as it was."""
+    """Insert the failures. Existing ones stay unchanged."""
     if not marks:
         return
     insert = postgresql.insert(NodeFailureRow) if is_postgres(session) else sqlite.insert(NodeFailureRow)

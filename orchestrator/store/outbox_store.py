@@ -1,4 +1,4 @@
-"""What is owed to webhooks: written with its event, claimed by one sender at a time, settled afterwards."""
+"""Deliveries to webhooks: inserted with their event, claimed by one sender at a time, then marked as done."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_ERROR_CHARS = 500
 
 
 def owe(session: Session, events: Sequence[tuple[int, str, Event]], subscriptions: Sequence[Webhook]) -> None:
-    """Write what webhooks are owed of these events (id, job, event), in the transaction that wrote them."""
+    """Insert the deliveries of these events (id, job, event), in the transaction that inserted the events."""
     notify = _notify(session, {job_id for _, job_id, _ in events})
     now = store_time(session)
     rows = [
@@ -45,18 +45,18 @@ def owe(session: Session, events: Sequence[tuple[int, str, Event]], subscription
 
 
 class OutboxStore:
-    """Times are the database's own. Raises StoreUnavailable."""
+    """Times are the database's. Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def claim(self, webhook: str, *, limit: int, hold_s: float) -> Sequence[Delivery]:
-        """Deliveries that are due; nobody else gets them for `hold_s`, then they are due again.
+        """Return deliveries that are due. No other call gets them for `hold_s`; then they are due again.
 
-        Of a job only the earliest that is owed, unless that one has failed for ten minutes.
+        Only the earliest pending delivery of each job is returned, unless it is older than ten minutes.
         """
         if self.oldest_due_s(webhook) is None:
-            return []  # without a turn to write
+            return []  # without a write transaction
         with self._database.write() as session:
             now = store_time(session)
             earlier = aliased(DeliveryRow)
@@ -94,22 +94,22 @@ class OutboxStore:
             return [_delivery(row, *events[row.event_id], age_s=(now - row.created_at).total_seconds()) for row in rows]
 
     def delivered(self, delivery: Delivery) -> None:
-        """It is owed no more."""
+        """Mark a delivery as done."""
         with self._database.write() as session:
             values = {"due_at": None, "delivered_at": store_time(session), "last_error": None}
             session.execute(update(DeliveryRow).where(DeliveryRow.id == delivery.id).values(values))
 
     def failed(self, delivery: Delivery, error: str, *, retry_in_s: float | None) -> None:
-        """Owed again later; None: given up. One that was claimed again since is left alone."""
+        """Make a delivery due again later, or abandon it if `retry_in_s` is None."""
         with self._database.write() as session:
             due_at = None if retry_in_s is None else store_time(session) + timedelta(seconds=retry_in_s)
-            # Another one may have claimed it since, if we were asleep: then its word counts.
+            # If this process was suspended, another may have claimed the delivery since. Then that claim counts.
             mine = (DeliveryRow.tries == delivery.tries) & DeliveryRow.due_at.is_not(None)
             values = {"due_at": due_at, "last_error": error[:_MAX_ERROR_CHARS]}
             session.execute(update(DeliveryRow).where(DeliveryRow.id == delivery.id, mine).values(values))
 
     def oldest_due_s(self, webhook: str) -> float | None:
-        """The age of the oldest that is due now; None: nothing is."""
+        """Return the age of the oldest delivery that is due now. None if there is none."""
         with self._database.read() as session:
             now = store_time(session)
             due = (DeliveryRow.webhook == webhook) & (DeliveryRow.due_at <= now)
@@ -117,7 +117,7 @@ class OutboxStore:
             return None if oldest is None else max(0.0, (now - oldest).total_seconds())
 
     def sweep(self, *, owed_s: float) -> int:
-        """Forget what is still owed after `owed_s`: nobody delivers for a webhook that is gone. Returns how many."""
+        """Delete deliveries still pending after `owed_s`, as those of removed webhooks. Returns how many."""
         with self._database.write() as session:
             limit = store_time(session) - timedelta(seconds=owed_s)
             stale = DeliveryRow.due_at.is_not(None) & (DeliveryRow.created_at < limit)

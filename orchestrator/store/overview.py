@@ -1,6 +1,6 @@
-"""Everything of a cluster that is not at rest, read at once: the question of every pass, so it is asked sparingly.
+"""Read all jobs of a cluster that are not at rest. Each pass does this, so it must be cheap.
 
-Rows come as plain tuples, and a spec is parsed once for each number of its job's requests: it changes with no other.
+Rows are plain tuples. A spec is parsed again only after a request, because nothing else changes a spec.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainer.contract.exit_record import ExitRecord
 log = structlog.get_logger()
 
 _LIVE = tuple(state.value for state in JobState if not state.terminal)
-_IN_ONE_QUESTION = 500  # job ids: a statement has a limit of parameters
+_IN_ONE_QUESTION = 500  # job ids; the parameters of a statement are limited
 
 
 class Overview:
@@ -34,10 +34,10 @@ class Overview:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._specs: dict[str, tuple[int, JobSpec]] = {}  # with the number of the request that made each
+        self._specs: dict[str, tuple[int, JobSpec]] = {}  # with the job's request number when it was parsed
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
-        """Oldest job first. A job whose spec this version refuses is left out, and its neighbours go on."""
+        """Return the jobs, oldest first. A job whose spec this version cannot parse is logged and left out."""
         with self._database.read() as session:
             jobs: Sequence[Any] = session.execute(_jobs(cluster)).all()
             specs = self._parse_specs(session, jobs)
@@ -68,7 +68,7 @@ class Overview:
                 try:
                     self._specs[job_id] = (number, JobSpec.model_validate(document))
                 except ValidationError as error:
-                    log.error("job cannot be supervised: this version refuses its spec", job=job_id, reason=str(error))
+                    log.error("job is not supervised: its spec cannot be parsed", job=job_id, reason=str(error))
         return {job_id: spec for job_id, (_, spec) in self._specs.items()}
 
 
@@ -77,8 +77,8 @@ def _by_job(rows: Iterable[Any]) -> dict[str, Any]:
 
 
 def not_at_rest(cluster: str) -> ColumnElement[bool]:
-    # Two searches, each with its index (the second is written as the partial one is): a long history of ended jobs
-    # costs nothing.
+    # Two searches, each with its index, so that a long history of ended jobs costs nothing. The text of the second
+    # condition must equal that of its partial index.
     here = select(JobRow.id).where(JobRow.cluster == cluster)
     retry_requested = text("desired_retry_number > retries_done")
     return JobRow.id.in_(union(here.where(JobRow.state.in_(_LIVE)), here.where(retry_requested)))
@@ -90,7 +90,7 @@ def _jobs(cluster: str) -> Select[Any]:
 
 
 def _newest(cluster: str) -> Any:
-    """The number of each job's newest attempt."""
+    """Select the number of each job's newest attempt."""
     return (
         select(AttemptRow.job_id, func.max(AttemptRow.number).label("number"))
         .join(JobRow, JobRow.id == AttemptRow.job_id)
@@ -101,13 +101,13 @@ def _newest(cluster: str) -> Any:
 
 
 def _of_newest(table: type[AttemptRow] | type[TrainingRow] | type[JournalRow], number: Any, newest: Any) -> Select[Any]:
-    """The rows of the newest attempts, without what only intake needs."""
+    """Select the rows of the newest attempts, without the columns that only intake needs."""
     columns = [column for column in table.__table__.columns if column.name not in ("pace_book", "stored")]
     return select(*columns).join(newest, (newest.c.job_id == table.job_id) & (newest.c.number == number))
 
 
 def _exits(session: Session, newest: Any) -> Mapping[tuple[str, int], dict[int, ExitRecord]]:
-    """The exit records of the newest attempts. Most have none yet: only the lives of those that do are read."""
+    """Read the exit records of the newest attempts. Most have none, so all journals are read only of those that do."""
     journals = _of_newest(JournalRow, JournalRow.attempt, newest)
     ended = {
         AttemptKey(row.job_id, row.attempt)

@@ -1,4 +1,4 @@
-"""Keyset pages: a cursor holds the sort key of the last row seen, so that inserts neither repeat nor skip a row."""
+"""Keyset pages. A cursor holds the sort key of the last row, so inserts neither repeat nor skip a row."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from trainer.contract.clock import parse_time, render_time
 
 Row = TypeVar("Row", bound=Base)
 Item = TypeVar("Item")
-_REFUSAL = "cursor is not one of this list: pass on `next_cursor` of the page before, unchanged, or leave it out"
+_REFUSAL = "cursor does not belong to this list: pass `next_cursor` of the previous page unchanged, or no cursor"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One column of a sort order that is unique as a whole."""
+    """One column of a sort order. All columns together must be unique."""
 
     column: InstrumentedAttribute[str] | InstrumentedAttribute[int] | InstrumentedAttribute[datetime]
     type: type[str] | type[int] | type[datetime]
@@ -33,7 +33,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """An order under a name; a cursor of another name is refused."""
+    """A sort order with a name. Cursors of another name are refused."""
 
     name: str
     keys: tuple[Key, ...]
@@ -47,7 +47,7 @@ class Listing:
         limit: int,
         cursor: str | None,
     ) -> tuple[list[Item], str | None]:
-        """The next `limit` rows (at least one) behind `cursor`, and the cursor behind those if there are more."""
+        """Return the next `limit` rows (at least one) after `cursor`, and the next cursor, None at the end."""
         limit = max(1, limit)
         if cursor is not None:
             query = query.where(self._behind(self._parse(cursor)))
@@ -61,7 +61,7 @@ class Listing:
         for position, (key, value) in enumerate(zip(self.keys, values, strict=True)):
             same = [earlier.column == values[index] for index, earlier in enumerate(self.keys[:position])]
             alternatives.append(and_(*same, key.column < value if key.descending else key.column > value))
-        # What all alternatives have in common is what an index can begin at.
+        # Implied by each alternative. With it, the database can start at a position in the index.
         first = self.keys[0]
         bound = first.column <= values[0] if first.descending else first.column >= values[0]
         return and_(bound, or_(*alternatives))
@@ -74,7 +74,7 @@ class Listing:
         try:
             document = json.loads(base64.b64decode(cursor.encode(), altchars=b"-_", validate=True))
             if not isinstance(document, list) or document[0] != self.name:
-                raise ValueError("another list")
+                raise ValueError("cursor of another list")
             return [_from_json(key, value) for key, value in zip(self.keys, document[1:], strict=True)]
         except (binascii.Error, ValueError, IndexError, RecursionError) as error:
             raise Refused(_REFUSAL) from error

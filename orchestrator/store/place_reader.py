@@ -1,4 +1,4 @@
-"""Where jobs and attempts stand, for whoever has to know who may touch them."""
+"""What access control needs of jobs and attempts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.store.engine import Database
 from orchestrator.store.tables import AttemptRow, DeletionRow, JobRow
 
 _IN_ONE_QUESTION = 500  # job ids
-# Built once: building an expression costs more than running it.
+# Built once, because building an expression costs more than running it.
 _PLACES = select(JobRow.id, JobRow.project, JobRow.owner).where(JobRow.id.in_(bindparam("ids", expanding=True)))
 _DELETED = select(DeletionRow.job_id, DeletionRow.project, DeletionRow.owner).where(
     DeletionRow.job_id.in_(bindparam("ids", expanding=True))
@@ -31,7 +31,7 @@ class PlaceReader:
         self._database = database
 
     def places(self, job_ids: Collection[str]) -> Mapping[str, JobPlace]:
-        """A job that does not exist is left out. What is answered never changes."""
+        """Return the project and owner of each job that exists or was deleted. They never change."""
         ids, found = sorted(job_ids), dict[str, JobPlace]()
         with self._database.read() as session:
             for start in range(0, len(ids), _IN_ONE_QUESTION):
@@ -44,7 +44,7 @@ class PlaceReader:
         return found
 
     def stay(self, key: AttemptKey) -> AttemptStay | None:
-        """None: there is no such attempt."""
+        """Return None if the attempt does not exist."""
         with self._database.read() as session:
             row = session.execute(_STAY, {"job_id": key.job_id, "number": key.number}).one_or_none()
             return None if row is None else AttemptStay(nonce=row.nonce, ended_at=row.ended_at)

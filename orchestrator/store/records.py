@@ -1,4 +1,4 @@
-"""What the store hands to its callers beside jobs, attempts and events: plain values, one for each kind of row."""
+"""Values that the store returns, other than the domain's jobs, attempts and events."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class JobFilter:
     cluster: str | None = None
     label: tuple[str, str] | None = None
     query: str | None = None  # free text in id, name and reason
-    projects: Collection[str] | None = None  # none but these; None: every one
+    projects: Collection[str] | None = None  # only these; None means all
 
 
 class JobOrder(StrEnum):
-    """Orders that a list of any length can be walked in: each is an index's. Among equals, by submission."""
+    """Sort orders of the list of jobs. Each has an index. Equal rows are sorted by submission."""
 
     NEWEST = "newest"
     OLDEST = "oldest"
-    UPDATED = "updated"  # the ones that changed longest ago first, as the column's name says
+    UPDATED = "updated"  # the least recently changed first
     UPDATED_DOWN = "-updated"
     NAME = "name"
     NAME_DOWN = "-name"
@@ -42,12 +42,12 @@ class JobOrder(StrEnum):
     CLUSTER = "cluster"
     CLUSTER_DOWN = "-cluster"
     PRIORITY = "priority"
-    PRIORITY_DOWN = "-priority"  # the highest first
+    PRIORITY_DOWN = "-priority"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCourse:
-    """As much of a job as says where its logs are and whether there will be more of them."""
+    """What is needed to find a job's logs and to know whether they are complete."""
 
     project: str
     cluster: str
@@ -57,7 +57,7 @@ class JobCourse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifespan:
-    """That a job lived, and whether anything of its status has changed since it was looked at."""
+    """The times of a job. A changed `updated_at` means that its status changed."""
 
     job_id: str
     updated_at: datetime
@@ -66,7 +66,7 @@ class Lifespan:
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job at rest for good, unless its owner wants more of it."""
+    """A job that has ended, with no retry requested."""
 
     job_id: str
     finished_at: datetime
@@ -74,11 +74,11 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeMark:
-    """Short texts that differ once anything that a reader sees of a job has changed."""
+    """Short texts that differ once anything visible of a job has changed."""
 
-    actions: str  # what was requested, decided and done, and each event
-    reports: str  # what the journals of its agents and workers report, each step too
-    rests: bool  # nothing more happens to it by itself
+    actions: str  # changes with the job's status, requests and events
+    reports: str  # changes with each report of its agents and workers, also with each step
+    rests: bool  # the job has ended and no retry is requested
 
 
 # What a job left behind
@@ -86,7 +86,7 @@ class ChangeMark:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStanding:
-    """An attempt as readers see it, with what its journals told."""
+    """An attempt with its training summary."""
 
     attempt: Attempt
     training: Training
@@ -94,7 +94,7 @@ class AttemptStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvent:
-    id: int  # rises over the whole store, so that it serves as a cursor
+    id: int  # rises over all jobs, so it can serve as a cursor
     job_id: str
     event: Event
 
@@ -107,14 +107,14 @@ class StoredSnapshot:
     generation: int
     state: str  # committed, quarantined, deleted
     size_bytes: int | None
-    world_size: int | None  # of the group that took it
+    world_size: int | None  # of the group that saved it
     at: datetime
-    verified_at: datetime | None  # when all of its bytes were last compared with its manifest; None: not yet
+    verified_at: datetime | None  # when all its bytes were last compared with the manifest; None means never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWorker:
-    """The newest word of one worker (replica, local rank) of an attempt."""
+    """The newest report of one worker (replica, local rank) of an attempt."""
 
     attempt: int
     replica: int
@@ -132,20 +132,20 @@ class StoredWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReplica:
-    """One life of a replica's agent in the newest attempt, by its journal. `name`: of its node; None: it told none."""
+    """One incarnation of an agent in the newest attempt, from its journal."""
 
     attempt: int
     replica: int
     incarnation: int
-    name: str | None
+    name: str | None  # of its node; None if not reported
     pid: int | None
-    ranks: Sequence[int]  # of which its workers have told
-    ended: str | None  # the outcome of its exit record
+    ranks: Sequence[int]  # that its workers have reported
+    ended: str | None  # the outcome in its exit record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricPoint:
-    """What one optimizer step measured; a step done again replaces its point. `at` is the worker's clock."""
+    """The metrics of one optimizer step. A repeated step replaces its point. `at` is the worker's clock."""
 
     step: int
     attempt: int
@@ -156,9 +156,9 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """That something happened to a job, for whoever follows."""
+    """An event without its content, for followers of all jobs."""
 
-    id: int  # of the event: it rises over the whole store
+    id: int  # of the event; rises over all jobs
     job_id: str
     project: str
     kind: str
@@ -170,16 +170,16 @@ class Happening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAges:
-    """What has stood longest on a cluster."""
+    """The longest waits on a cluster."""
 
     cluster: str
-    queued_since: datetime | None = None  # the oldest QUEUED job was submitted; one that was retried does not count
-    snapshot_at: datetime | None = None  # of the newest snapshots of the RUNNING jobs that have one, the oldest
+    queued_since: datetime | None = None  # when the oldest QUEUED job was submitted; retried jobs do not count
+    snapshot_at: datetime | None = None  # the oldest among the newest snapshots of the RUNNING jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedSecret:
-    """A secret as it is stored: `sealed` is what a key opens."""
+    """A secret as it is stored. `sealed` is encrypted."""
 
     project: str
     name: str
@@ -190,7 +190,7 @@ class SealedSecret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWebhook:
-    """A webhook that was made by request: `sealed` holds its URL and the key that signs."""
+    """A webhook that was created through the API. `sealed` holds its URL and its signing key, encrypted."""
 
     webhook: Webhook
     host: str
@@ -201,11 +201,11 @@ class StoredWebhook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One event that is owed to one webhook, claimed for its `tries`-th try."""
+    """One event for one webhook, claimed for its `tries`-th try."""
 
     id: int
     webhook: str
-    message_id: str  # the same over all tries
+    message_id: str  # the same for each try
     tries: int
     age_s: float  # since the event was written
     job: Mapping[str, str]  # id, name, project, cluster

@@ -1,4 +1,4 @@
-"""What ended jobs left in the database, and who still needs what they left in the run directory."""
+"""Delete what ended jobs left in the database, and find out whether their run directories are still needed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _STAY = KINDS | {EventKind.JOB_SUBMITTED.value}
 
 
 class RetentionStore:
-    """Which jobs have ended, what they left in the store, and whether their folders are needed still. Raises
-    StoreUnavailable.
+    """Raises StoreUnavailable.
 
-    `forget_*` removes at most `limit` rows at once and returns how many; of a job that is not at rest nothing.
-    Idempotent.
+    A job is at rest if it has ended and no retry is requested. `forget_*` deletes at most `limit` rows and returns how
+    many. It deletes nothing of a job that is not at rest. Idempotent.
     """
 
     def __init__(self, database: Database) -> None:
@@ -38,7 +37,7 @@ class RetentionStore:
     def ended(
         self, cluster: str, *, before: datetime, behind: tuple[datetime, str] | None, limit: int
     ) -> Sequence[EndedJob]:
-        """Jobs at rest that ended before a moment, the longest ended first, behind (its end, its id) of one."""
+        """Return jobs at rest that ended before a time, earliest first, after the key `behind` (end, id)."""
         query = select(JobRow.id, JobRow.finished_at).where(
             JobRow.cluster == cluster, _AT_REST, JobRow.finished_at < before
         )
@@ -49,7 +48,7 @@ class RetentionStore:
             return [EndedJob(job_id=job_id, finished_at=at) for job_id, at in session.execute(query) if at is not None]
 
     def is_needed(self, job_id: str) -> bool:
-        """Whether the job is not at rest, or a job that is not begins from its snapshots."""
+        """Whether the job is not at rest, or another job that is not at rest starts from its snapshots."""
         source = _SPEC["snapshot"]["from"].as_string()
         with self._database.read() as session:
             rests = session.scalar(select(func.count()).where(JobRow.id == job_id, _AT_REST))
@@ -57,12 +56,11 @@ class RetentionStore:
             return not rests or bool(used)
 
     def tell(self, job_id: str, event: Event) -> None:
-        """Append an event."""
         with self._database.write() as session:
             append_events(session, [(job_id, event)])
 
     def forget_metrics(self, job_id: str, event: Event, *, limit: int) -> int:
-        """What accounts need of them is written with the event first."""
+        """Delete metrics. The event is written with the sums that accounts need of them."""
         with self._database.write() as session:
             first = select(MetricRow.step, MetricRow.attempt).where(MetricRow.job_id == job_id).order_by(MetricRow.step)
             found = session.execute(first.limit(limit)).all() if _rests(session, job_id) else []
@@ -74,7 +72,7 @@ class RetentionStore:
             return len(found)
 
     def forget_events(self, job_id: str, *, limit: int) -> int:
-        """But those that `why` and the accounts are read from."""
+        """Delete events, except those that `why` and the accounts need."""
         with self._database.write() as session:
             if not _rests(session, job_id):
                 return 0
@@ -84,12 +82,12 @@ class RetentionStore:
             return len(ids)
 
     def forget_snapshots(self, job_id: str) -> None:
-        """Note that its snapshots are gone."""
+        """Mark all snapshots of the job as deleted."""
         with self._database.write() as session:
             session.execute(update(SnapshotRow).where(SnapshotRow.job_id == job_id).values(state="deleted"))
 
     def forget_deliveries(self, *, before: datetime, limit: int) -> int:
-        """What webhooks were told, or were given up on, before a moment."""
+        """Delete deliveries from before a time that were delivered or abandoned."""
         with self._database.write() as session:
             over = (DeliveryRow.due_at.is_(None)) & (DeliveryRow.created_at < before)
             ids = session.scalars(select(DeliveryRow.id).where(over).order_by(DeliveryRow.id).limit(limit)).all()
@@ -97,12 +95,12 @@ class RetentionStore:
             return len(ids)
 
     def oldest_live(self) -> datetime | None:
-        """When the oldest job of any cluster that is not at rest was submitted."""
+        """Return when the oldest job that is not at rest, on any cluster, was submitted."""
         with self._database.read() as session:
             return session.scalar(select(func.min(JobRow.created_at)).where(~_AT_REST))
 
     def workdirs(self, *, since: datetime) -> Collection[str]:
-        """The working folders of the jobs that are not at rest, and of those that ended since."""
+        """Return the working folders of the jobs that are not at rest or ended after `since`."""
         workdir = _SPEC["run"]["workdir"].as_string()
         recent = ~_AT_REST | (JobRow.finished_at >= since)
         with self._database.read() as session:
@@ -110,13 +108,15 @@ class RetentionStore:
 
 
 def _rests(session: Session, job_id: str) -> bool:
-    """Its row locked: a retry that is requested meanwhile waits until this is over."""
+    """Whether the job is at rest. Locks its row, so that a retry request waits for this transaction."""
     return session.scalar(select(JobRow.id).where(JobRow.id == job_id, _AT_REST).with_for_update()) is not None
 
 
 def _sum_up(session: Session, job_id: str, event: Event, *, newest: int) -> bool:
-    """Put into the event's evidence what the job's metrics sum up to, unless an earlier one has it for all attempts up
-    to the `newest`; False: they stay."""
+    """Put the sums of the job's metrics into the event's evidence, unless an earlier event has them up to `newest`.
+
+    Returns False if there are too many sums; then the metrics must stay.
+    """
     behind = max((attempt for attempt, _ in read_sums(_events(session, job_id, {EventKind.REMOVED.value}))), default=0)
     if newest <= behind:
         return True

@@ -1,7 +1,6 @@
-"""What text and JSON must be like before a database takes them. Pure.
+"""Clean text and JSON from workers and users so that both databases can store them. Pure.
 
-PostgreSQL stores neither NUL nor lone surrogates, its JSON knows no NaN, and both databases have 64-bit integers.
-What workers and users say is therefore cleaned here, once, on its way in.
+PostgreSQL stores neither NUL nor lone surrogates, its JSON has no NaN, and both databases have 64-bit integers.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _MAX_INTEGER = 2**63 - 1
 
 
 def clean_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """The text without NUL and lone surrogates, its middle left out where it is too long."""
+    """Remove NUL and lone surrogates, and the middle of a text that is too long."""
     kept = _UNSTORABLE.sub("", text)
     if len(kept) <= max_chars:
         return kept
@@ -28,7 +27,7 @@ def clean_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
 
 
 def clean_json(value: object, *, max_chars: int = MAX_TEXT_CHARS, max_depth: int = 32) -> object:
-    """A value that every database's JSON takes. NaN and infinities become the texts that float() reads back."""
+    """Return a value that both databases store as JSON. NaN and infinities become texts that float() parses."""
     if max_depth == 0:
         return "…"
     match value:
@@ -50,12 +49,12 @@ def clean_json(value: object, *, max_chars: int = MAX_TEXT_CHARS, max_depth: int
 
 
 def clean_share(value: float | None) -> float | None:
-    """A share between 0 and 1; None for what is none."""
+    """Return None for a number that is not between 0 and 1."""
     return value if value is not None and 0 <= value <= 1 else None
 
 
 def shorten_evidence(evidence: Mapping[str, object]) -> dict[str, object]:
-    """Evidence of at most MAX_EVIDENCE_BYTES: long texts lose their middle, then large values go, and it says so."""
+    """Cut evidence to MAX_EVIDENCE_BYTES: shorten long texts, then drop large values, and set `shortened`."""
     if _size(evidence) <= MAX_EVIDENCE_BYTES:
         return dict(evidence)
     short = {key: clean_json(value, max_chars=_SHORTENED_TEXT_CHARS) for key, value in evidence.items()}
@@ -70,7 +69,7 @@ def shorten_evidence(evidence: Mapping[str, object]) -> dict[str, object]:
 
 
 def clean_integer(value: int | None) -> int | None:
-    """None for what no 64-bit column holds: a wild number of one worker must not cost the batch of all."""
+    """Return None for a number beyond 64 bits, so that one worker's bad number does not fail a whole batch."""
     return value if value is not None and -_MAX_INTEGER <= value <= _MAX_INTEGER else None
 
 

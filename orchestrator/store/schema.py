@@ -1,4 +1,4 @@
-"""The version of the database's tables: bring it up to date, or refuse to work with another one."""
+"""Upgrade the database's tables, and refuse tables of another version."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from alembic import command
 from orchestrator.domain.errors import SchemaMismatch
 from orchestrator.store.engine import Database, parse_url, sqlite_file
 
-# A link to the top-level folder `alembic/`; in a wheel, the migrations themselves.
+# A link to the top-level folder `alembic/`. In a wheel, this folder holds the migrations themselves.
 MIGRATIONS = Path(__file__).with_name("migrations")
-_UPGRADE_LOCK = 0x6F726368  # of pg_advisory_xact_lock: "orch"; two services may start at one time
-# Versions that no release had; the migrations between them are gone.
+_UPGRADE_LOCK = 0x6F726368  # key of pg_advisory_xact_lock, "orch": two services may start at the same time
+# Versions from before the first release. Their migrations were deleted.
 _BEFORE_RELEASE = frozenset(f"{number:04}" for number in range(1, 11))
 
 
@@ -35,7 +35,7 @@ def is_empty(url: str) -> bool:
 
 
 def check(url: str) -> None:
-    """Raises SchemaMismatch, saying which side to upgrade, unless the tables are of this version."""
+    """Raises SchemaMismatch unless the tables have this version. The message says which side to upgrade."""
     file = sqlite_file(parse_url(url))
     if file is not None and not file.exists():
         raise SchemaMismatch(f"database {file} does not exist yet: run `orchestrator db upgrade`")
@@ -49,7 +49,7 @@ def check(url: str) -> None:
 
 
 def require_ours(url: str) -> None:
-    """Raises SchemaMismatch unless the tables are ours, of this version or an older one."""
+    """Raises SchemaMismatch unless the tables are the service's, of this version or an older one."""
     database = Database(url, migrating=True)
     try:
         with database.read() as session:
@@ -61,10 +61,10 @@ def require_ours(url: str) -> None:
 
 
 def upgrade(url: str) -> None:
-    """Bring the tables up to date. Idempotent; concurrent calls take turns.
+    """Upgrade the tables to this version. Idempotent; concurrent calls take turns.
 
-    Raises SchemaMismatch for a database that is newer than this service, or from before the first release. There is no
-    way down but a backup from before.
+    Raises SchemaMismatch for a database that is newer than this service, or from before the first release. There are no
+    downgrades; restore a backup instead.
     """
     database = Database(url, migrating=True)
     try:
@@ -81,7 +81,7 @@ def upgrade(url: str) -> None:
 
 
 def build_config() -> Config:
-    """Alembic's configuration with our migrations and no file. Its output is ours to print, not Alembic's."""
+    """Build Alembic's configuration without a file, so that Alembic prints nothing."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -102,18 +102,17 @@ def _compare(found: str | None, database: str) -> None:
     if found == head:
         return
     if found is None:
-        raise SchemaMismatch(f"database {database} has no tables of ours yet: run `orchestrator db upgrade`")
+        raise SchemaMismatch(f"database {database} has no tables yet: run `orchestrator db upgrade`")
     if found in _BEFORE_RELEASE:
         raise SchemaMismatch(
-            f"database {database} is of version {found}, from before the first release, and cannot be upgraded: "
-            "move it away, or name a new one in ORCHESTRATOR_DATABASE_URL, and run `orchestrator db upgrade`"
+            f"database {database} has version {found}, from before the first release, and cannot be upgraded: move it "
+            "away, or name a new one in ORCHESTRATOR_DATABASE_URL, then run `orchestrator db upgrade`"
         )
     if found in _known():
         raise SchemaMismatch(
-            f"database {database} is of version {found}, older than this service ({head}): stop other services on it "
-            "and run `orchestrator db upgrade`"
+            f"database {database} has version {found}, older than this service ({head}): stop all services that use "
+            "it, then run `orchestrator db upgrade`"
         )
     raise SchemaMismatch(
-        f"database {database} is of version {found}, which this service ({head}) does not know: it is newer; "
-        "upgrade the service"
+        f"database {database} has version {found}, newer than this service ({head}): upgrade the service"
     )

@@ -1,4 +1,4 @@
-"""Secrets as they are sealed: the key that opens them is not in the database."""
+"""Encrypted secrets. The key is not in the database."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from orchestrator.store.tables import SecretRow
 
 
 class SecretStore:
-    """Sealed secrets by project and name. Raises StoreUnavailable."""
+    """Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def put(self, secret: SealedSecret) -> bool:
-        """Insert or replace; whether it is new."""
+        """Insert or replace a secret. Returns whether it is new."""
         if self._replace(secret):
             return False
         try:
             with self._database.write() as session:
                 session.add(SecretRow(project=secret.project, name=secret.name, **_contents(secret)))
             return True
-        except IntegrityError:  # another call inserted it in between; the later one counts
+        except IntegrityError:  # another call inserted it in between; the later call wins
             self._replace(secret)
             return False
 
     def remove(self, project: str, name: str) -> bool:
-        """Whether it was there."""
+        """Delete a secret. Returns whether it existed."""
         mine = (SecretRow.project == project) & (SecretRow.name == name)
         with self._database.write() as session:
             return session.scalar(delete(SecretRow).where(mine).returning(SecretRow.name)) is not None
 
     def of_project(self, project: str) -> Sequence[SealedSecret]:
-        """By name."""
+        """Return a project's secrets, by name."""
         with self._database.read() as session:
             query = select(SecretRow).where(SecretRow.project == project).order_by(SecretRow.name)
             return [_secret_of(row) for row in session.scalars(query)]
 
     def all(self) -> Sequence[SealedSecret]:
-        """By project and name."""
+        """Return all secrets, by project and name."""
         with self._database.read() as session:
             query = select(SecretRow).order_by(SecretRow.project, SecretRow.name)
             return [_secret_of(row) for row in session.scalars(query)]

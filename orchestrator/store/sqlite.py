@@ -1,4 +1,4 @@
-"""SQLite as a server's database: local disk only, one service at a time, writers take turns."""
+"""SQLite as the database of one service: on a local disk only, and with one writer at a time."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from orchestrator.domain.errors import AlreadyRunning, ConfigurationError
 from orchestrator.store.mounts import NETWORK_TYPES, file_system_of, parse_mountinfo
 
 BUSY_TIMEOUT_S = 5.0
-BEGIN = "sqlite_begin"  # the execution option that chooses how a transaction begins
+BEGIN = "sqlite_begin"  # the execution option with the statement that begins a transaction
 _MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 def check_file(path: Path) -> None:
-    """Refuse a database file that cannot work. Raises ConfigurationError that names the file and the remedy."""
+    """Raises ConfigurationError, with the remedy, for a database file that cannot work."""
     folder = path.parent
     if not folder.is_dir():
-        raise ConfigurationError(f"database {path}: there is no folder {folder}; create it or change the database URL")
+        raise ConfigurationError(
+            f"database {path}: folder {folder} does not exist; create it or change the database URL"
+        )
     if path.exists() and not path.is_file():
-        raise ConfigurationError(f"database {path}: it is not a file; change the database URL")
+        raise ConfigurationError(f"database {path} is not a file; change the database URL")
     refuse_network_file_system(path, _mountinfo())
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
         raise ConfigurationError(
-            f"database {path}: folder {folder} is read-only here; make it writable (SQLite adds files)"
+            f"database {path}: folder {folder} is read-only; make it writable, because SQLite adds files there"
         )
     if path.exists() and not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
-        raise ConfigurationError(
-            f"database {path}: the file is read-only here; make it writable for the service's user"
-        )
+        raise ConfigurationError(f"database {path}: the file is read-only; make it writable for the service's user")
 
 
 def refuse_network_file_system(path: Path, mountinfo: str) -> None:
-    """Raises ConfigurationError where `path` lies on a file system on which SQLite loses data."""
+    """Raises ConfigurationError if `path` is on a file system on which SQLite can lose data."""
     kind = file_system_of(PurePosixPath(path.resolve()), parse_mountinfo(mountinfo))
     if kind in NETWORK_TYPES:
         raise ConfigurationError(
-            f"database {path} lies on a network file system ({kind}), where SQLite can lose data: "
+            f"database {path} is on a network file system ({kind}), where SQLite can lose data: "
             "put ORCHESTRATOR_DATABASE_URL on a local disk (sqlite:////var/lib/orchestrator/orchestrator.db) "
             "or use PostgreSQL"
         )
@@ -53,27 +53,27 @@ def refuse_network_file_system(path: Path, mountinfo: str) -> None:
 def _mountinfo() -> str:
     try:
         return _MOUNTINFO.read_text(errors="surrogateescape")
-    except OSError:  # no Linux, no knowledge: nothing is refused
+    except OSError:  # not Linux: nothing is refused
         return ""
 
 
 def create_private(database: str | None) -> None:
-    """Make the file before SQLite does: what it holds is its owner's alone. One that is there stays as it is."""
+    """Create the file with mode 0600, before SQLite creates it with another. An existing one keeps its mode."""
     if database and not database.startswith(":") and Path(database).parent.is_dir():
         os.close(os.open(database, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def listen(engine: Engine, *, foreign_keys: bool) -> None:
-    """Set up each new connection, and let SQLAlchemy's transactions begin as the execution option BEGIN says.
+    """Set up each new connection, and begin transactions with the statement of the execution option BEGIN.
 
-    A transaction that will write begins IMMEDIATE: one that begins as a reader and writes later fails at once with
-    "database is locked" when another wrote in between, whatever the busy time-out.
+    A transaction that writes must begin IMMEDIATE. One that begins with a read fails at once with "database is locked"
+    if another wrote in between, whatever the busy time-out.
     """
 
     @event.listens_for(engine, "connect")
     def _set_up(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         assert isinstance(connection, Connection)
-        connection.isolation_level = None  # the driver's own BEGIN comes too late; ours stands below
+        connection.isolation_level = None  # the driver would send BEGIN too late; `_begin` sends it
         for pragma in (
             f"busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}",
             "journal_mode = WAL",
@@ -88,7 +88,7 @@ def listen(engine: Engine, *, foreign_keys: bool) -> None:
 
 
 class ServiceLock:
-    """The right to serve one SQLite file: an OS lock on `<file>.lock`, held until released or the process ends."""
+    """Lets one service use an SQLite file: an OS lock on `<file>.lock`, until it is released or the process ends."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -96,7 +96,7 @@ class ServiceLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock at once. Raises AlreadyRunning, naming the holder's process, if another service has it."""
+        """Take the lock without waiting. Raises AlreadyRunning, with the holder's pid, if another service has it."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,15 +106,15 @@ class ServiceLock:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise ConfigurationError(f"cannot lock {self._path}: {error.strerror}") from error
             raise AlreadyRunning(
-                f"another service (process {holder}) works on {self._database}: stop it first, give this one a "
-                "database of its own, or use PostgreSQL, which serves several"
+                f"another service (process {holder}) uses {self._database}: stop it first, give this one a database of "
+                "its own, or use PostgreSQL, which several services can share"
             ) from error
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Give the lock back. Idempotent. The file stays: removing it would let two services lock two files."""
+        """Release the lock. Idempotent. The file stays; if it were removed, two services could lock two files."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

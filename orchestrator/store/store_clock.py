@@ -1,4 +1,4 @@
-"""The store's own clock, and which database it is of."""
+"""The database's clock, and which database a session uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def is_postgres(session: Session) -> bool:
 
 
 def store_time(session: Session) -> datetime:
-    """PostgreSQL's clock at this moment (not of the transaction's begin); SQLite has the clock of this one machine."""
+    """Return PostgreSQL's current time (not the transaction's start), or this machine's time for SQLite."""
     if is_postgres(session):
         moment = session.scalar(select(func.clock_timestamp()))
         assert isinstance(moment, datetime)

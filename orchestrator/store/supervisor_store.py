@@ -1,4 +1,4 @@
-"""Status: the store as the supervisor sees it. Never writes a request or a spec."""
+"""Status, as the supervisor reads and writes it. Never writes a request or a spec."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from orchestrator.store.upserts import table_of
 from trainer.contract.exit_record import EventKind
 
 _LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if not state.terminal)
-# Each lost race means that another process took a port; more losses in a row than this are no race.
+# Each lost race means that another process took a port. More losses in a row than this have another cause.
 _RACES = 64
-_IN_ONE_QUESTION = 500  # job ids: a statement has a limit of parameters
-_NOTES_IN_ONE_GO = 200  # other writers wait for so long
+_IN_ONE_QUESTION = 500  # job ids; the parameters of a statement are limited
+_NOTES_IN_ONE_GO = 200  # other writers wait meanwhile
 _JOBS = table_of(JobRow)
 _NOTE = (
     update(_JOBS).where(_JOBS.c.id == bindparam("of_job")).values(reason=bindparam("why"), updated_at=bindparam("at"))
@@ -73,11 +73,10 @@ class SqlSupervisorStore:
             return {AttemptKey(job_id, number): parse_nodes(nodes)[1] for job_id, number, nodes in rows}
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
-        """Oldest job first."""
         return self._overview.supervised(cluster)
 
     def apply(self, change: Change) -> None:
-        """Raises NotFound for an unknown job. Repeating a change repeats its events, so apply each once."""
+        """Raises NotFound for an unknown job. Not idempotent: a repeated change appends its events again."""
         job = change.job
         with self._writing() as session:
             written = session.scalars(
@@ -89,7 +88,7 @@ class SqlSupervisorStore:
                 _write_attempt(session, change.attempt)
             write_marks(session, change.node_failures)
             if job.state.terminal:
-                # Also a port that was reserved for an attempt which a crash kept from being written down.
+                # After a crash, a port may be reserved for an attempt that was never written.
                 session.execute(delete(ReservationRow).where(ReservationRow.job_id == job.id))
             append_events(session, [(job.id, event) for event in change.events])
 
@@ -124,12 +123,14 @@ class SqlSupervisorStore:
                 with self._writing() as session:
                     return _reserve(session, key, cluster, candidates, after)
             except IntegrityError:
-                continue  # another process reserved the port, or for this attempt, since we looked
-        raise Refused(f"cluster {cluster}: other services took each port that was tried for {key}; it is tried again")
+                continue  # another process took the port, or one for this attempt, after this one looked
+        raise Refused(
+            f"cluster {cluster}: other services took each port that was tried for {key}; the next pass retries"
+        )
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:
-        """A transaction under the lease. Whoever takes it over waits until this one is through."""
+        """Begin a transaction under the lease. A takeover of the lease waits until it ends."""
         with self._database.write() as session:
             require_lease(session, self._lease)
             yield session
@@ -139,7 +140,7 @@ def _read_ranks(session: Session, key: AttemptKey) -> Sequence[RankWord]:
     mine = (WorkerRow.job_id == key.job_id) & (WorkerRow.attempt == key.number)
     newest: dict[int, RankWord] = {}
     for row in session.scalars(select(WorkerRow).where(mine).order_by(WorkerRow.generation)):
-        newest[row.rank] = rank_word_of(row)  # a rank may have moved to another worker since
+        newest[row.rank] = rank_word_of(row)  # in a later generation another worker may have the rank
     return list(newest.values())
 
 
@@ -165,7 +166,7 @@ def _write_attempt(session: Session, attempt: Attempt) -> None:
         session.add(TrainingRow(job_id=attempt.key.job_id, attempt=attempt.key.number, **columns))
     else:
         if row.state not in _LIVE_ATTEMPTS:
-            raise InvalidTransition(f"attempt {attempt.key} has ended {row.state}; nothing changes it any more")
+            raise InvalidTransition(f"attempt {attempt.key} has ended {row.state} and cannot change")
         for name, value in attempt_columns(attempt).items():
             setattr(row, name, value)
     if attempt.state.terminal:
@@ -174,7 +175,7 @@ def _write_attempt(session: Session, attempt: Attempt) -> None:
 
 
 def _stored_before(session: Session, key: AttemptKey) -> dict[str, object]:
-    """What earlier attempts have left: all attempts share the limits of the job."""
+    """Return what earlier attempts have stored, because all attempts of a job share its limits."""
     mine = (TrainingRow.job_id == key.job_id) & (TrainingRow.attempt < key.number)
     newest = select(TrainingRow.stored).where(mine).order_by(TrainingRow.attempt.desc()).limit(1)
     return stored_document(stored_of(session.scalar(newest)).successor())

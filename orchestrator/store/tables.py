@@ -1,4 +1,4 @@
-"""The tables. Each row has one writer, named in its docstring; migrations in `alembic/` follow this file."""
+"""The tables. Each docstring names the writer of the rows. Migrations in `alembic/` must follow every change here."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def _of_attempt() -> ForeignKeyConstraint:
 
 
 class JobRow(Base):
-    """What was asked, requested and decided. The API writes the spec and `desired_*`, the supervisor all the rest."""
+    """A job. The API writes the spec and `desired_*`; the supervisor writes all other columns."""
 
     __tablename__ = "jobs"
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    name: Mapped[str]  # name, project, cluster and priority repeat the spec, for filters and orders
+    name: Mapped[str]  # name, project, cluster and priority are copies from the spec, for filters and sorting
     project: Mapped[str]
     cluster: Mapped[str]
     priority: Mapped[int]
     spec: Mapped[Json]
     created_at: Mapped[datetime]
     idempotency_key: Mapped[str | None]  # unique within the project and owner
-    digest: Mapped[str]  # of the request body that made the job
+    digest: Mapped[str]  # of the request body that created the job
     owner: Mapped[str | None]  # who submitted it
 
     desired_number: Mapped[int]  # rises with every request
@@ -89,7 +89,7 @@ class JobRow(Base):
 
     __table_args__ = (
         UniqueConstraint("project", "owner", "idempotency_key"),
-        Index(None, "created_at", "id"),  # one for each order of the list, which are the filters of most as well
+        Index(None, "created_at", "id"),  # one index for each sort order of the list; most also serve as filters
         Index(None, "updated_at", "id"),
         Index(None, "name", "created_at", "id"),
         Index(None, "state", "created_at", "id"),
@@ -107,7 +107,7 @@ class JobRow(Base):
 
 
 class JobLabelRow(Base):
-    """The labels of a job's spec, one row each, for filters. Written with the spec."""
+    """The labels of a job's spec, one row each, for filters. The API writes them with the spec."""
 
     __tablename__ = "job_labels"
 
@@ -128,8 +128,8 @@ class AttemptRow(Base):
     state: Mapped[str]
     reason: Mapped[str]
     nonce: Mapped[str]
-    nodes: Mapped[str]  # what it was given
-    asked: Mapped[str]  # what the spec asked for
+    nodes: Mapped[str]  # the node count that the attempt got, as "2" or "1:4"
+    asked: Mapped[str]  # the node count of the spec
     workers_per_node: Mapped[int | None]
     port: Mapped[int] = mapped_column(Integer)
     restore_from: Mapped[str | None]
@@ -150,7 +150,7 @@ class AttemptRow(Base):
 
 
 class ReservationRow(Base):
-    """A rendezvous port held by a live attempt, or by one that is about to be written. The supervisor writes it."""
+    """A rendezvous port that a live or an upcoming attempt holds. The supervisor writes it."""
 
     __tablename__ = "reservations"
 
@@ -163,7 +163,7 @@ class ReservationRow(Base):
 
 
 class EventRow(Base):
-    """The append-only account. Ids become visible in rising order, so that a reader behind the newest misses none."""
+    """An event, append-only. Ids become visible in rising order, so a reader that polls by id misses none."""
 
     __tablename__ = "events"
 
@@ -171,18 +171,18 @@ class EventRow(Base):
     job_id: Mapped[str] = mapped_column(_of_job())
     attempt: Mapped[int | None] = mapped_column(Integer)
     generation: Mapped[int | None]
-    at: Mapped[datetime]  # when it happened, by the clock of whoever saw it
+    at: Mapped[datetime]  # when it happened, by the reporter's clock
     kind: Mapped[str]
     sentence: Mapped[str]
     evidence: Mapped[Json]
-    actor: Mapped[str | None]  # who asked for it
+    actor: Mapped[str | None]  # the caller who requested it
 
-    # AUTOINCREMENT: SQLite would otherwise give the id of a deleted newest row again.
+    # Without AUTOINCREMENT, SQLite reuses the id of the newest row after that row is deleted.
     __table_args__ = (Index(None, "job_id", "id"), {"sqlite_autoincrement": True})
 
 
 class JournalRow(Base):
-    """How far one life of a replica's agent has been read. Intake writes it."""
+    """How far the journals of one incarnation of an agent have been read. Intake writes it."""
 
     __tablename__ = "journals"
 
@@ -198,9 +198,9 @@ class JournalRow(Base):
 
 
 class TrainingRow(Base):
-    """What an attempt's journals told, summed up line by line. Born with the attempt; then intake writes it.
+    """The training summary of an attempt. The supervisor inserts it with the attempt; then intake writes it.
 
-    Its row lock makes concurrent intakes of one attempt take turns.
+    Intake locks the row, so concurrent reports of one attempt are stored one after the other.
     """
 
     __tablename__ = "trainings"
@@ -210,11 +210,11 @@ class TrainingRow(Base):
     generation: Mapped[int | None]
     world_size: Mapped[int | None]
     formed_at: Mapped[datetime | None]
-    progress_at: Mapped[datetime | None]  # the newest line's arrival, by our clock
-    heard_at: Mapped[datetime | None]  # the newest report's arrival, with news or without, by our clock
+    progress_at: Mapped[datetime | None]  # when the newest line arrived, by the service's clock
+    heard_at: Mapped[datetime | None]  # when the newest report arrived, even an empty one, by the service's clock
     phase: Mapped[str | None]
     step: Mapped[int | None]
-    step_generation: Mapped[int | None]  # of `step`: a new generation may begin at an earlier one
+    step_generation: Mapped[int | None]  # the generation of `step`; a later one may restart from an earlier step
     step_at: Mapped[datetime | None]  # when `step` was reached, by the worker's clock
     total_steps: Mapped[int | None]
     step_s: Mapped[float | None]
@@ -223,21 +223,21 @@ class TrainingRow(Base):
     restarts: Mapped[int]
     shrinks: Mapped[int]
     resized_at: Mapped[datetime | None]
-    changed_generation: Mapped[int]  # the newest that was counted: every agent journals the same change
+    changed_generation: Mapped[int]  # the newest counted change of the group; every agent reports the same change
     restored: Mapped[str | None]  # the snapshot that the newest generation continued from
-    snapshots: Mapped[int]  # committed by this attempt
-    began_step: Mapped[int | None]  # the earliest that a generation restored
-    kept_step: Mapped[int | None]  # of its newest snapshot
-    kept_at: Mapped[datetime | None]  # when that was committed, by the worker's clock
-    pace: Mapped[Json]  # by phase: count, usual and longest seconds
-    pace_book: Mapped[Json]  # what that is summed up from: contract.silence.PaceBook
-    stored: Mapped[Json | None]  # what its journals have left in other tables: domain.bounds.Stored
+    snapshots: Mapped[int]  # the number that this attempt committed
+    began_step: Mapped[int | None]  # the earliest step that a generation restored
+    kept_step: Mapped[int | None]  # the step of its newest snapshot
+    kept_at: Mapped[datetime | None]  # when that snapshot was committed, by the worker's clock
+    pace: Mapped[Json]  # phase times: by phase, its count, usual and longest seconds
+    pace_book: Mapped[Json]  # trainer.contract.silence.PhaseTimes, from which `pace` is computed
+    stored: Mapped[Json | None]  # row_limits.Stored: how much its journals have stored in other tables
 
     __table_args__ = (_of_attempt(),)
 
 
 class WorkerRow(Base):
-    """The newest word of one worker. Intake writes it."""
+    """The newest report of one worker. Intake writes it."""
 
     __tablename__ = "workers"
 
@@ -245,7 +245,7 @@ class WorkerRow(Base):
     attempt: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     replica: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     local_rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    incarnation: Mapped[int]  # of the agent that it belongs to; an earlier one's late words do not count
+    incarnation: Mapped[int]  # of its agent; late reports of earlier incarnations are ignored
     rank: Mapped[int]
     world_size: Mapped[int]
     generation: Mapped[int]
@@ -255,25 +255,25 @@ class WorkerRow(Base):
     memory_bytes: Mapped[int | None]
     utilisation: Mapped[float | None]
     at: Mapped[datetime]
-    heard_at: Mapped[datetime]  # its arrival, by our clock
+    heard_at: Mapped[datetime]  # when the report arrived, by the service's clock
 
     __table_args__ = (_of_attempt(),)
 
 
 class LeaseRow(Base):
-    """Who supervises a cluster, and until when by the database's clock. Supervisors write it, each for itself."""
+    """The lease of a cluster. Times are the database's. Each supervisor writes it for itself."""
 
     __tablename__ = "leases"
 
     cluster: Mapped[str] = mapped_column(primary_key=True)
     holder: Mapped[str]
-    token: Mapped[int]  # rises with every change of holder
-    since: Mapped[datetime]  # when this token was given
+    token: Mapped[int]  # rises each time the lease is acquired
+    since: Mapped[datetime]  # when it was acquired
     expires_at: Mapped[datetime]
 
 
 class NodeFailureRow(Base):
-    """One mark in a node's record. The supervisor writes it; it outlives the job."""
+    """One failure in a node's record. The supervisor writes it. It stays when the job is deleted."""
 
     __tablename__ = "node_failures"
 
@@ -289,7 +289,7 @@ class NodeFailureRow(Base):
 
 
 class NodeClearingRow(Base):
-    """When a node's record was cleared last, and by whom. The API writes it."""
+    """The newest clearing of a node's record. The API writes it."""
 
     __tablename__ = "node_clearings"
 
@@ -300,27 +300,27 @@ class NodeClearingRow(Base):
 
 
 class DeliveryRow(Base):
-    """An event that is owed to a webhook. Written with the event; then the outbox writes it. Times are the database's.
+    """An event to deliver to a webhook. Inserted with the event; then the outbox writes it. Times are the database's.
 
-    Still owed while `due_at` is set; without it and without `delivered_at` it was given up.
+    A delivery is pending while `due_at` is set. Without `due_at` and `delivered_at` it was abandoned.
     """
 
     __tablename__ = "deliveries"
 
     id: Mapped[int] = mapped_column(RowId, primary_key=True, autoincrement=True)
     event_id: Mapped[int] = mapped_column(RowId, ForeignKey("events.id", ondelete="CASCADE"))
-    job_id: Mapped[str]  # the event's: of one job, events are delivered in their order
+    job_id: Mapped[str]  # copied from the event: the events of a job are delivered in order
     webhook: Mapped[str]
-    message_id: Mapped[str]  # what the receiver tells repetitions by
+    message_id: Mapped[str]  # the same for each try, so the receiver can discard repeats
     created_at: Mapped[datetime]
     due_at: Mapped[datetime | None]
-    tries: Mapped[int]  # begun
+    tries: Mapped[int]  # that were begun
     delivered_at: Mapped[datetime | None]
     last_error: Mapped[str | None]
 
     __table_args__ = (
         UniqueConstraint("event_id", "webhook"),
-        # What is owed is little beside what was delivered.
+        # Partial indexes: few deliveries are pending.
         Index(
             "ix_deliveries_due",
             "webhook",
@@ -341,7 +341,7 @@ class DeliveryRow(Base):
 
 
 class MetricRow(Base):
-    """What one step measured. The latest term that did the step has it. Intake writes it."""
+    """The metrics of one step, from the latest term that reported it. Intake writes it."""
 
     __tablename__ = "metrics"
 
@@ -354,7 +354,7 @@ class MetricRow(Base):
 
 
 class SnapshotRow(Base):
-    """A snapshot as the journals tell of it: committed, then perhaps quarantined, then perhaps deleted."""
+    """A snapshot that the journals report. Intake writes it."""
 
     __tablename__ = "snapshots"
 
@@ -363,17 +363,17 @@ class SnapshotRow(Base):
     step: Mapped[int]
     attempt: Mapped[int] = mapped_column(Integer)
     generation: Mapped[int]
-    state: Mapped[str]
+    state: Mapped[str]  # committed, quarantined or deleted
     size_bytes: Mapped[int | None]
-    world_size: Mapped[int | None]  # of the group that took it
+    world_size: Mapped[int | None]  # of the group that saved it
     at: Mapped[datetime]
-    verified_at: Mapped[datetime | None]  # when all of its bytes were last compared with its manifest
+    verified_at: Mapped[datetime | None]  # when all its bytes were last compared with the manifest
 
     __table_args__ = (Index(None, "job_id", "step"),)
 
 
 class TokenRow(Base):
-    """What a caller signs in with. The API writes it; the token itself was shown once and is not here."""
+    """A token. The API writes it. Only its digest is stored."""
 
     __tablename__ = "tokens"
 
@@ -389,12 +389,12 @@ class TokenRow(Base):
 
 
 class SessionRow(Base):
-    """A browser's sign-in. The API writes it."""
+    """A browser's session. The API writes it."""
 
     __tablename__ = "sessions"
 
     digest: Mapped[str] = mapped_column(primary_key=True)  # SHA-256 of the cookie
-    token_id: Mapped[str]  # the first token, which is a setting, has an id and no row
+    token_id: Mapped[str]  # no foreign key: the token of the settings has no row
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
 
@@ -402,7 +402,7 @@ class SessionRow(Base):
 
 
 class SecretRow(Base):
-    """A project's secret, sealed by a key that is not in the database. The API writes it."""
+    """A project's secret, encrypted with a key that is not in the database. The API writes it."""
 
     __tablename__ = "secrets"
 
@@ -414,7 +414,7 @@ class SecretRow(Base):
 
 
 class DeletionRow(Base):
-    """A job whose record was deleted, and by whom. The API writes it; the supervisor notes that the files are gone."""
+    """A deleted job. The API writes it; the supervisor clears `files_due`."""
 
     __tablename__ = "deletions"
 
@@ -423,18 +423,18 @@ class DeletionRow(Base):
     project: Mapped[str]
     cluster: Mapped[str]
     owner: Mapped[str | None]
-    state: Mapped[str]  # the job's last
+    state: Mapped[str]  # the last state of the job
     created_at: Mapped[datetime]
     deleted_at: Mapped[datetime]
     deleted_by: Mapped[str]
-    snapshot_dir: Mapped[str | None]  # of its spec: where its snapshots are, if not in its folder
-    files_due: Mapped[bool]  # its files are to go and are there, as far as anybody knows
+    snapshot_dir: Mapped[str | None]  # from its spec: where its snapshots are, if not in its folder
+    files_due: Mapped[bool]  # its files must still be deleted
 
     __table_args__ = (Index(None, "cluster", "files_due"),)
 
 
 class WebhookRow(Base):
-    """A webhook that was made by request, beside those of the settings. The API writes it."""
+    """A webhook that was created through the API, in addition to those of the settings. The API writes it."""
 
     __tablename__ = "webhooks"
 
@@ -442,6 +442,6 @@ class WebhookRow(Base):
     host: Mapped[str]
     events: Mapped[Names]  # patterns
     all_jobs: Mapped[bool]
-    sealed: Mapped[str]  # its URL, and the key that signs
+    sealed: Mapped[str]  # its URL and its signing key, encrypted
     created_at: Mapped[datetime]
     created_by: Mapped[str]

@@ -1,4 +1,4 @@
-"""Tokens and sessions, by digest: nothing here can be signed in with."""
+"""Tokens and sessions. Only digests are stored, and nobody can sign in with a digest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.domain.access.identity import Role, Session, Token
 from orchestrator.store.engine import Database
 from orchestrator.store.tables import SessionRow, TokenRow
 
-# Built once: building an expression costs more than running it.
+# Built once, because building an expression costs more than running it.
 _TOKEN = select(TokenRow).where(TokenRow.id == bindparam("id"))
 _SESSION = select(SessionRow).where(SessionRow.digest == bindparam("digest"))
 
@@ -23,7 +23,7 @@ class TokenStore:
         self._database = database
 
     def add_token(self, token: Token) -> None:
-        """Its id is new."""
+        """Insert a token with a new id."""
         row = TokenRow(
             id=token.id,
             name=token.name,
@@ -39,26 +39,26 @@ class TokenStore:
             session.add(row)
 
     def token(self, token_id: str) -> Token | None:
-        """Revoked and expired ones too."""
+        """Return a token, also a revoked or expired one. None if it does not exist."""
         with self._database.read() as session:
             row = session.scalar(_TOKEN, {"id": token_id})
             return None if row is None else _token_of(row)
 
     def tokens(self) -> Sequence[Token]:
-        """All of them, the newest first."""
+        """Return all tokens, newest first."""
         with self._database.read() as session:
             query = select(TokenRow).order_by(TokenRow.created_at.desc(), TokenRow.id)
             return [_token_of(row) for row in session.scalars(query)]
 
     def revoke_token(self, token_id: str, *, by: str, at: datetime) -> None:
-        """It ends now, with its sessions. Idempotent: the first one counts."""
+        """Revoke a token and end its sessions. Idempotent; the first call's `by` and `at` stay."""
         alive = (TokenRow.id == token_id) & TokenRow.revoked_at.is_(None)
         with self._database.write() as session:
             session.execute(update(TokenRow).where(alive).values(revoked_at=at, revoked_by=by))
             session.execute(delete(SessionRow).where(SessionRow.token_id == token_id))
 
     def add_session(self, session: Session) -> None:
-        """Also forgets the sessions that are over."""
+        """Insert a session, and delete expired ones."""
         row = SessionRow(
             digest=session.digest,
             token_id=session.token_id,
@@ -70,13 +70,13 @@ class TokenStore:
             transaction.add(row)
 
     def session(self, digest: str) -> Session | None:
-        """One that is over may be left out."""
+        """Return a session, possibly an expired one. None if it does not exist."""
         with self._database.read() as session:
             row = session.scalar(_SESSION, {"digest": digest})
             return None if row is None else _session_of(row)
 
     def end_session(self, digest: str) -> None:
-        """Idempotent."""
+        """Delete a session. Idempotent."""
         with self._database.write() as session:
             session.execute(delete(SessionRow).where(SessionRow.digest == digest))
 

@@ -1,4 +1,4 @@
-"""Column types that behave alike on SQLite and PostgreSQL."""
+"""Column types that behave the same on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sqlalchemy.types import TypeDecorator
 
 from orchestrator.store.sanitize import clean_json, clean_text
 
-# SQLite numbers rows by itself only in a column that is called INTEGER.
+# SQLite generates ids only in a column of type INTEGER.
 RowId = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware time. SQLite has no zones: there it is stored as UTC in a text that sorts as times do."""
+    """An aware time. SQLite has no time zones and stores it as UTC, in text that sorts by time."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -23,7 +23,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError(f"time {value} has no zone")
+            raise ValueError(f"time {value} has no time zone")
         moment = value.astimezone(UTC)
         return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
 
@@ -34,7 +34,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class CleanText(TypeDecorator[str]):
-    """Text of any origin; what the databases cannot store is left out."""
+    """Text from any source, without the characters that a database cannot store."""
 
     impl = Text()
     cache_ok = True
@@ -44,7 +44,7 @@ class CleanText(TypeDecorator[str]):
 
 
 class CleanJson(TypeDecorator[object]):
-    """JSON of any origin. Python's None is SQL's NULL."""
+    """JSON from any source, cleaned by clean_json. Python's None is SQL's NULL."""
 
     impl = JSON(none_as_null=True)
     cache_ok = True

@@ -1,7 +1,7 @@
-"""The statements by which journals are written: one for many rows, built once for each database.
+"""The statements that write journals: one for many rows, built once for each kind of database.
 
-PostgreSQL is given a list for each column (`unnest`): a statement for each row costs a round trip each, and VALUES of a
-thousand rows cost the driver more than those. SQLite, in our own process, takes row after row.
+PostgreSQL gets one array for each column (`unnest`). One statement for each row would cost a round trip each, and
+VALUES of a thousand rows cost the driver even more. SQLite runs in this process and gets one row at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Life = tuple[AttemptKey, int, int]  # attempt, replica, incarnation
 
 @dataclass(slots=True)
 class Journal:
-    """How far one life of a replica's agent has been read. Offsets in bytes."""
+    """How far the journals of one incarnation of an agent have been read. Offsets in bytes."""
 
     progress_to: int = 0
     events_to: int = 0
@@ -51,7 +51,7 @@ class Journal:
 
 
 def write_trainings(session: Session, trainings: Mapping[AttemptKey, tuple[TrainingSummary, Stored]]) -> None:
-    """Bring the rows, which are there, up to date."""
+    """Update the summaries of attempts."""
     rows: list[Values] = [
         {"job_id": key.job_id, "attempt": key.number, **summary_columns(summary), "stored": stored_document(stored)}
         for key, (summary, stored) in trainings.items()
@@ -60,7 +60,7 @@ def write_trainings(session: Session, trainings: Mapping[AttemptKey, tuple[Train
 
 
 def write_journals(session: Session, journals: Mapping[Life, Journal]) -> None:
-    """How far each life was read, and its exit record once there is one."""
+    """Write how far each incarnation was read, and its exit record if there is one."""
     rows: list[Values] = [
         {
             "job_id": key.job_id,
@@ -77,22 +77,22 @@ def write_journals(session: Session, journals: Mapping[Life, Journal]) -> None:
 
 
 def write_workers(session: Session, rows: Sequence[Values]) -> None:
-    """The newest word of each worker, unless a later life of its agent has spoken already."""
+    """Write the newest report of each worker, unless a later incarnation of its agent has already reported."""
     _write(session, _upsert_worker(_dialect(session)), rows)
 
 
 def write_metrics(session: Session, rows: Sequence[Values]) -> None:
-    """One point a step. A later term's point replaces an earlier one's, never the other way round."""
+    """Write one point for each step. Only a point of the same or a later term replaces another."""
     _write(session, _upsert_metric(_dialect(session)), rows)
 
 
 def write_snapshots(session: Session, rows: Sequence[Values]) -> None:
-    """Snapshots go from committed to quarantined to deleted; a late line moves none of them back."""
+    """Write snapshots. They go from committed to quarantined to deleted; a late report never moves one back."""
     _write(session, _upsert_snapshot(_dialect(session)), rows)
 
 
 def drop_snapshots(session: Session, job_id: str, *, beyond: int) -> None:
-    """Delete rows of a job beyond a number: those of deleted snapshots first, then those of the lowest steps."""
+    """Keep at most `beyond` rows of a job. Deleted snapshots go first, then those of the lowest steps."""
     mine = SnapshotRow.job_id == job_id
     excess = (session.scalar(select(func.count()).where(mine)) or 0) - beyond
     if excess > 0:
@@ -102,7 +102,7 @@ def drop_snapshots(session: Session, job_id: str, *, beyond: int) -> None:
 
 
 def write_verified(session: Session, rows: Sequence[Values]) -> None:
-    """When snapshots were verified; of a name that this job has not, nothing is kept: it is another job's."""
+    """Write when snapshots were verified. Names that the job does not have are ignored: they are another job's."""
     if rows:
         session.connection().execute(_update_verified(), rows)
 
@@ -118,7 +118,7 @@ def _write(session: Session, statement: Insert, rows: Sequence[Values]) -> None:
 
 
 def _waves(rows: Sequence[Values], keys: Sequence[str]) -> list[list[Values]]:
-    """The rows in their order, cut so that no key comes twice in one wave: a statement may touch a row only once."""
+    """Split the rows, in order, so that no wave has a key twice: a statement may update a row only once."""
     waves: list[list[Values]] = []
     times: Counter[tuple[object, ...]] = Counter()
     for row in rows:
@@ -185,7 +185,7 @@ def _insert(dialect: str, row: type[Base]) -> Insert:
 def _upsert(
     insert: Insert, *, where: ColumnElement[bool] | None = None, change: Mapping[str, object] | None = None
 ) -> Insert:
-    """Insert a row; where one is there already and `where` holds, replace it (or only what `change` names)."""
+    """Insert a row. If it exists and `where` holds, replace it, or only the columns of `change`."""
     keys = _keys(insert)
     if change is None:
         change = {each.name: insert.excluded[each.name] for each in insert.table.columns if each not in keys}

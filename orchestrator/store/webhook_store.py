@@ -1,4 +1,4 @@
-"""Webhooks that were made by request."""
+"""Webhooks that were created through the API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WebhookStore:
         self._database = database
 
     def add(self, webhook: StoredWebhook) -> bool:
-        """False where there is one of that name."""
+        """Insert a webhook. Returns False if the name is taken."""
         columns = {
             "name": webhook.webhook.name,
             "host": webhook.host,
@@ -38,7 +38,7 @@ class WebhookStore:
         return True
 
     def remove(self, name: str) -> bool:
-        """Whether it was there. What it was owed is given up."""
+        """Delete a webhook and abandon its pending deliveries. Returns whether it existed."""
         with self._database.write() as session:
             gone = session.scalar(delete(WebhookRow).where(WebhookRow.name == name).returning(WebhookRow.name))
             owed = (DeliveryRow.webhook == name) & DeliveryRow.due_at.is_not(None)
@@ -47,12 +47,12 @@ class WebhookStore:
             return gone is not None
 
     def all(self) -> Sequence[StoredWebhook]:
-        """By name."""
+        """Return all webhooks, by name."""
         with self._database.read() as session:
             return [_webhook_of(row) for row in session.scalars(select(WebhookRow).order_by(WebhookRow.name))]
 
     def seal_anew(self, name: str, *, old: str, new: str) -> None:
-        """Replace what is sealed, where nobody has in between."""
+        """Replace the encrypted part, unless it has changed since it was read as `old`."""
         mine = (WebhookRow.name == name) & (WebhookRow.sealed == old)
         with self._database.write() as session:
             session.execute(update(WebhookRow).where(mine).values(sealed=new))

@@ -1,1 +1,1 @@
-"""What the service tells of itself: metrics, traces, its own log."""
+"""The service's metrics, traces and log."""

@@ -1,6 +1,6 @@
-"""The service's log: one line for each thing, on stderr, as key-value for people or JSON for programs.
+"""The service's log on stderr: key-value lines for people, or one JSON object a line for programs.
 
-Lines of the libraries (uvicorn, SQLAlchemy) take the same form, so that every line of the process can be parsed.
+Libraries (uvicorn, SQLAlchemy) log in the same form, so that every line of the process can be parsed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import structlog
 
 
 def configure_logging(*, level: int = logging.INFO, human: bool | None = None) -> None:
-    """Log to stderr: key-value for people on a terminal, one JSON object a line otherwise (or as `human` says)."""
+    """Log key-value lines if `human`, else JSON. None means: key-value lines if stderr is a terminal."""
     readable = sys.stderr.isatty() if human is None else human
-    # Neither shows local variables: they may hold a user's secrets.
+    # Neither renderer shows local variables, because they may hold a user's secrets.
     rendering: list[structlog.typing.Processor]
     if readable:
         rendering = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
@@ -41,7 +41,7 @@ def configure_logging(*, level: int = logging.INFO, human: bool | None = None) -
 def _adopt_libraries(
     stream: TextIO, common: list[structlog.typing.Processor], rendering: list[structlog.typing.Processor]
 ) -> None:
-    """What libraries say to `logging`, warnings and worse, in the form of our own lines."""
+    """Render what libraries log, warnings and worse, in the form of the service's own lines."""
     handler = logging.StreamHandler(stream)
     without_record = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(
@@ -55,7 +55,7 @@ def _adopt_libraries(
 
 
 class _Forgiving:
-    """A stream that loses lines rather than its writer: a full disk or a reader that went must not end supervision."""
+    """A stream that drops lines instead of raising: a full disk or a closed pipe must not end supervision."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,7 +1,7 @@
-"""The service's numbers, for Prometheus; docs/observability.md has their table.
+"""The service's metrics for Prometheus. docs/observability.md lists them.
 
-Each is counted by the process that did the work: of services that share a database, add them up. Only what is read
-from the database at a scrape (`Levels`) is the same in all of them: take the largest.
+Each process counts its own work, so add up the counters of services that share a database. Only the values that are
+read from the database at a scrape (`Levels`) are the same in all of them; take the largest.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _PASS_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _CALL_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-# In place a recovery takes milliseconds, by a new attempt on a busy cluster hours.
+# A recovery in place takes milliseconds, a new attempt on a busy cluster hours.
 _RECOVERY_BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400)
 _WAIT_BUCKETS_S = (0.5, 1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 14400, 43200, 86400, 259200)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """What the database says at a scrape. Ages in seconds, by cluster; one that has none is left out."""
+    """Values from the database at a scrape. Ages in seconds, by cluster; clusters without any are left out."""
 
     jobs_by_state: Mapping[str, int]
     oldest_queued_s: Mapping[str, float] = field(default_factory=dict)
@@ -33,12 +33,12 @@ class Levels:
 
 
 class Metrics:
-    """The numbers, in a registry of their own: two services in one process do not meet."""
+    """The metrics, in a registry of their own, so that two services in one process do not share them."""
 
     def __init__(self, *, version: str = "", clusters: Collection[str] = ()) -> None:
-        """Of `clusters` there is a number from the beginning, so that an alert on one that never came can fire."""
+        """Each of `clusters` has its metrics from the start, so that alerts on counters that never rose can fire."""
         self._registry = CollectorRegistry()
-        self.labels: dict[str, tuple[str, ...]] = {}  # of each number, also where nothing has been counted yet
+        self.labels: dict[str, tuple[str, ...]] = {}  # of each metric, even before its first value
         ProcessCollector(registry=self._registry)
         self.pass_seconds = self._histogram(
             "pass_seconds", "Duration of one pass of the supervisor.", ["cluster"], _PASS_BUCKETS_S
@@ -54,80 +54,82 @@ class Metrics:
         )
         self.backend_errors = self._counter(
             "backend_call_errors",
-            "Calls to a cluster that raised an error, by its class.",
+            "Calls to a cluster that raised an error, by the error's class.",
             ["cluster", "call", "error"],
         )
         self.lease_held = self._gauge(
             "lease_held", "1 where this service supervises the cluster, 0 where it does not.", ["cluster"]
         )
         self.lease_losses = self._counter(
-            "lease_losses", "Leases of a cluster that this service lost before it gave them up.", ["cluster"]
+            "lease_losses", "Leases of a cluster that this service lost before it released them.", ["cluster"]
         )
         self.requests = self._counter(
             "requests", "HTTP requests answered; route is the pattern, not the path.", ["method", "route", "status"]
         )
         self.request_seconds = self._histogram(
             "request_seconds",
-            "Time until an HTTP answer began; a stream goes on after it.",
+            "Time until an HTTP answer began; a stream continues after that.",
             ["method", "route"],
             _REQUEST_BUCKETS_S,
         )
         self.webhook_deliveries = self._counter(
             "webhook_deliveries",
-            "Messages to webhooks by outcome of the try: delivered, failed (is tried again) or given_up.",
+            "Messages to webhooks by outcome of the try: delivered, failed (is retried) or given_up.",
             ["webhook", "outcome"],
         )
         self.webhook_oldest_due_s = self._gauge(
             "webhook_oldest_due_seconds",
-            "Age of the oldest event that is due to be sent to the webhook; 0 when nothing is.",
+            "Age of the oldest event that is due to be sent to the webhook; 0 if there is none.",
             ["webhook"],
         )
         self.queue_wait_seconds = self._histogram(
             "queue_wait_seconds",
-            "How long jobs waited: in the service until their first attempt, in the cluster until an attempt's agent.",
+            "How long jobs waited: in the service until the first attempt, in the cluster until an agent started.",
             ["queue"],
             _WAIT_BUCKETS_S,
         )
         self.recovery_seconds = self._histogram(
             "recovery_seconds",
-            "From the end of a worker group to the next one, by the rung of the ladder: in-place, shrink, grow, "
+            "Time from the end of a worker group to the next one, by kind of recovery: in-place, shrink, grow, "
             "new-attempt.",
             ["rung"],
             _RECOVERY_BUCKETS_S,
         )
         self.restarts = self._counter(
             "restarts",
-            "Failures that training came back from, by the rung that was taken and the budget that paid.",
+            "Failures that training recovered from, by kind of recovery and the budget that was charged.",
             ["rung", "budget"],
         )
         self.attempts_ended = self._counter(
             "attempts_ended",
-            "Attempts by how they ended and the kind of failure (none without one).",
+            "Ended attempts by state and kind of failure (none without one).",
             ["state", "kind"],
         )
         self.jobs_ended = self._counter("jobs_ended", "Jobs by the state in which they ended.", ["state"])
         self.node_failures = self._counter(
-            "node_failures", "Failures of nodes as attempts report them, by kind.", ["cluster", "kind"]
+            "node_failures", "Failures of nodes that attempts report, by kind.", ["cluster", "kind"]
         )
         self.snapshots = self._counter(
-            "snapshots", "Snapshots by what became of them: committed, failed, skipped, quarantined.", ["outcome"]
+            "snapshots", "Snapshots by outcome: committed, failed, skipped, quarantined.", ["outcome"]
         )
-        self.spans_lost = self._counter("spans_lost", "Spans of traces that no collector got.", [])
+        self.spans_lost = self._counter("spans_lost", "Spans of traces that no collector received.", [])
         self._jobs = self._gauge("jobs", "Jobs by state.", ["state"])
         self._oldest_queued_s = self._gauge(
-            "oldest_queued_seconds", "Age of the job that has waited longest in QUEUED; 0 when none does.", ["cluster"]
+            "oldest_queued_seconds",
+            "Age of the job that has waited longest in QUEUED; 0 if there is none.",
+            ["cluster"],
         )
         self._oldest_snapshot_s = self._gauge(
             "oldest_snapshot_seconds",
-            "Of the newest snapshots of the jobs in RUNNING, the age of the oldest; jobs without any do not count.",
+            "Age of the oldest among the newest snapshots of the RUNNING jobs; jobs without snapshots do not count.",
             ["cluster"],
         )
         self._device_s = self._gauge(
             "device_seconds",
-            "Device-seconds of the last day by project and by what became of them; they add up to all there were.",
+            "Device-seconds of the last day by project and goodput bin; the bins add up to the whole.",
             ["project", "bin"],
         )
-        self._rendering = threading.Lock()  # what one caller may see is not what the next may
+        self._rendering = threading.Lock()  # callers may see different projects
         self._gauge("build_info", "1; the version is the label.", ["version"]).labels(version).set(1)
         self.clusters = tuple(clusters)
         for cluster in self.clusters:
@@ -137,7 +139,7 @@ class Metrics:
             self.pass_seconds.labels(cluster)
 
     def render(self, levels: Levels | None) -> bytes:
-        """Prometheus text. None: the store does not answer, so no level is given rather than an old one."""
+        """Render Prometheus text. `levels` None means that the store does not answer; then the gauges are left out."""
         with self._rendering:
             self._set(levels)
             return generate_latest(self._registry)

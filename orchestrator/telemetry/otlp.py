@@ -1,6 +1,6 @@
-"""Sends spans to an OpenTelemetry collector, by OTLP over HTTP. The only module that needs the extra `otel`.
+"""Send spans to an OpenTelemetry collector, by OTLP over HTTP. The only module that needs the extra `otel`.
 
-The exporter reads its further settings itself, from the variables that OpenTelemetry's specification names
+The exporter reads its other settings from the variables of OpenTelemetry's specification
 (OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE, ...).
 """
 
@@ -24,7 +24,7 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class OtlpExporter:
-    """Implements traces.Exporter. `url` is the collector's, without `/v1/traces`."""
+    """Implements traces.Exporter. `url` is the collector's address without `/v1/traces`."""
 
     def __init__(self, url: str, *, version: str) -> None:
         self._exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces", timeout=_TIMEOUT_S)
@@ -57,5 +57,5 @@ def _context(trace_id: int, span_id: int) -> SpanContext:
 
 
 def _nanoseconds(moment: datetime) -> int:
-    """Since 1970; whole microseconds, which is what we have."""
+    """Return the nanoseconds since 1970, rounded to the microseconds of a datetime."""
     return int(moment.timestamp() * 1_000_000) * 1000

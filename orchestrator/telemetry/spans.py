@@ -1,4 +1,4 @@
-"""A job as a trace: what its spans are called, where they begin and end, and how their ids come about. Pure.
+"""Render a job as a trace: its spans with their names, times and ids. Pure.
 
     job                       from the submission to the end
       queue                     from the submission to the first attempt
@@ -6,7 +6,7 @@
       attempt 1                 from its intent to its end
         start                     from its intent to its first completed step
 
-Ids are hashes of what a span is about: any service of a database may tell any of a trace's spans, at any time.
+Ids are hashes of the job's id and the span's key, so any service can export any span of a trace, at any time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Span:
     began: datetime
     ended: datetime
     attributes: Attributes
-    error: str | None = None  # why it counts as failed
+    error: str | None = None  # why the span failed
 
 
 def render_queue(job: Job, attempt: Attempt) -> Span:
@@ -43,7 +43,7 @@ def render_queue(job: Job, attempt: Attempt) -> Span:
 
 
 def render_first_step(job: Job, at: datetime) -> Span:
-    """What the job's owner waited for: from the submission to the first step."""
+    """From the submission to the first completed step."""
     return _span(job, _Branch("first step", _root(job)), (job.created_at, at), {})
 
 
@@ -70,7 +70,7 @@ def render_attempt(job: Job, attempt: Attempt, training: Training) -> Span:
 
 
 def render_job(job: Job, attempts: int) -> Span:
-    """A job that has ended. One that was retried after that has another such span, of the same beginning."""
+    """A job that has ended. If it is retried, it gets another such span with the same start."""
     return _span(
         job,
         _Branch("job", None, _root(job)),
@@ -95,11 +95,11 @@ def _of(attempt: Attempt) -> Attributes:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """Where a span is in its job's tree. `key` differs from that of every other span of the job; None: it is `name`."""
+    """A span's place in its job's tree."""
 
     name: str
-    parent: str | None  # its key; None: this is the root
-    key: str | None = None
+    parent: str | None  # the parent's key; None for the root
+    key: str | None = None  # unique within the job; None means `name`
 
 
 def _span(
@@ -109,7 +109,7 @@ def _span(
     attributes: Attributes,
     error: str | None = None,
 ) -> Span:
-    """`times` are its beginning and its end. They may be of two clocks: no span ends before it begins."""
+    """`times` are its start and end. They may come from two clocks, so an end before the start is corrected."""
     spec, (began, ended) = job.spec, times
     common = {"job.id": job.id, "job.name": spec.name, "job.project": spec.project, "job.cluster": spec.cluster}
     return Span(

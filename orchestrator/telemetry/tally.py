@@ -1,6 +1,6 @@
-"""Counts what was just committed: events become numbers where they are written, once over all services.
+"""Count committed events as metrics. Only the service that wrote an event counts it.
 
-Evidence of agents is untrusted: a number that is none, and a kind that nobody knows, are not counted.
+The evidence of agents is untrusted. Invalid numbers and unknown kinds are not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orchestrator.telemetry.metrics import Metrics
 from trainer.contract.exit_record import EventKind as JournalKind
 from trainer.contract.failure import Failure, FailureKind, parse_failure
 
-# A change of the group, with its rung of the ladder and the budget that pays for it (domain.budget).
+# Changes of the group, with the kind of recovery and the budget that is charged (domain.policy.budget).
 _IN_PLACE = {
     JournalKind.RESTARTED_IN_PLACE.value: ("in-place", "application"),
     JournalKind.GROUP_SHRUNK.value: ("shrink", "node"),
@@ -31,14 +31,14 @@ _SNAPSHOTS = {
 }
 _ENDED_ATTEMPTS = frozenset(state.value for state in AttemptState if state.terminal)
 _ENDED_JOBS = frozenset(state.value for state in JobState if state.terminal)
-_FREE = "none"  # a taken port, a growth: no budget pays
+_FREE = "none"  # no budget is charged, for example for a taken port
 
 
 class Tally:
     """A listener of the database."""
 
     def __init__(self, metrics: Metrics) -> None:
-        """Begins every count of its own at 0: Prometheus sees no increase in a number that comes into being as 1."""
+        """Start every counter at 0, because Prometheus sees no increase in a counter that first appears with 1."""
         self._metrics = metrics
         for state in _ENDED_JOBS:
             metrics.jobs_ended.labels(state)
@@ -53,7 +53,7 @@ class Tally:
                 metrics.node_failures.labels(cluster, kind.value)
 
     def hear(self, news: Sequence[tuple[str, Event]]) -> None:
-        """Take the events of one transaction into account."""
+        """Count the events of one transaction."""
         for job_id, event in news:
             if event.kind in _IN_PLACE:
                 self._group_changed(event)
@@ -62,7 +62,7 @@ class Tally:
             elif event.kind == EventKind.RECOVERED:
                 self._recovered(_NEW_ATTEMPT, event)
             elif event.kind == EventKind.ATTEMPT_STATE:
-                self._attempt(event, goes_on=(job_id, JobState.RECOVERING) in _states(news))
+                self._attempt(event, recovers=(job_id, JobState.RECOVERING) in _states(news))
             elif event.kind == EventKind.JOB_STATE and _text(event, "state") in _ENDED_JOBS:
                 self._metrics.jobs_ended.labels(_text(event, "state")).inc()
             elif event.kind == EventKind.NODE_MARKED:
@@ -79,7 +79,7 @@ class Tally:
         if seconds is not None:
             self._metrics.recovery_seconds.labels(rung).observe(seconds)
 
-    def _attempt(self, event: Event, *, goes_on: bool) -> None:
+    def _attempt(self, event: Event, *, recovers: bool) -> None:
         state = _text(event, "state")
         waited_s = event.number("waited_s")
         if waited_s is not None:
@@ -88,12 +88,12 @@ class Tally:
         if state in _ENDED_ATTEMPTS:
             failure = _failure(event)
             self._metrics.attempts_ended.labels(state, _FREE if failure is None else failure.kind.value).inc()
-            if goes_on and failure is not None:
+            if recovers and failure is not None:
                 self._metrics.restarts.labels(_NEW_ATTEMPT, _paying_budget(event, failure)).inc()
 
 
 def _restarts() -> Iterator[tuple[str, str]]:
-    """Every rung with every budget that may pay for it."""
+    """Every kind of recovery with every budget that may be charged for it."""
     yield from ((rung, budget) for rung, budget in _IN_PLACE.values() if budget is not None)
     yield from ((_NEW_ATTEMPT, budget) for budget in sorted({*BUDGET_OF.values(), _FREE}))
 
@@ -107,7 +107,7 @@ def _text(event: Event, name: str) -> str:
 
 
 def _paying_budget(event: Event, failure: Failure) -> str:
-    """The budget that paid for the end of an attempt."""
+    """Return the budget that was charged for the end of an attempt."""
     budget, cost = budget_of(failure), event.evidence.get("cost")
     free = budget is None or (isinstance(cost, Mapping) and budget not in cost)
     return _FREE if free or budget is None else budget

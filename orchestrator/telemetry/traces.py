@@ -1,7 +1,7 @@
-"""Tells a collector of jobs, as traces: a thread of its own, so that a slow collector delays nothing else.
+"""Export jobs as traces to a collector, in a thread of its own, so that a slow collector delays nothing else.
 
-A span is told once, when it ends, by the service that wrote its end. What cannot be told, because the collector or the
-store does not answer, is left out: a trace is no account, the events are.
+The service that writes the end of a span exports the span, once. If the collector or the store does not answer, the
+span is lost; the events remain.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Exporter(Protocol):
     """Where spans go."""
 
     def export(self, spans: Sequence[Span]) -> bool:
-        """Send them; may block for seconds. False: they did not arrive."""
+        """Send spans. May block for seconds. Returns whether they arrived."""
 
     def close(self) -> None:
-        """Give up what is on its way."""
+        """Stop, and drop what is being sent."""
 
 
 class Traces:
-    """A listener of the database, with the thread that tells what it hears."""
+    """A listener of the database, with the thread that exports."""
 
     def __init__(self, jobs: JobReader, history: HistoryReader, exporter: Exporter, metrics: Metrics) -> None:
         self._jobs = jobs
@@ -54,7 +54,7 @@ class Traces:
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
 
     def hear(self, news: Sequence[tuple[str, Event]]) -> None:
-        """Remember what ends a span. Never blocks."""
+        """Queue the events that end a span. Never blocks."""
         for job_id, event in news:
             if not _ends_a_span(event):
                 continue
@@ -67,7 +67,7 @@ class Traces:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell what was heard, if that goes quickly."""
+        """Export what is queued, if that takes at most a few seconds."""
         try:
             self._heard.put_nowait(None)
             self._thread.join(timeout=_LAST_WORDS_S)
@@ -77,20 +77,20 @@ class Traces:
 
     def _run(self) -> None:
         while (heard := self._heard.get()) is not None:
-            self.tell(*heard)
+            self.export(*heard)
 
-    def tell(self, job_id: str, event: Event) -> None:
+    def export(self, job_id: str, event: Event) -> None:
         """Send the spans that end with this event."""
         try:
             spans = list(self._spans(job_id, event))
             if spans and self._exporter.export(spans):
                 return
-        except (NotFound, Unavailable) as error:  # deleted since, or the store is silent
-            log.warning("no trace", job=job_id, reason=str(error))
+        except (NotFound, Unavailable) as error:  # the job was deleted, or the store does not answer
+            log.warning("spans cannot be exported", job=job_id, reason=str(error))
             spans = []
         except Exception:
-            # The thread's edge: one job's trouble must not end the traces of all later ones.
-            log.exception("no trace", job=job_id)
+            # The thread's edge: an error of one job must not end the traces of later ones.
+            log.exception("spans cannot be exported", job=job_id)
             spans = []
         self._metrics.spans_lost.inc(max(1, len(spans)))
 

@@ -16,4 +16,4 @@ def test_a_database_is_created_and_backed_up_to_a_new_file(run: Run, tmp_path: P
     assert run("db", "check", "--database-url", f"sqlite:///{tmp_path}/copy.db").returncode == 0
     again = run("db", "backup", "copy.db")
     assert again.returncode == 2
-    assert "copy.db is there already; name a new file" in again.stderr
+    assert "copy.db already exists; name a new file" in again.stderr

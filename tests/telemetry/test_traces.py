@@ -117,8 +117,8 @@ def test_spans_that_do_not_arrive_are_counted(stores: Stores, collector: Collect
     stores.add_with_attempt()
     traces, metrics = _traces(stores, collector)
     with capture_logs():
-        traces.tell("job-1", _job_event(JobState.FAILED))
-        traces.tell("job-1", _job_event(JobState.FAILED))
+        traces.export("job-1", _job_event(JobState.FAILED))
+        traces.export("job-1", _job_event(JobState.FAILED))
     assert value(metrics, "orchestrator_spans_lost_total") == 2
 
 
@@ -126,7 +126,7 @@ def test_a_job_that_was_deleted_since_is_left_out(stores: Stores) -> None:
     collector = Collector()
     traces, metrics = _traces(stores, collector)
     with capture_logs() as logs:
-        traces.tell("job-gone", _job_event(JobState.FAILED))
+        traces.export("job-gone", _job_event(JobState.FAILED))
     assert collector.spans == []
     assert value(metrics, "orchestrator_spans_lost_total") == 1
     assert logs[0]["job"] == "job-gone"
@@ -139,7 +139,7 @@ def test_a_silent_store_costs_spans_and_no_thread(stores: Stores, monkeypatch: p
     monkeypatch.setattr(stores.reader, "standing", silent)
     traces, metrics = _traces(stores, Collector())
     with capture_logs():
-        traces.tell("job-1", _job_event(JobState.FAILED))
+        traces.export("job-1", _job_event(JobState.FAILED))
     assert value(metrics, "orchestrator_spans_lost_total") == 1
 
 

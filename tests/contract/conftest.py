@@ -1,4 +1,4 @@
-"""One suite for every store: the simulator's in memory, SQLite, PostgreSQL."""
+"""One suite for every store: the simulator's in memory, SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever has lost the lease changes nothing, whatever it believes."""
+"""A supervisor without a valid lease cannot write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _apply(store: SupervisorStore) -> None:
 
 
 def _note(store: SupervisorStore) -> None:
-    store.note({"job-1": "stands still"}, at(1))
+    store.note({"job-1": "waits"}, at(1))
 
 
 def _reserve(store: SupervisorStore) -> None:
@@ -37,34 +37,34 @@ def _reserve(store: SupervisorStore) -> None:
 WRITES: dict[str, Callable[[SupervisorStore], None]] = {"apply": _apply, "note": _note, "reserve_port": _reserve}
 
 
-def _taken_over(world: World, lease: Lease) -> None:
+def _take_over(world: World, lease: Lease) -> None:
     world.pass_time(1000)
     acquire(world, holder="two")
 
 
-def _expired(world: World, lease: Lease) -> None:
+def _expire(world: World, lease: Lease) -> None:
     world.pass_time(1000)
 
 
-def _given_up(world: World, lease: Lease) -> None:
+def _release(world: World, lease: Lease) -> None:
     world.leases.release(lease)
 
 
-def _acquired_again(world: World, lease: Lease) -> None:
+def _acquire_again(world: World, lease: Lease) -> None:
     acquire(world, holder=lease.holder)
 
 
-LOSSES = [_taken_over, _expired, _given_up, _acquired_again]
+LOSSES = [_take_over, _expire, _release, _acquire_again]
 
 
-def test_every_write_of_the_port_is_in_this_suite() -> None:
+def test_this_suite_covers_all_writes_of_the_port() -> None:
     port = {name for port in (SupervisorReader, SupervisorWriter) for name in vars(port) if not name.startswith("_")}
     assert port == READS | set(WRITES)
 
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_write_after_the_loss_is_refused_and_changes_nothing(
+def test_a_write_with_a_lost_lease_is_refused_and_changes_nothing(
     world: World, write: str, lose: Callable[[World, Lease], None]
 ) -> None:
     add_job(world)
@@ -83,7 +83,7 @@ def test_a_write_after_the_loss_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_the_holder_writes(world: World, write: str) -> None:
+def test_the_holder_of_the_lease_can_write(world: World, write: str) -> None:
     add_job(world)
     lease = acquire(world)
     assert world.leases.renew(lease, ttl_s=100)
@@ -93,7 +93,7 @@ def test_the_holder_writes(world: World, write: str) -> None:
 def test_reading_needs_no_lease(world: World) -> None:
     add_job(world)
     lost = acquire(world)
-    _taken_over(world, lost)
+    _take_over(world, lost)
     store = world.supervisor(lost)
     assert [one.job.id for one in store.supervised("local")] == ["job-1"]
     assert store.states(["job-1"]) == {"job-1": JobState.QUEUED}

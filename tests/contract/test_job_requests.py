@@ -11,7 +11,7 @@ from tests.builders import make_event, make_spec
 from tests.contract.worlds import World, add_job
 
 
-def test_a_request_that_did_not_see_the_one_before_is_not_written(world: World) -> None:
+def test_a_request_with_an_outdated_number_is_not_written(world: World) -> None:
     add_job(world)
     assert world.jobs.record_request("job-1", Desired(number=1, cancelled=True), make_event("cancel.requested"))
     for number in (0, 1, 3):
@@ -24,12 +24,12 @@ def test_a_request_that_did_not_see_the_one_before_is_not_written(world: World) 
     assert [event.kind for event in world.events("job-1")] == ["job.submitted", "cancel.requested"]
 
 
-def test_nothing_is_requested_of_an_unknown_job(world: World) -> None:
+def test_a_request_of_an_unknown_job_is_not_found(world: World) -> None:
     with pytest.raises(NotFound, match="job-9"):
         world.jobs.record_request("job-9", Desired(number=1), make_event())
 
 
-def test_of_four_hundred_requests_by_two_at_once_none_is_lost(world: World) -> None:
+def test_no_concurrent_request_is_lost(world: World) -> None:
     add_job(world)
 
     def request(_: int) -> None:

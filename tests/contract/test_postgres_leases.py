@@ -1,15 +1,16 @@
-"""Leases on PostgreSQL, among processes that race, sleep and fall silent."""
+"""Leases on PostgreSQL, with processes that compete or are stopped."""
 
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import LeaseLost, StoreUnavailable
 from orchestrator.domain.job.job import Desired
@@ -19,6 +20,7 @@ from orchestrator.store.lease_store import SqlLeaseStore, require_lease
 from orchestrator.store.lookups import append_events
 from tests.builders import make_event
 from tests.contract.worlds import SqlWorld, acquire, add_job
+from tests.elastic.harness import wait_for
 
 ROUNDS = 100
 
@@ -30,7 +32,7 @@ def backend() -> str:
 
 @pytest.fixture
 def open_world(url: str) -> Iterator[Callable[[], tuple[Database, SqlWorld]]]:
-    """Connects as one more process would."""
+    """Opens one more connection, like another process."""
     opened: list[Database] = []
 
     def open_one() -> tuple[Database, SqlWorld]:
@@ -45,76 +47,70 @@ def open_world(url: str) -> Iterator[Callable[[], tuple[Database, SqlWorld]]]:
 OpenWorld = Callable[[], tuple[Database, SqlWorld]]
 
 
-def test_a_take_over_waits_for_a_guarded_write_in_flight(open_world: OpenWorld) -> None:
-    (mine, world), (_, other) = open_world(), open_world()
+def test_a_takeover_waits_for_a_guarded_write(open_world: OpenWorld) -> None:
+    (mine, world), (theirs, other) = open_world(), open_world()
     add_job(world)
-    lease = acquire(world, ttl_s=0.3)
+    lease = acquire(world)
     with ThreadPoolExecutor(1) as thread:
         with mine.write() as session:
             require_lease(session, lease)
-            time.sleep(0.4)  # the time is over, the write is not
-            taking = thread.submit(other.leases.acquire, "local", "two", ttl_s=60)
-            time.sleep(0.3)
+            taking = thread.submit(_acquire, other)
+            wait_for(lambda: _is_blocked(theirs) or taking.done(), "takeover that waits")
             assert not taking.done()
             append_events(session, [("job-1", make_event(sentence="written in time"))])
         taken = taking.result(timeout=10)
-    assert taken is not None
     assert taken.token > lease.token
     assert [event.sentence for event in world.events("job-1")][1:] == ["written in time"]
     with pytest.raises(LeaseLost):
         world.supervisor(lease).note({"job-1": "too late"}, make_event().at)
 
 
-def _hold_the_lease(world: SqlWorld, database: Database) -> Callable[[], object]:
-    lease = acquire(world, ttl_s=1)
-
-    def fall_silent() -> None:
-        with database.write() as session:
-            require_lease(session, lease)
-            time.sleep(8)
-            append_events(session, [("job-1", make_event(sentence="must not be written"))])
-
-    return fall_silent
+def _is_blocked(database: Database) -> bool:
+    with database.read() as session:
+        waiting = "datname = current_database() AND wait_event_type = 'Lock'"
+        return bool(session.scalar(text(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}")))
 
 
-def _hold_the_events(world: SqlWorld, database: Database) -> Callable[[], object]:
-    def fall_silent() -> None:
-        with database.write() as session:
-            append_events(session, [("job-1", make_event(sentence="must not be written"))])
-            time.sleep(8)
-
-    return fall_silent
+def _hold_lease(session: Session, lease: Lease) -> None:
+    require_lease(session, lease)
 
 
-def _acquire(world: SqlWorld) -> bool:
-    return world.leases.acquire("local", "two", ttl_s=60) is not None
+def _hold_events(session: Session, lease: Lease) -> None:
+    append_events(session, [("job-1", make_event(sentence="must not be written"))])
+
+
+def _acquire(world: SqlWorld) -> Lease:
+    """Take over the lease. The same holder need not wait until it expires."""
+    return acquire(world)
 
 
 def _request(world: SqlWorld) -> bool:
     return world.jobs.record_request("job-1", Desired(number=1, cancelled=True), make_event())
 
 
-@pytest.mark.parametrize(("hold", "go_on"), [(_hold_the_lease, _acquire), (_hold_the_events, _request)])
-def test_one_that_falls_silent_in_the_middle_of_a_write_holds_the_others_for_seconds_only(
+@pytest.mark.parametrize(("hold", "work"), [(_hold_lease, _acquire), (_hold_events, _request)])
+def test_a_process_that_is_stopped_within_a_write_blocks_others_for_seconds_only(
     open_world: OpenWorld,
-    hold: Callable[[SqlWorld, Database], Callable[[], object]],
-    go_on: Callable[[SqlWorld], bool],
+    hold: Callable[[Session, Lease], None],
+    work: Callable[[SqlWorld], object],
 ) -> None:
-    """As a process does that is stopped (SIGSTOP): its connection stays open, and says nothing."""
-    (silent, world), (_, other) = open_world(), open_world()
+    """PostgreSQL ends a session that is idle within a transaction, as after SIGSTOP, and releases its locks."""
+    (stopped, world), (_, other) = open_world(), open_world()
     add_job(world)
-    with ThreadPoolExecutor(1) as thread:
-        silence = thread.submit(hold(world, silent))
-        time.sleep(1.1)
-        began = time.monotonic()
-        assert go_on(other)
-        assert time.monotonic() - began < 6
-        with pytest.raises(StoreUnavailable, match="does not answer"):
-            silence.result(timeout=20)
+    lease = acquire(world)
+
+    def write() -> None:
+        with stopped.write() as session:
+            hold(session, lease)
+            assert work(other)
+            append_events(session, [("job-1", make_event(sentence="must not be written"))])
+
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        write()
     assert "must not be written" not in [event.sentence for event in other.events("job-1")]
 
 
-def test_of_two_processes_that_race_for_a_lease_exactly_one_wins(url: str, open_world: OpenWorld) -> None:
+def test_only_one_of_two_processes_acquires_a_lease(url: str, open_world: OpenWorld) -> None:
     spawn = multiprocessing.get_context("spawn")
     start, answers = spawn.Barrier(2), spawn.Queue()
     racers = [spawn.Process(target=_race, args=(url, name, start, answers)) for name in ("one", "two")]
@@ -131,7 +127,7 @@ def test_of_two_processes_that_race_for_a_lease_exactly_one_wins(url: str, open_
 
 
 def _race(url: str, holder: str, start: Barrier, answers: Queue[tuple[str, list[Lease | None]]]) -> None:
-    """Each cluster is raced for twice: when nobody had it before, and when its lease was given up."""
+    """Each cluster's lease is acquired twice: first when it is new, then after it was released."""
     database = Database(url)
     leases = SqlLeaseStore(database)
     won: list[Lease | None] = []

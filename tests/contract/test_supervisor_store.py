@@ -40,8 +40,8 @@ def _start(world: World, store: SupervisorStore, job_id: str = "job-1", **fields
     store.apply(Change(job=job, attempt=make_attempt(job_id, **fields), events=[]))
 
 
-def test_a_change_comes_back_as_it_was_applied(world: World, store: SupervisorStore) -> None:
-    failure = Failure(kind=FailureKind.HANG, message="no step", rank=3, step=7)
+def test_a_change_is_read_back_unchanged(world: World, store: SupervisorStore) -> None:
+    failure = Failure(kind=FailureKind.HANG, message="no step", rank=3, step=7, traceback="Traceback\n")
     add_job(world)
     job = make_job(state=JobState.RECOVERING, reason="waits", updated_at=at(2))
     job = replace(job, spent={"node": 2}, fruitless=1, retry_at=at(9), recovering_since=at(2), last_failure=failure)
@@ -50,6 +50,11 @@ def test_a_change_comes_back_as_it_was_applied(world: World, store: SupervisorSt
         state=AttemptState.LOST,
         nodes="2",
         asked="2:4",
+        handle="4711",
+        restore_from="s",
+        started_at=at(1),
+        stopping_since=at(2),
+        ended_at=at(3),
         failure=failure,
         tried_at=at(1),
         excluded_nodes=("n1", "n2"),
@@ -62,7 +67,7 @@ def test_a_change_comes_back_as_it_was_applied(world: World, store: SupervisorSt
     assert [event.sentence for event in world.events("job-1")][1:] == ["it died"]
 
 
-def test_status_leaves_request_and_spec_alone(world: World, store: SupervisorStore) -> None:
+def test_a_status_write_does_not_change_requests_or_the_spec(world: World, store: SupervisorStore) -> None:
     stale = add_job(world)
     requested, spec = Desired(number=1, suspended=True, snapshot_number=2), make_spec(labels={"a": "1"})
     assert world.jobs.record_request("job-1", requested, make_event(), spec=spec)
@@ -71,7 +76,7 @@ def test_status_leaves_request_and_spec_alone(world: World, store: SupervisorSto
     assert (job.state, job.reason, job.desired, job.spec) == (JobState.STARTING, "starts", requested, spec)
 
 
-def test_an_ended_attempt_is_never_revived(world: World, store: SupervisorStore) -> None:
+def test_a_change_of_an_ended_attempt_is_refused_as_a_whole(world: World, store: SupervisorStore) -> None:
     _start(world, store, state=AttemptState.LOST)
     job = world.jobs.get("job-1").to(JobState.STARTING, reason="x", now=at(1))
     mark = _mark("n1", 1)
@@ -86,16 +91,16 @@ def test_an_ended_attempt_is_never_revived(world: World, store: SupervisorStore)
     assert list(store.node_failures("local", since=at(-1000))) == []
 
 
-def test_a_change_of_an_unknown_job_leaves_nothing(world: World, store: SupervisorStore) -> None:
+def test_a_change_of_an_unknown_job_writes_nothing(world: World, store: SupervisorStore) -> None:
     with pytest.raises(NotFound, match="job-9"):
         store.apply(Change(job=make_job("job-9"), attempt=None, events=[make_event()], node_failures=[_mark("n1", 1)]))
     assert list(store.node_failures("local", since=at(-1000))) == []
-    store.note({"job-9": "nobody hears it"}, at(1))
+    store.note({"job-9": "is ignored"}, at(1))
 
 
-def test_a_note_says_why_and_nothing_else(world: World, store: SupervisorStore) -> None:
+def test_a_note_changes_only_the_reason(world: World, store: SupervisorStore) -> None:
     job = add_job(world)
-    store.note({"job-1": "the queue is full", "job-9": "nobody hears it"}, at(3))
+    store.note({"job-1": "the queue is full", "job-9": "is ignored"}, at(3))
     assert world.jobs.get("job-1") == replace(job, reason="the queue is full", updated_at=at(3))
     assert len(world.events("job-1")) == 1
 
@@ -106,7 +111,7 @@ def _mark(node: str, attempt: int, *, seconds: float = 0, cluster: str = "local"
     return NodeFailure(cluster=cluster, node=node, at=at(seconds), key=key, kind=kind, sentence=sentence)
 
 
-def test_each_attempt_marks_a_node_once(world: World, store: SupervisorStore) -> None:
+def test_each_attempt_reports_a_node_once(world: World, store: SupervisorStore) -> None:
     job = add_job(world)
     marks = [_mark("n1", 1), _mark("n2", 1), _mark("n1", 1, seconds=5, sentence="again"), _mark("n1", 2)]
     for mark in marks:
@@ -115,21 +120,21 @@ def test_each_attempt_marks_a_node_once(world: World, store: SupervisorStore) ->
     assert found == {("n1", 1, "s"), ("n2", 1, "s"), ("n1", 2, "s")}
 
 
-def test_the_record_is_of_one_cluster_and_of_late(world: World, store: SupervisorStore) -> None:
+def test_node_failures_are_read_of_one_cluster_since_a_time(world: World, store: SupervisorStore) -> None:
     marks = [_mark("n1", 1, seconds=1), _mark("n2", 1, seconds=2), _mark("n3", 1, seconds=3, cluster="other")]
     store.apply(Change(job=add_job(world), attempt=None, events=[], node_failures=marks))
     assert list(store.node_failures("local", since=at(2))) == [marks[1]]
     assert set(store.node_failures("local", since=at(0))) == set(marks[:2])
 
 
-def test_a_report_tells_when_its_attempt_began(world: World, store: SupervisorStore) -> None:
+def test_a_node_failure_has_the_start_of_its_attempt(world: World, store: SupervisorStore) -> None:
     attempt = make_attempt(created_at=at(7))
     store.apply(Change(job=add_job(world), attempt=attempt, events=[], node_failures=[_mark("n1", 1), _mark("n1", 2)]))
     began = {mark.key.number: mark.began_at for mark in store.node_failures("local", since=at(-1))}
-    assert began == {1: at(7), 2: None}, "of an attempt that is not known nobody can say"
+    assert began == {1: at(7), 2: None}, "attempt 2 does not exist"
 
 
-def test_a_report_tells_when_the_record_of_its_node_was_cleared_last(world: World, store: SupervisorStore) -> None:
+def test_a_node_failure_has_the_time_of_the_last_clearing(world: World, store: SupervisorStore) -> None:
     marks = [_mark("n1", 1, seconds=1), _mark("n2", 1, seconds=2), _mark("n1", 2, seconds=9)]
     world.nodes.clear("other", "n2", at=at(3), by="operator")
     world.nodes.clear("local", "n1", at=at(2), by="operator")
@@ -139,7 +144,7 @@ def test_a_report_tells_when_the_record_of_its_node_was_cleared_last(world: Worl
     assert found == {("n1", at(1)): at(5), ("n2", at(2)): None, ("n1", at(9)): at(5)}
 
 
-def test_states_are_of_the_jobs_that_exist(world: World, store: SupervisorStore) -> None:
+def test_states_are_read_of_existing_jobs(world: World, store: SupervisorStore) -> None:
     for number, state in enumerate(JobState):
         add_job(world, f"job-{number}", state=state)
     asked = [*(f"job-{number}" for number in range(5_000)), "gone"]
@@ -157,7 +162,7 @@ def test_only_jobs_that_are_not_at_rest_are_supervised_oldest_first(world: World
     assert [one.job.id for one in store.supervised("local")] == ["retry", *reversed(alive)]
 
 
-def test_a_retry_wakes_an_ended_job(world: World, store: SupervisorStore) -> None:
+def test_an_ended_job_with_a_retry_request_is_supervised(world: World, store: SupervisorStore) -> None:
     job = add_job(world)
     store.apply(Change(job=job.to(JobState.CANCELLED, reason="x", now=at(1)), attempt=None, events=[]))
     assert list(store.supervised("local")) == []
@@ -165,7 +170,7 @@ def test_a_retry_wakes_an_ended_job(world: World, store: SupervisorStore) -> Non
     assert [one.job.id for one in store.supervised("local")] == ["job-1"]
 
 
-def test_live_attempts_are_those_that_have_not_ended(world: World, store: SupervisorStore) -> None:
+def test_live_attempts_have_not_ended(world: World, store: SupervisorStore) -> None:
     for number, state in enumerate(AttemptState):
         _start(world, store, f"job-{number}", state=state)
     alive = {AttemptKey(f"job-{n}", 1) for n, state in enumerate(AttemptState) if not state.terminal}
@@ -173,9 +178,7 @@ def test_live_attempts_are_those_that_have_not_ended(world: World, store: Superv
     assert list(store.live("other")) == []
 
 
-def test_the_newest_attempt_stands_for_the_job_with_what_its_own_journals_told(
-    world: World, store: SupervisorStore
-) -> None:
+def test_a_job_has_its_newest_attempt_with_that_attempts_reports(world: World, store: SupervisorStore) -> None:
     _start(world, store, state=AttemptState.LOST)
     old = make_batch(progress=[(10, make_progress(5))], exit_record=make_exit_record(Outcome.FAILED))
     world.journals.ingest([old], arrived_at=at(1))
@@ -187,7 +190,7 @@ def test_the_newest_attempt_stands_for_the_job_with_what_its_own_journals_told(
     assert store.supervised("local")[0].exits[0].outcome is Outcome.SUCCEEDED
 
 
-def test_what_journals_tell_is_summed_up_as_the_domain_does_it(world: World, store: SupervisorStore) -> None:
+def test_the_stored_summary_equals_the_domains(world: World, store: SupervisorStore) -> None:
     _start(world, store)
     started = make_journal_event("generation.started", generation=1, evidence={"world_size": 2})
     events = [started, *(make_journal_event("restart.in_place", generation=g) for g in (2, 3))]
@@ -195,24 +198,22 @@ def test_what_journals_tell_is_summed_up_as_the_domain_does_it(world: World, sto
     lines += [make_progress(step, seconds=2 + step * step) for step in range(1, 9)]
     lines += [make_progress(8, seconds=90, phase=Phase.SNAPSHOT), make_progress(9, seconds=95)]
     lines.append(make_progress(7, seconds=99, generation=3))
-    told = TrainingSummary()
+    expected = TrainingSummary()
     for event in events:
-        told.add_event(event, at(100))
+        expected.add_event(event, at(100))
     for line in lines:
-        told.add_line(line, at(100))
-    for end in range(1, len(lines) + 1):  # line by line, each time with all that came before
+        expected.add_line(line, at(100))
+    for end in range(1, len(lines) + 1):  # each batch has one more line and repeats the earlier ones
         numbered = [(10 * n, line) for n, line in enumerate(lines[:end], 1)]
         batch = make_batch(progress=numbered, events=[(9 * n, event) for n, event in enumerate(events, 1)])
         world.journals.ingest([batch], arrived_at=at(100))
     (found,) = store.supervised("local")
-    assert found.training == told.training()
+    assert found.training == expected.training()
     assert {"compile", "step", "snapshot"} <= set(found.training.phase_times)
     assert found.training.restarts == 2
 
 
-def test_any_report_shows_that_agents_reach_us_and_what_is_read_from_their_files_does_not(
-    world: World, store: SupervisorStore
-) -> None:
+def test_only_http_reports_update_the_time_of_the_last_report(world: World, store: SupervisorStore) -> None:
     _start(world, store, nodes="2")
     read = make_batch(progress=[(10, make_progress(1))])
     world.journals.ingest([read], arrived_at=at(1))
@@ -227,7 +228,7 @@ def test_any_report_shows_that_agents_reach_us_and_what_is_read_from_their_files
     assert (found.training.progress_at, found.training.heard_at, found.training.step) == (at(3), at(4), 2)
 
 
-def test_every_rank_has_its_newest_word_wherever_it_lives_now(world: World, store: SupervisorStore) -> None:
+def test_the_newest_report_of_each_rank_is_read_whichever_worker_has_it(world: World, store: SupervisorStore) -> None:
     _start(world, store, nodes="3")
     for replica in (0, 1):
         line = make_progress(3, rank=replica)
@@ -243,7 +244,7 @@ def test_every_rank_has_its_newest_word_wherever_it_lives_now(world: World, stor
     assert list(store.journalled(AttemptKey("job-1", 2)).ranks) == []
 
 
-def test_peers_are_missed_until_the_group_has_formed_again(world: World, store: SupervisorStore) -> None:
+def test_lost_peers_are_read_until_the_next_generation_starts(world: World, store: SupervisorStore) -> None:
     _start(world, store, nodes="3")
     started, lost = EventKind.GENERATION_STARTED.value, EventKind.PEER_LOST.value
 
@@ -263,7 +264,7 @@ def test_peers_are_missed_until_the_group_has_formed_again(world: World, store: 
     assert store.journalled(KEY).missed == frozenset()
 
 
-def test_a_port_is_held_until_its_attempt_or_its_job_ends(world: World, store: SupervisorStore) -> None:
+def test_a_port_is_reserved_until_its_attempt_or_its_job_ends(world: World, store: SupervisorStore) -> None:
     one_port = range(7, 8)
     job = add_job(world)
     other = AttemptKey("job-2", 1)
@@ -282,7 +283,7 @@ def test_a_port_is_held_until_its_attempt_or_its_job_ends(world: World, store: S
         store.reserve_port(AttemptKey("job-9", 1), "local", range(7, 99), after=None)
 
 
-def test_ports_go_round(world: World, store: SupervisorStore) -> None:
+def test_ports_are_reserved_in_rotation(world: World, store: SupervisorStore) -> None:
     afters = [20001, 20002, 20003, 25000]
     given = []
     for number, after in enumerate(afters):

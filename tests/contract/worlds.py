@@ -1,4 +1,4 @@
-"""What the suite needs of a store, and the stores that give it."""
+"""The stores under test, each with what the suite needs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.fakes.memory_leases import MemoryLeaseStore
 
 
 class SupervisorStore(SupervisorReader, SupervisorWriter, Protocol):
-    """What both stores are."""
+    """Reads and writes."""
 
 
 class World(Protocol):
@@ -37,7 +37,7 @@ class World(Protocol):
     jobs: JobStore
     journals: JournalStore
     nodes: NodeStore
-    threads: bool  # whether several may call it at one time
+    threads: bool  # whether it is thread-safe
 
     def supervisor(self, lease: Lease) -> SupervisorStore:
         """The store under this lease."""
@@ -46,7 +46,7 @@ class World(Protocol):
         """In the order of arrival."""
 
     def pass_time(self, seconds: float) -> None:
-        """Let the store's clock go on, as far as leases are concerned."""
+        """Advance the clock of the leases."""
 
 
 class MemoryWorld:
@@ -88,7 +88,7 @@ class SqlWorld:
         return [one.event for one in stored]
 
     def pass_time(self, seconds: float) -> None:
-        """Times to come are so much nearer."""
+        """Make the leases expire earlier."""
         with self._database.write() as session:
             for row in session.scalars(select(LeaseRow)):
                 row.expires_at -= timedelta(seconds=seconds)
@@ -103,7 +103,7 @@ class _Clock:
 
 
 def acquire(world: World, cluster: str = "local", holder: str = "one", ttl_s: float = 100) -> Lease:
-    """A lease that is to be had."""
+    """Acquire a lease that is free."""
     lease = world.leases.acquire(cluster, holder, ttl_s=ttl_s)
     assert lease is not None
     return lease

@@ -16,8 +16,8 @@ from orchestrator.store.engine import Database
 from tests.store.harness import Stores
 
 BACKENDS = ("sqlite", "postgresql")
-# All other rows belong to a job and go with it.
-_OF_NO_JOB = (
+# The rows of all other tables are deleted with their job.
+_TABLES = (
     "jobs",
     "leases",
     "node_failures",
@@ -63,7 +63,7 @@ def empty_url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> I
 
 @pytest.fixture
 def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A database with the newest tables and nothing in them. Its tables are not to be changed: tests share them."""
+    """A database with empty tables of the newest version. Tests share the tables and must not change them."""
     if backend == "sqlite":
         shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "orchestrator.db")
         yield f"sqlite:///{tmp_path / 'orchestrator.db'}"
@@ -71,13 +71,13 @@ def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
     shared: Database = request.getfixturevalue("postgres_tables")
     yield shared.url.render_as_string(hide_password=False)
     with shared.write() as session:
-        for table in _OF_NO_JOB:
+        for table in _TABLES:
             session.execute(text(f"DELETE FROM {table}"))
 
 
 @pytest.fixture
 def open_stores(url: str) -> Iterator[Callable[[], Stores]]:
-    """Opens the database once more, as another process would; everything is closed at the end."""
+    """Opens more connections to the database, like other processes. All are closed at the end."""
     opened: list[Database] = []
 
     def open_one() -> Stores:
@@ -96,5 +96,5 @@ def stores(open_stores: Callable[[], Stores]) -> Stores:
 
 @pytest.fixture
 def new_job() -> Callable[[], str]:
-    """Ids that were never used, for tests that run many examples on one database."""
+    """Unused ids, for tests that run many examples on one database."""
     return lambda: f"job-{uuid.uuid4().hex[:12]}"

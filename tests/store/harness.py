@@ -1,10 +1,13 @@
-"""All stores on one database, and shorthands for what many tests need to be there first."""
+"""All stores on one database, and shorthands for what many tests need."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
+
+from sqlalchemy import event
 
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.event import Event
@@ -39,7 +42,7 @@ class Stores:
 
     @cached_property
     def supervisor(self) -> SqlSupervisorStore:
-        """Under the one lease that all the stores of a test share, whoever took it first."""
+        """Under one lease, which all stores of a test share."""
         held = [one.lease for one in self.leases.leases() if one.lease.holder == _HOLDER and not one.expired]
         lease: Lease | None = held[0] if held else self.leases.acquire("local", _HOLDER, ttl_s=3600)
         assert lease is not None
@@ -59,6 +62,20 @@ class Stores:
 
     def ingest(self, *batches: JournalBatch) -> None:
         self.journals.ingest(batches, arrived_at=NOW)
+
+    @contextmanager
+    def recorded(self) -> Iterator[list[tuple[str, Any]]]:
+        """Records the statements of a block with their parameters."""
+        statements: list[tuple[str, Any]] = []
+
+        def record(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+            statements.append((statement, parameters))
+
+        event.listen(self.database.engine, "before_cursor_execute", record)
+        try:
+            yield statements
+        finally:
+            event.remove(self.database.engine, "before_cursor_execute", record)
 
     def offsets(self, job_id: str = "job-1") -> Mapping[tuple[int, int], JournalOffsets]:
         """Of the first attempt."""

@@ -1,4 +1,4 @@
-"""A copy of the database while somebody writes to it, of both databases."""
+"""Back up and restore both databases."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def jobs_of(url: str) -> set[str]:
         database.dispose()
 
 
-def test_a_copy_holds_what_was_committed_and_nothing_later(
+def test_a_copy_has_only_what_was_committed_before(
     url: str, backend: str, open_stores: Callable[[], Stores], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     stores, copy = open_stores(), tmp_path / "copy"
     stores.add("job-1")
-    with stores.database.write():  # somebody is in the middle of a change
-        told = back_up(url, copy)
+    with stores.database.write():  # during another transaction
+        advice = back_up(url, copy)
     stores.add("job-2")
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    assert [path.name for path in tmp_path.glob("*copy*")] == ["copy"], "one file, whole"
-    assert told == f"stop the services; orchestrator db restore {copy}"
+    assert [path.name for path in tmp_path.glob("*copy*")] == ["copy"], "no temporary file is left"
+    assert advice == f"stop the services; orchestrator db restore {copy}"
     if backend == "sqlite":
         assert jobs_of(f"sqlite:///{copy}") == {"job-1"}
         return
@@ -52,14 +52,14 @@ def test_a_copy_holds_what_was_committed_and_nothing_later(
         assert jobs_of(restored) == {"job-1"}
 
 
-def test_nothing_is_overwritten(url: str, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(url: str, tmp_path: Path) -> None:
     (tmp_path / "copy").write_text("precious")
-    with pytest.raises(ConfigurationError, match="is there already"):
+    with pytest.raises(ConfigurationError, match="already exists"):
         back_up(url, tmp_path / "copy")
     assert (tmp_path / "copy").read_text() == "precious"
 
 
-def test_a_copy_that_fails_leaves_nothing_and_says_why(url: str, backend: str, tmp_path: Path) -> None:
+def test_a_failed_copy_leaves_no_file(url: str, backend: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written to /nowhere/copy: No such file"):
         back_up(url, Path("/nowhere/copy"))
     folder = tmp_path / "backups"
@@ -76,9 +76,7 @@ def test_a_copy_that_fails_leaves_nothing_and_says_why(url: str, backend: str, t
     assert list(folder.iterdir()) == []
 
 
-def test_a_copy_is_restored_over_what_there_is_only_on_request(
-    url: str, open_stores: Callable[[], Stores], tmp_path: Path
-) -> None:
+def test_jobs_are_overwritten_only_on_request(url: str, open_stores: Callable[[], Stores], tmp_path: Path) -> None:
     stores, copy = open_stores(), tmp_path / "copy"
     stores.add("job-1")
     back_up(url, copy)
@@ -91,7 +89,7 @@ def test_a_copy_is_restored_over_what_there_is_only_on_request(
     assert jobs_of(url) == {"job-1"}
 
 
-def test_a_database_with_a_service_is_not_restored(
+def test_a_database_in_use_is_not_restored(
     url: str, backend: str, open_stores: Callable[[], Stores], tmp_path: Path
 ) -> None:
     stores, copy = open_stores(), tmp_path / "copy"
@@ -107,12 +105,12 @@ def test_a_database_with_a_service_is_not_restored(
     else:
         lease = stores.leases.acquire("local", "here:1", ttl_s=3600)
         assert lease is not None
-        with pytest.raises(ConfigurationError, match="a service works on this database \\(here:1\\)"):
+        with pytest.raises(ConfigurationError, match="services use this database \\(here:1\\)"):
             restore(url, copy, replace=True)
     assert jobs_of(url) == {"job-1"}
 
 
-def test_what_is_no_copy_changes_nothing(url: str, open_stores: Callable[[], Stores], tmp_path: Path) -> None:
+def test_an_invalid_copy_changes_nothing(url: str, open_stores: Callable[[], Stores], tmp_path: Path) -> None:
     stores, nonsense = open_stores(), tmp_path / "nonsense"
     stores.add("job-1")
     stores.database.dispose()

@@ -1,4 +1,4 @@
-"""The database stores what a job's files and its token report only within the limits of domain.bounds."""
+"""The limits of row_limits on what a job can store in the database."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def limits(stores: Stores) -> list[str]:
     return [event.sentence for event in stores.events() if event.kind == LIMIT]
 
 
-def tell(stores: Stores, events: Sequence[JournalEvent], *, start: int = 0, attempt: int = 1, replica: int = 0) -> int:
-    """The offset after the last line."""
+def report(
+    stores: Stores, events: Sequence[JournalEvent], *, start: int = 0, attempt: int = 1, replica: int = 0
+) -> int:
+    """Report events. Returns the offset after the last line."""
     lines = [(start + place, event) for place, event in enumerate(events, 1)]
     stores.ingest(make_batch(attempt=attempt, replica=replica, events=lines))
     return start + len(lines)
@@ -49,13 +51,13 @@ def steps(stores: Stores, lines: Sequence[Progress], *, replica: int = 0) -> Non
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits that a test reaches quickly."""
+    """Small limits."""
     monkeypatch.setattr(bounds, "_ROWS", {Room.ACCOUNT: 20, Room.FIRSTS: 6, Room.SNAPSHOTS: 10, Room.NOTES: 10})
     monkeypatch.setattr(bounds, "_ROWS_PER_NODE", {})
 
 
 @pytest.mark.parametrize("replica", [4, 10**9])
-def test_a_replica_that_was_never_launched_leaves_one_event_and_no_rows(stores: Stores, replica: int) -> None:
+def test_a_replica_that_was_never_launched_adds_one_event_and_no_rows(stores: Stores, replica: int) -> None:
     stores.add_with_attempt(nodes="2:4")
     told = make_journal_event("worker.failed")
     batch = make_batch(
@@ -70,64 +72,64 @@ def test_a_replica_that_was_never_launched_leaves_one_event_and_no_rows(stores: 
     assert stores.only_supervised().exits == {}
 
 
-def test_a_replica_has_a_thousand_lives(stores: Stores) -> None:
+def test_a_replica_has_at_most_a_thousand_incarnations(stores: Stores) -> None:
     stores.add_with_attempt()
     stores.ingest(*(make_batch(incarnation=life) for life in (1, bounds.MOST_LIVES, bounds.MOST_LIVES + 1, 10**9)))
     assert set(stores.offsets()) == {(0, 1), (0, bounds.MOST_LIVES)}
     assert len(limits(stores)) == 1
 
 
-def test_a_replica_that_is_refused_keeps_no_other_from_reporting(stores: Stores) -> None:
+def test_a_refused_replica_does_not_affect_others(stores: Stores) -> None:
     stores.add_with_attempt(nodes="1")
     batches = [make_batch(replica=n, progress=[(9, make_progress(1))], reported=True) for n in (7, 0, 8)]
     refused = stores.journals.ingest(batches, arrived_at=batches and stores.jobs.get("job-1").created_at)
     assert sorted(refused) == [0, 2]
     assert refused[0] == "Attempt 1 was launched on 1 node and has no replica 7."
     assert set(stores.offsets()) == {(0, 1)}
-    assert limits(stores) == [], "who reports is answered"
+    assert limits(stores) == [], "an HTTP report gets an error instead"
 
 
-def test_events_are_limited_and_the_last_row_says_so(stores: Stores) -> None:
+def test_events_are_limited_and_an_event_says_so(stores: Stores) -> None:
     stores.add_with_attempt(nodes="1")
     noise = [make_journal_event("metadata.noted")] * 6000
-    end = tell(stores, noise)
-    assert tell(stores, noise, start=end) == 12_000
+    end = report(stores, noise)
+    assert report(stores, noise, start=end) == 12_000
     found = kinds(stores)
     assert found["metadata.noted"] == 10_100
     assert limits(stores) == [
         "Attempt 1 reported more than 10,100 events, or 19 MiB of them. Later ones are not stored."
     ]
     assert stores.events()[-1].kind == LIMIT
-    assert stores.offsets()[0, 1].events == 12_000, "the journal is still read"
+    assert stores.offsets()[0, 1].events == 12_000, "the journal is read on"
 
 
 @pytest.mark.usefixtures("small")
-def test_noise_displaces_no_row_that_decisions_or_the_account_read(stores: Stores) -> None:
+def test_noise_displaces_no_event_that_decisions_or_accounts_need(stores: Stores) -> None:
     stores.add_with_attempt()
     noise = [make_journal_event(kind) for kind in ("a", "metadata.noted", "agent.exited", "snapshot.failed")] * 50
-    end = tell(stores, noise)
+    end = report(stores, noise)
     name = {"name": "step-00000005-a1-g1"}
     story = ("agent.started", "generation.started", "worker.failed", "restart.in_place", "restored")
     told = [make_journal_event(kind, generation=2, evidence=name) for kind in (*story, "snapshot.committed")]
-    end = tell(stores, [*told, *noise], start=end)
+    end = report(stores, [*told, *noise], start=end)
     stores.ingest(make_batch(exit_record=make_exit_record()))
     found = stores.only_supervised()
     assert set(story) <= set(kinds(stores))
     assert (found.training.restarts, found.training.snapshots, found.training.restored) == (1, 1, name["name"])
     assert found.exits.keys() == {0}
     assert stores.history.has_snapshot("job-1", name["name"])
-    assert len(limits(stores)) == 2, "of events, and of events about snapshots"
+    assert len(limits(stores)) == 2, "one for events, one for events about snapshots"
 
 
 @pytest.mark.usefixtures("small")
 def test_when_the_account_is_full_the_first_events_of_each_generation_are_stored(stores: Stores) -> None:
     stores.add_with_attempt()
     for generation in range(1, 12):
-        tell(stores, [make_journal_event("generation.started", generation=generation)] * 3, start=3 * generation - 3)
+        report(stores, [make_journal_event("generation.started", generation=generation)] * 3, start=3 * generation - 3)
     stored = Counter(event.generation for event in stores.events() if event.kind == "generation.started")
     assert [stored[generation] for generation in range(1, 12)] == [3] * 6 + [2] + [1] * 4
-    tell(stores, [make_journal_event("restart.in_place", generation=g) for g in range(20, 40)], start=100)
-    assert stores.only_supervised().training.restarts == 20, "those that are not stored still count"
+    report(stores, [make_journal_event("restart.in_place", generation=g) for g in range(20, 40)], start=100)
+    assert stores.only_supervised().training.restarts == 20, "events that are not stored still count"
     assert [sentence.split(", or")[0] for sentence in limits(stores)] == [
         "Attempt 1 reported more than 20 events about its generations",
         "Attempt 1 reported more than 6 first events of later generations",
@@ -135,35 +137,35 @@ def test_when_the_account_is_full_the_first_events_of_each_generation_are_stored
 
 
 @pytest.mark.usefixtures("small")
-def test_a_job_has_the_limits_of_four_attempts_however_many_it_has(stores: Stores) -> None:
+def test_a_job_has_the_limits_of_four_attempts(stores: Stores) -> None:
     job = stores.add()
     for number in range(1, 8):
         stores.apply(job, make_attempt(number=number))
-        tell(stores, [make_journal_event("a")] * 50, attempt=number)
+        report(stores, [make_journal_event("a")] * 50, attempt=number)
     assert kinds(stores)["a"] == 4 * 10
     assert limits(stores)[-1].startswith("This job reported more than 40 events, or 0 MiB of them.")
     assert len(limits(stores)) == 7
 
 
 @pytest.mark.usefixtures("small")
-def test_a_life_and_why_are_read_from_as_many_events_as_there_is_room_for(stores: Stores) -> None:
+def test_a_chronicle_has_at_most_as_many_events_as_the_limits_allow(stores: Stores) -> None:
     job = stores.add()
     for number in range(1, 12):
         stores.apply(job, make_attempt(number=number))
         noise = [make_journal_event(kind, generation=n) for n in range(50) for kind in ("worker.failed", "restored")]
-        tell(stores, noise, attempt=number)
+        report(stores, noise, attempt=number)
     assert len(stores.chronicles.chronicle("job-1").events) == bounds.JOB_SHARE * (20 + 6)
 
 
-def test_long_evidence_takes_the_room_of_many_events(stores: Stores) -> None:
+def test_long_evidence_counts_as_many_events(stores: Stores) -> None:
     stores.add_with_attempt(nodes="1")
-    tell(stores, [make_journal_event("a", evidence={"text": "x" * 60_000}, sentence="y" * 10**4)] * 500)
+    report(stores, [make_journal_event("a", evidence={"text": "x" * 60_000}, sentence="y" * 10**4)] * 500)
     assert kinds(stores)["a"] < 350
     assert max(len(event.sentence) for event in stores.events()) < 2100
     assert len(limits(stores)) == 1
 
 
-def test_names_of_metrics_are_limited_except_the_usual_ones(stores: Stores) -> None:
+def test_names_of_metrics_are_limited_except_well_known_ones(stores: Stores) -> None:
     stores.add_with_attempt()
     steps(stores, [make_progress(n, metrics={f"noise-{n}-{m}": 1.0 for m in range(10)}) for n in range(100)])
     stores.ingest(
@@ -190,7 +192,7 @@ def test_metrics_of_many_steps_are_thinned_and_an_event_says_so(
     assert stores.only_supervised().training.step == 999
 
 
-def test_steps_of_thin_metrics_count_all_the_same(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_steps_of_thinned_metrics_count(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "LEVEL_POINTS", 100)
     stores.add_with_attempt()
     lines = [make_progress(step, seconds=step, generation=1 + step // 500) for step in range(1, 1001)]
@@ -204,7 +206,7 @@ def test_steps_of_thin_metrics_count_all_the_same(stores: Stores, monkeypatch: p
 
 
 @pytest.mark.parametrize("stride", [1, 7])
-def test_a_page_of_many_metrics_searches_for_its_points_alone(
+def test_points_of_many_metrics_are_found_by_searches(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     monkeypatch.setattr(history_reader, "_MANY", 300)
@@ -221,7 +223,7 @@ def test_a_page_of_many_metrics_searches_for_its_points_alone(
     assert only.step == 999 * stride
 
 
-def test_metrics_of_arbitrary_steps_end_at_a_bound(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_arbitrary_steps_are_limited(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "LEVEL_POINTS", 10)
     stores.add_with_attempt()
     stall = {"snapshot_s": 1.0}
@@ -236,13 +238,13 @@ def test_metrics_of_arbitrary_steps_end_at_a_bound(stores: Stores, monkeypatch: 
     assert limits(stores)[-1] == "This job has reached the limit of stored metrics. Later ones are not stored."
 
 
-def test_workers_are_as_many_as_a_node_may_have(stores: Stores) -> None:
+def test_workers_of_a_node_are_limited(stores: Stores) -> None:
     stores.add_with_attempt(nodes="1")
     steps(stores, [make_progress(1, local_rank=n, rank=n) for n in range(-5, 1000)])
     assert count(stores, WorkerRow) == bounds.MOST_WORKERS
 
 
-def test_snapshots_of_a_job_are_its_newest_and_deleted_ones_go_first(
+def test_snapshots_of_a_job_are_limited_and_deleted_ones_go_first(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "MOST_SNAPSHOTS", 10)
@@ -251,14 +253,14 @@ def test_snapshots_of_a_job_are_its_newest_and_deleted_ones_go_first(
     def told(kind: str, step: int) -> JournalEvent:
         return make_journal_event(f"snapshot.{kind}", evidence={"name": f"step-{step:08d}-a1-g1"})
 
-    end = tell(stores, [told("committed", step) for step in range(8)] + [told("deleted", 5), told("deleted", 6)])
-    tell(stores, [told("committed", step) for step in range(8, 14)], start=end)
+    end = report(stores, [told("committed", step) for step in range(8)] + [told("deleted", 5), told("deleted", 6)])
+    report(stores, [told("committed", step) for step in range(8, 14)], start=end)
     found, _ = stores.history.snapshots("job-1", limit=100, cursor=None)
     assert [one.step for one in found] == [13, 12, 11, 10, 9, 8, 7, 4, 3, 2]
     assert count(stores, SnapshotRow) == 10
 
 
-def test_an_exit_record_is_as_long_as_evidence_may_be(stores: Stores) -> None:
+def test_an_exit_record_is_shortened_like_evidence(stores: Stores) -> None:
     stores.add_with_attempt()
     long = "x" * 300_000
     failure = Failure(kind=FailureKind.APPLICATION, message=long, traceback=long, signal=long)
@@ -273,9 +275,9 @@ def test_an_exit_record_is_as_long_as_evidence_may_be(stores: Stores) -> None:
     assert kept.message.startswith("xxx")
 
 
-def test_what_is_counted_goes_with_the_job(stores: Stores) -> None:
+def test_all_rows_of_a_job_are_deleted_with_it(stores: Stores) -> None:
     job = stores.add_with_attempt()
-    tell(stores, [make_journal_event("a")])
+    report(stores, [make_journal_event("a")])
     steps(stores, [make_progress(1)])
     with stores.database.write() as session:
         session.connection().exec_driver_sql(f"DELETE FROM jobs WHERE id = '{job.id}'")

@@ -1,4 +1,4 @@
-"""Cheap looks, on both databases."""
+"""Change marks and short curves of losses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def train(stores: Stores, job_id: str, *steps: int) -> None:
     stores.ingest(make_batch(job_id, progress=lines))
 
 
-def test_losses_of_many_jobs_come_with_one_question(stores: Stores) -> None:
+def test_losses_of_several_jobs_are_read_at_once(stores: Stores) -> None:
     train(stores, "dense", *range(1, 101))
     train(stores, "sparse", 10, 20, 95)
     train(stores, "young", 3)
@@ -27,14 +27,14 @@ def test_losses_of_many_jobs_come_with_one_question(stores: Stores) -> None:
     assert marks.losses({}, points=4) == {}
 
 
-def test_a_step_without_a_loss_is_left_out(stores: Stores) -> None:
+def test_a_step_without_a_loss_is_skipped(stores: Stores) -> None:
     stores.add_with_attempt("job-1")
     lines = [(1, make_progress(1, metrics={"loss": 4.0})), (2, make_progress(2, metrics={"accuracy": 0.5}))]
     stores.ingest(make_batch("job-1", progress=lines))
     assert ChangeMarks(stores.database).losses({"job-1": 2}, points=2) == {"job-1": [4.0]}
 
 
-def test_the_mark_changes_with_what_was_told_and_not_by_itself(stores: Stores) -> None:
+def test_the_mark_changes_only_with_new_reports(stores: Stores) -> None:
     marks = ChangeMarks(stores.database)
     stores.add_with_attempt("job-1")
     stores.add("job-2")
@@ -44,13 +44,13 @@ def test_the_mark_changes_with_what_was_told_and_not_by_itself(stores: Stores) -
     second = marks.mark("job-1")
     assert second != first
     stores.ingest(make_batch("job-1", progress=[(10, make_progress(1))]))
-    assert marks.mark("job-1") == second, "the same line again tells nothing"
+    assert marks.mark("job-1") == second, "a repeated line changes nothing"
     with pytest.raises(NotFound, match="job-9"):
         marks.mark("job-9")
 
 
 @pytest.mark.parametrize("steps", [range(1, 1001), range(7, 7001, 7)], ids=["each step", "every seventh"])
-def test_a_window_of_steps_is_thinned_alike_with_and_without_gaps(stores: Stores, steps: range) -> None:
+def test_a_range_of_steps_is_thinned_evenly_with_and_without_gaps(stores: Stores, steps: range) -> None:
     train(stores, "job-1", *steps)
     found = stores.history.metrics("job-1", since_step=steps[99], until_step=steps[899], points=100)
     assert [point.step for point in found] == [steps[index] for index in range(107, 900, 8)]

@@ -1,11 +1,11 @@
-"""What readers learn of clusters."""
+"""What is read of clusters: claimants, node records, leases and waits."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from sqlalchemy import event, func, select
+from sqlalchemy import func, select
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
@@ -20,7 +20,7 @@ from trainer.contract.clock import render_time
 from trainer.contract.failure import FailureKind
 
 
-def test_claimants_are_the_jobs_of_the_cluster_that_have_not_ended_each_with_its_newest_attempt(stores: Stores) -> None:
+def test_claimants_are_the_clusters_unended_jobs_with_their_newest_attempts(stores: Stores) -> None:
     for state in JobState:
         stores.add(state.value.lower(), state=state)
     stores.add("elsewhere", spec=make_spec(cluster="other"))
@@ -34,21 +34,16 @@ def test_claimants_are_the_jobs_of_the_cluster_that_have_not_ended_each_with_its
     assert (newest.key.number, found["running"].held_nodes, found["queued"].attempt) == (2, 2, None)
 
 
-def test_claimants_are_read_with_one_query_however_many_there_are(stores: Stores) -> None:
+def test_claimants_are_read_with_one_query(stores: Stores) -> None:
     stores.add_with_attempt()
     for number in range(2, 21):
         stores.add(f"job-{number}")
-    statements: list[str] = []
-
-    def note(_1: object, _2: object, statement: str, *_: object) -> None:
-        statements.append(statement)
-
-    event.listen(stores.database.engine, "before_cursor_execute", note)
-    assert len(ClusterReader(stores.database).claimants("local")) == 20
-    assert len([text for text in statements if text.lstrip().startswith("SELECT")]) == 1
+    with stores.recorded() as statements:
+        assert len(ClusterReader(stores.database).claimants("local")) == 20
+    assert len([text for text, _ in statements if text.startswith("SELECT")]) == 1
 
 
-def test_records_of_nodes_are_read_for_all_clusters_from_a_moment_on(stores: Stores) -> None:
+def test_node_failures_are_read_since_a_time(stores: Stores) -> None:
     job = stores.add_with_attempt()
     attempt = make_attempt()
     marks = [
@@ -60,8 +55,7 @@ def test_records_of_nodes_are_read_for_all_clusters_from_a_moment_on(stores: Sto
     assert [failure.node for failure in found] == ["middle", "late"]
 
 
-def test_a_record_may_be_cleared_by_several_at_once(stores: Stores) -> None:
-    """A button that is pressed twice, and a colleague who does the same."""
+def test_concurrent_clearings_of_a_node_record_succeed(stores: Stores) -> None:
     nodes, together = NodeStore(stores.database), Barrier(6, timeout=30)
 
     def clear(_: int) -> None:
@@ -75,7 +69,7 @@ def test_a_record_may_be_cleared_by_several_at_once(stores: Stores) -> None:
         assert session.scalar(select(func.count()).select_from(NodeClearingRow)) == 10
 
 
-def test_a_lease_tells_since_when_its_token_was_given(stores: Stores) -> None:
+def test_a_lease_has_the_time_of_its_acquisition(stores: Stores) -> None:
     lease = stores.leases.acquire("elsewhere", "a", ttl_s=60)
     assert lease is not None
 
@@ -84,12 +78,12 @@ def test_a_lease_tells_since_when_its_token_was_given(stores: Stores) -> None:
 
     first = since()
     assert stores.leases.renew(lease, ttl_s=120)
-    assert since() == first, "a renewal is no new lease"
+    assert since() == first, "a renewal does not change it"
     stores.leases.acquire("elsewhere", "a", ttl_s=60)
     assert since() != first
 
 
-def test_ages_are_those_of_the_oldest_of_each_cluster(stores: Stores) -> None:
+def test_the_longest_waits_of_each_cluster_are_read(stores: Stores) -> None:
     stores.add("queued-late", created_at=at(50))
     stores.add("queued-early", created_at=at(20))
     stores.add("queued-again", created_at=at(0), retries_done=1)
@@ -105,7 +99,7 @@ def test_ages_are_those_of_the_oldest_of_each_cluster(stores: Stores) -> None:
     assert found == {"local": (at(20), at(60)), "other": (at(30), None)}
 
 
-def test_a_snapshot_that_is_damaged_does_not_count(stores: Stores) -> None:
+def test_a_quarantined_snapshot_does_not_count(stores: Stores) -> None:
     stores.add_with_attempt(state=JobState.RUNNING)
     for replica, (step, seconds, state) in enumerate(
         [(1, 10, "committed"), (2, 20, "committed"), (2, 30, "quarantined")]

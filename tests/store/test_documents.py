@@ -1,4 +1,4 @@
-"""Documents in columns come back as the standard library's parser would have read them."""
+"""JSON columns are parsed as by the standard library."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ documents = st.recursive(
 
 
 @given(documents, st.booleans())
-def test_any_document_is_read_alike(document: object, ascii_only: bool) -> None:
+def test_any_document_is_parsed_as_by_the_standard_library(document: object, ascii_only: bool) -> None:
     text = json.dumps(document, ensure_ascii=ascii_only)
     assert repr(_parse_json(text)) == repr(json.loads(text))
 
 
 @pytest.mark.parametrize("text", ['"\\ud800"', '{"a": 1, "a": 2}', "1e400", "-0.0", "9" * 400, " [1] ", '"\\u0000"'])
-def test_odd_documents_are_read_alike(text: str) -> None:
+def test_unusual_documents_are_parsed_as_by_the_standard_library(text: str) -> None:
     assert repr(_parse_json(text)) == repr(json.loads(text))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1] 2"])
-def test_what_is_no_document_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         _parse_json(text)

@@ -1,4 +1,4 @@
-"""What the store keeps of requests for agents, of nodes, of stacks, and of jobs that were deleted."""
+"""Requests to agents, events of one kind, the listed agents, and deleted jobs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from tests.store.harness import Stores
 from trainer.contract.chaos import Fault
 
 
-def test_requests_for_agents_are_kept_as_they_were_made(stores: Stores) -> None:
+def test_requests_are_read_back_unchanged(stores: Stores) -> None:
     job = stores.add()
     requests = Desired(
         number=1,
+        cancelled=True,
+        suspended=True,
+        retry_number=1,
+        restore_from="s",
+        snapshot_number=3,
         stacks=RequestedStacks(number=1, attempt=2, rank=3),
         chaos=RequestedChaos(number=1, attempt=2, fault=Fault.NODE_LOSS, replica=0),
     )
@@ -32,7 +37,7 @@ def test_requests_for_agents_are_kept_as_they_were_made(stores: Stores) -> None:
     assert stores.jobs.get("job-1").desired == Desired(number=2)
 
 
-def test_events_of_one_kind_come_newest_first(stores: Stores) -> None:
+def test_events_of_one_kind_are_read_newest_first(stores: Stores) -> None:
     stores.add_with_attempt()
     saved = [make_journal_event("stacks.saved", evidence={"wish": number}) for number in range(3)]
     others = [make_journal_event("restored")]
@@ -46,19 +51,19 @@ def test_events_of_one_kind_come_newest_first(stores: Stores) -> None:
 
 def test_only_agents_of_the_newest_attempt_are_listed(stores: Stores) -> None:
     job = stores.add_with_attempt()
-    who = {"replica": 0, "incarnation": 1, "host": "n7", "pid": 12}
-    stores.ingest(make_batch(events=[(10, make_journal_event("agent.started", evidence=who))]))
-    assert [life.name for life in stores.history.replicas("job-1", limit=9, cursor=None)[0]] == ["n7"]
+    evidence = {"replica": 0, "incarnation": 1, "host": "n7", "pid": 12}
+    stores.ingest(make_batch(events=[(10, make_journal_event("agent.started", evidence=evidence))]))
+    assert [agent.name for agent in stores.history.replicas("job-1", limit=9, cursor=None)[0]] == ["n7"]
     stores.apply(job, make_attempt(state=AttemptState.LOST))
     stores.apply(job, make_attempt(number=2, port=20001))
     assert stores.history.replicas("job-1", limit=9, cursor=None) == ([], None)
-    wild = {"replica": "x", "incarnation": 1, "host": ["n"], "pid": "p"}
-    stores.ingest(make_batch(attempt=2, events=[(10, make_journal_event("agent.started", evidence=wild))]))
-    (life,) = stores.history.replicas("job-1", limit=9, cursor=None)[0]
-    assert (life.attempt, life.replica, life.name, life.pid) == (2, 0, None, None)
+    invalid = {"replica": "x", "incarnation": 1, "host": ["n"], "pid": "p"}
+    stores.ingest(make_batch(attempt=2, events=[(10, make_journal_event("agent.started", evidence=invalid))]))
+    (agent,) = stores.history.replicas("job-1", limit=9, cursor=None)[0]
+    assert (agent.attempt, agent.replica, agent.name, agent.pid) == (2, 0, None, None)
 
 
-def test_who_waits_for_a_job_or_goes_on_from_it_is_known_while_it_is_not_at_rest(stores: Stores) -> None:
+def test_dependent_jobs_are_found_while_they_are_not_at_rest(stores: Stores) -> None:
     stores.add("a")
     source = "/runs/a/snapshots"
     waiting = stores.add("b", spec=make_spec(after=["a"], snapshot={"from": source}))
@@ -70,17 +75,17 @@ def test_who_waits_for_a_job_or_goes_on_from_it_is_known_while_it_is_not_at_rest
     assert (stores.reader.awaiting("a"), stores.reader.sources()) == ("b", {"b": source})
 
 
-def test_a_job_is_deleted_once_it_has_ended_and_a_line_stays(stores: Stores) -> None:
+def test_an_ended_job_is_deleted_and_leaves_a_record(stores: Stores) -> None:
     deletions = DeletionStore(stores.database)
     job = stores.add(owner="alice")
     buried = bury(job, by="bob", at=at(5), files=True)
-    assert not deletions.delete(buried, seen=0), "it has not ended"
+    assert not deletions.delete(buried, seen=0), "the job has not ended"
     ended = job.to(JobState.FAILED, reason="over", now=NOW)
     stores.apply(ended, make_attempt(state=AttemptState.FAILED))
     buried = bury(ended, by="bob", at=at(5), files=True)
-    assert not deletions.delete(buried, seen=1), "a request that nobody made was not seen"
+    assert not deletions.delete(buried, seen=1), "there is no such request"
     assert stores.jobs.record_request("job-1", Desired(number=1, retry_number=1), make_event("retry.requested"))
-    assert not deletions.delete(buried, seen=1), "it is to be tried again"
+    assert not deletions.delete(buried, seen=1), "a retry is requested"
     assert stores.jobs.record_request("job-1", Desired(number=2), make_event("cancel.requested"))
     assert deletions.deletion("job-1") is None
     assert deletions.delete(buried, seen=2)

@@ -53,7 +53,7 @@ def exit_record_of(document: Mapping[str, object]) -> ExitRecord | None:
 
 
 def batch_of(job_id: str, told: list[rundir.Line], said: list[rundir.Line]) -> JournalBatch:
-    """Replica 0's. The lines as they are in its files."""
+    """A batch of replica 0. The lines are those of its files."""
     return JournalBatch(
         key=AttemptKey(job_id, 1),
         replica=0,
@@ -72,7 +72,7 @@ def batch_of(job_id: str, told: list[rundir.Line], said: list[rundir.Line]) -> J
     events=st.lists(EVENTS | EVENTS_WITH_EVIDENCE, max_size=4),
     ending=mutated(render_exit_record(EXIT)),
 )
-def test_any_lines_are_stored_or_passed_over_and_the_job_can_be_read(
+def test_any_lines_are_stored_or_skipped_and_the_job_can_be_read(
     stores: Stores,
     new_job: Callable[[], str],
     progress: list[dict[str, object]],
@@ -90,7 +90,7 @@ def test_any_lines_are_stored_or_passed_over_and_the_job_can_be_read(
 
 
 def read_all(stores: Stores, job_id: str) -> None:
-    """What passes, pages and `why` read."""
+    """Read what the supervisor, the pages and `why` read."""
     assert job_id in {each.job.id for each in stores.supervisor.supervised("local")}
     stores.supervisor.journalled(AttemptKey(job_id, 1))
     history = stores.history
@@ -105,7 +105,7 @@ def read_all(stores: Stores, job_id: str) -> None:
         assert len(event.sentence) + len(event.kind) < 3000
 
 
-def test_each_field_of_a_line_may_hold_each_wild_value(stores: Stores) -> None:
+def test_each_field_may_have_any_value(stores: Stores) -> None:
     stores.add_with_attempt()
     good = render_journal_event(EVENT)
     told = lines_of([{**render_progress(PROGRESS), field: value} for field in PROGRESS_FIELDS for value in WILD])

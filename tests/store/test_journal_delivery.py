@@ -1,4 +1,4 @@
-"""Journal lines come by two roads, again, late and overlapping: each counts once, and in order."""
+"""Journal lines may arrive by two ways, repeatedly, late and overlapping. Each counts once, and in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.examples import examples
 from tests.store.harness import Stores
 
 
-def test_two_roads_that_bring_the_same_lines_at_one_time_store_them_once(open_stores: Callable[[], Stores]) -> None:
+def test_lines_that_arrive_concurrently_are_stored_once(open_stores: Callable[[], Stores]) -> None:
     services = [open_stores() for _ in range(4)]
     services[0].add_with_attempt()
     batch = make_batch(events=[(10 * n, make_journal_event(sentence=str(n))) for n in range(1, 31)])
@@ -40,7 +40,7 @@ JOURNAL_LINES = 12
 
 @st.composite
 def _deliveries(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
-    """Batches as (progress from, to, events from, to) in lines; each begins at or before what arrived until then."""
+    """Batches as (progress from, to, events from, to) in lines. None starts after what arrived before."""
     arrived = [0, 0]
     deliveries = []
     for _ in range(draw(st.integers(1, 8))):
@@ -56,7 +56,7 @@ def _deliveries(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
 
 @settings(max_examples=examples(10, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deliveries=_deliveries())
-def test_each_line_counts_once_however_batches_overlap_repeat_and_come_late(
+def test_each_line_counts_once_however_batches_overlap_or_repeat(
     stores: Stores, new_job: Callable[[], str], deliveries: list[tuple[int, int, int, int]]
 ) -> None:
     job = stores.add_with_attempt(new_job())
@@ -78,10 +78,10 @@ def test_each_line_counts_once_however_batches_overlap_repeat_and_come_late(
     assert stores.reader.standing(job.id).training.restarts == e_end
 
 
-def test_no_event_gets_an_id_while_one_with_an_earlier_id_is_not_visible_yet(
+def test_an_event_waits_until_events_with_earlier_ids_are_visible(
     open_stores: Callable[[], Stores], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that has passed an id would never see an event that appears below it."""
+    """Otherwise a reader that has passed an id would miss events that become visible later."""
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
     first, second = open_stores(), open_stores()
     first.add()
@@ -93,7 +93,7 @@ def test_no_event_gets_an_id_while_one_with_an_earlier_id_is_not_visible_yet(
     assert len(second.events()) == 3
 
 
-def test_an_empty_delivery_waits_for_no_other_writer(stores: Stores) -> None:
+def test_an_empty_delivery_does_not_wait_for_other_writers(stores: Stores) -> None:
     with ThreadPoolExecutor(1) as pool, stores.database.write() as session:
         session.connection()
         pool.submit(stores.ingest).result(timeout=10)

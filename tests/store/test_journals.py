@@ -34,7 +34,7 @@ def _ingest(stores: Stores, batches: Sequence[JournalBatch], *, together: bool) 
         stores.ingest(*some)
 
 
-def test_a_batch_of_an_unknown_attempt_stores_nothing_of_its_neighbours(stores: Stores) -> None:
+def test_a_batch_of_an_unknown_attempt_stores_nothing(stores: Stores) -> None:
     stores.add_with_attempt()
     known = make_batch(progress=[(10, make_progress(1))])
     with pytest.raises(NotFound, match="job-1-a2"):
@@ -43,7 +43,7 @@ def test_a_batch_of_an_unknown_attempt_stores_nothing_of_its_neighbours(stores: 
     assert _steps(stores) == []
 
 
-def test_lines_tell_what_training_does(stores: Stores) -> None:
+def test_lines_update_the_training_summary(stores: Stores) -> None:
     stores.add_with_attempt()
     started = make_journal_event("generation.started", at=render_time(at(3)), evidence={"world_size": 4})
     stores.journals.ingest(
@@ -67,7 +67,7 @@ def test_lines_tell_what_training_does(stores: Stores) -> None:
     assert stores.only_supervised().training == training
 
 
-def test_a_new_generation_may_begin_at_an_earlier_step_and_an_old_one_tells_nothing_more(stores: Stores) -> None:
+def test_a_new_generation_may_start_at_an_earlier_step_and_late_lines_are_ignored(stores: Stores) -> None:
     stores.add_with_attempt()
     stores.ingest(make_batch(progress=[(10, make_progress(20))]))
     stores.ingest(make_batch(progress=[(20, make_progress(generation=2)), (30, make_progress(15, generation=2))]))
@@ -76,16 +76,7 @@ def test_a_new_generation_may_begin_at_an_earlier_step_and_an_old_one_tells_noth
     assert (training.generation, training.step) == (2, 15)
 
 
-def test_the_same_restart_told_by_every_agent_counts_once(stores: Stores) -> None:
-    stores.add_with_attempt()
-    for replica in range(3):
-        restarts = [(10 * g, make_journal_event("restart.in_place", generation=g)) for g in (2, 3)]
-        stores.ingest(make_batch(replica=replica, events=restarts))
-    assert stores.only_supervised().training.restarts == 2
-    assert len(stores.events()) == 1 + 6
-
-
-def test_rank_0_tells_the_phase_of_the_group(stores: Stores) -> None:
+def test_rank_0_reports_the_phase_of_the_group(stores: Stores) -> None:
     stores.add_with_attempt()
     saving = make_progress(5, phase=Phase.SNAPSHOT)
     stores.ingest(make_batch(progress=[(10, saving)]), make_batch(replica=1, progress=[(10, make_progress(5, rank=1))]))
@@ -93,13 +84,13 @@ def test_rank_0_tells_the_phase_of_the_group(stores: Stores) -> None:
 
 
 @TOGETHER
-def test_a_worker_is_known_by_its_newest_word(stores: Stores, together: bool) -> None:
+def test_a_worker_has_its_newest_report(stores: Stores, together: bool) -> None:
     stores.add_with_attempt()
     one, other = make_progress(1), make_progress(1, rank=1, local_rank=1)
     batches = (
         make_batch(progress=[(10, one), (20, other), (30, make_progress(2, memory_bytes=2**40))]),
         make_batch(incarnation=2, progress=[(10, make_progress(9, pid=5000))]),
-        make_batch(incarnation=1, progress=[(40, make_progress(3))]),  # read late
+        make_batch(incarnation=1, progress=[(40, make_progress(3))]),  # late
     )
     _ingest(stores, batches, together=together)
     workers, _ = stores.history.workers("job-1", limit=10, cursor=None)
@@ -107,7 +98,7 @@ def test_a_worker_is_known_by_its_newest_word(stores: Stores, together: bool) ->
 
 
 @TOGETHER
-def test_a_step_done_again_replaces_its_point_and_a_late_old_one_does_not(stores: Stores, together: bool) -> None:
+def test_a_repeated_step_replaces_its_point_but_a_late_report_does_not(stores: Stores, together: bool) -> None:
     job = stores.add_with_attempt()
     stores.apply(job, make_attempt(number=2))
     batches = (
@@ -120,7 +111,7 @@ def test_a_step_done_again_replaces_its_point_and_a_late_old_one_does_not(stores
     assert [(point.step, point.attempt, point.values["loss"]) for point in points] == [(1, 1, 0.5), (2, 2, 9.0)]
 
 
-def test_points_come_from_rank_0_or_with_a_loss(stores: Stores) -> None:
+def test_points_are_stored_from_rank_0_or_with_a_loss(stores: Stores) -> None:
     stores.add_with_attempt()
     lines = [
         make_progress(1, rank=1, metrics={"grad_norm": 1.0}),
@@ -132,7 +123,7 @@ def test_points_come_from_rank_0_or_with_a_loss(stores: Stores) -> None:
     assert _steps(stores) == [2, 3]
 
 
-def test_a_loss_that_is_no_number_is_kept_in_the_series(stores: Stores) -> None:
+def test_a_loss_that_is_not_finite_is_stored(stores: Stores) -> None:
     stores.add_with_attempt()
     stores.ingest(make_batch(progress=[(10, make_progress(1, metrics={"loss": float("nan"), "lr": float("inf")}))]))
     (point,) = stores.history.metrics("job-1", since_step=0, points=5)
@@ -142,28 +133,28 @@ def test_a_loss_that_is_no_number_is_kept_in_the_series(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize(("points", "expected"), [(1, [10]), (3, [3, 6, 10]), (10, list(range(1, 11))), (0, [10])])
-def test_series_are_thinned_evenly_and_end_with_the_newest(stores: Stores, points: int, expected: list[int]) -> None:
+def test_points_are_thinned_evenly_and_end_with_the_newest(stores: Stores, points: int, expected: list[int]) -> None:
     stores.add_with_attempt()
     stores.ingest(make_batch(progress=[(10 * step, make_progress(step)) for step in range(1, 11)]))
     assert [point.step for point in stores.history.metrics("job-1", since_step=0, points=points)] == expected
     assert [point.step for point in stores.history.metrics("job-1", since_step=8, points=50)] == [9, 10]
 
 
-def test_a_snapshot_moves_on_and_never_back(stores: Stores) -> None:
+def test_the_state_of_a_snapshot_never_moves_back(stores: Stores) -> None:
     stores.add_with_attempt()
 
-    def told(kind: str, step: int, **evidence: object) -> JournalEvent:
+    def snapshot(kind: str, step: int, **evidence: object) -> JournalEvent:
         return make_journal_event(f"snapshot.{kind}", evidence={"name": f"step-{step:08d}-a1-g1", **evidence})
 
     lines = [
-        told("committed", 10, size_bytes=100),
-        told("committed", 20, size_bytes=200),
-        told("committed", 30, size_bytes=300),
-        told("quarantined", 30),
-        told("deleted", 10),
-        told("quarantined", 10),
-        told("committed", 10, size_bytes=100),
-        told("failed", 40),
+        snapshot("committed", 10, size_bytes=100),
+        snapshot("committed", 20, size_bytes=200),
+        snapshot("committed", 30, size_bytes=300),
+        snapshot("quarantined", 30),
+        snapshot("deleted", 10),
+        snapshot("quarantined", 10),
+        snapshot("committed", 10, size_bytes=100),
+        snapshot("failed", 40),
         make_journal_event("snapshot.committed", evidence={"name": "../../etc"}),
     ]
     stores.ingest(make_batch(events=list(enumerate(lines, 1))))
@@ -177,7 +168,7 @@ def test_a_snapshot_moves_on_and_never_back(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("name", [f"step-{2**63}-a1-g1", f"step-00000001-a{2**31}-g1", f"step-00000001-a1-g{2**63}"])
-def test_a_snapshot_of_a_wild_name_costs_no_more_than_itself(stores: Stores, name: str) -> None:
+def test_a_snapshot_with_an_invalid_name_is_skipped(stores: Stores, name: str) -> None:
     stores.add_with_attempt()
     names = [name, "step-00000002-a1-g1"]
     lines = [make_journal_event("snapshot.committed", evidence={"name": one}) for one in names]
@@ -187,18 +178,10 @@ def test_a_snapshot_of_a_wild_name_costs_no_more_than_itself(stores: Stores, nam
     assert len(stores.events()) == 1 + 2
 
 
-def test_a_size_that_is_no_number_costs_no_more_than_itself(stores: Stores) -> None:
+def test_events_keep_their_time_and_their_order(stores: Stores) -> None:
     stores.add_with_attempt()
-    evidence: dict[str, object] = {"name": "step-00000001-a1-g1", "step": 1, "size_bytes": True}
-    stores.ingest(make_batch(events=[(10, make_journal_event("snapshot.committed", evidence=evidence))]))
-    (found,), _ = stores.history.snapshots("job-1", limit=10, cursor=None)
-    assert found.size_bytes is None
-
-
-def test_events_keep_their_own_time_and_the_order_of_arrival(stores: Stores) -> None:
-    stores.add_with_attempt()
-    told = make_journal_event("worker.failed", at=render_time(at(-100)), generation=4, evidence={"rank": 3})
-    stores.ingest(make_batch(events=[(10, told), (20, make_journal_event(at="yesterday, I think"))]))
+    event = make_journal_event("worker.failed", at=render_time(at(-100)), generation=4, evidence={"rank": 3})
+    stores.ingest(make_batch(events=[(10, event), (20, make_journal_event(at="yesterday, I think"))]))
     _, failed, vague = stores.events()
     assert (failed.at, failed.attempt, failed.generation, failed.evidence) == (
         at(-100),
@@ -209,7 +192,7 @@ def test_events_keep_their_own_time_and_the_order_of_arrival(stores: Stores) -> 
     assert vague.at == NOW
 
 
-def test_an_event_keeps_whose_word_it_is_whatever_it_says_itself(stores: Stores) -> None:
+def test_an_event_has_the_replica_that_reported_it(stores: Stores) -> None:
     stores.add_with_attempt()
     evidence: dict[str, object] = {"log": "y" * 10**6, "replica": 7}
     stores.ingest(make_batch(replica=1, events=[(10, make_journal_event(evidence=evidence))]))
@@ -234,7 +217,7 @@ def test_an_exit_record_is_stored_once(stores: Stores) -> None:
         make_progress(1, metrics={"nul\0": 1.0}),
     ],
 )
-def test_a_wild_line_costs_no_more_than_itself(stores: Stores, line: Progress) -> None:
+def test_an_invalid_line_does_not_affect_others(stores: Stores, line: Progress) -> None:
     stores.add_with_attempt()
     wild = make_journal_event("k\0\ud800", sentence="s\0", generation=10**30, evidence={"\0": "\ud800", "n": 10**30})
     stores.ingest(make_batch(progress=[(10, line), (20, make_progress(5))], events=[(9, wild)]))
@@ -242,7 +225,7 @@ def test_a_wild_line_costs_no_more_than_itself(stores: Stores, line: Progress) -
     assert stores.events()[-1].kind == "k"
 
 
-def test_huge_evidence_is_shortened_and_says_so(stores: Stores) -> None:
+def test_large_evidence_is_shortened(stores: Stores) -> None:
     stores.add_with_attempt()
     deep: object = "x"
     for _ in range(500):
@@ -254,14 +237,7 @@ def test_huge_evidence_is_shortened_and_says_so(stores: Stores) -> None:
     assert len(str(kept)) < 64 * 1024
 
 
-def test_lines_that_could_not_be_read_are_passed_over_for_good(stores: Stores) -> None:
-    stores.add_with_attempt()
-    batch: JournalBatch = replace(make_batch(progress=[(10, make_progress(1))]), progress_to=55)
-    stores.ingest(batch)
-    assert stores.offsets()[0, 1].progress == 55
-
-
-def test_a_batch_beyond_what_is_stored_leaves_room_for_the_lines_between(stores: Stores) -> None:
+def test_a_batch_after_a_gap_is_not_stored(stores: Stores) -> None:
     stores.add_with_attempt()
     beyond = replace(make_batch(progress=[(30, make_progress(3))]), progress_from=20)
     stores.ingest(beyond)
@@ -271,7 +247,7 @@ def test_a_batch_beyond_what_is_stored_leaves_room_for_the_lines_between(stores:
     assert [point.step for point in stores.history.metrics("job-1", since_step=0, points=10)] == [1, 2, 3]
 
 
-def test_a_snapshot_knows_who_took_it_and_when_it_was_verified(stores: Stores) -> None:
+def test_a_snapshot_has_its_world_size_and_the_time_of_its_verification(stores: Stores) -> None:
     stores.add_with_attempt()
     names = [f"step-{step:08d}-a1-g1" for step in (10, 20, 30)]
     committed = [
@@ -294,20 +270,20 @@ def test_a_snapshot_knows_who_took_it_and_when_it_was_verified(stores: Stores) -
     ]
 
 
-@pytest.mark.parametrize("world_size", [True, "4", 10**30, None])
-def test_a_world_size_that_is_none_is_left_out(stores: Stores, world_size: object) -> None:
+@pytest.mark.parametrize("number", [True, "4", 10**30, None])
+def test_invalid_numbers_of_a_snapshot_are_left_out(stores: Stores, number: object) -> None:
     stores.add_with_attempt()
-    evidence: dict[str, object] = {"name": "step-00000001-a1-g1", "world_size": world_size}
+    evidence: dict[str, object] = {"name": "step-00000001-a1-g1", "world_size": number, "size_bytes": number}
     stores.ingest(make_batch(events=[(10, make_journal_event("snapshot.committed", evidence=evidence))]))
     (found,), _ = stores.history.snapshots("job-1", limit=10, cursor=None)
-    assert found.world_size is None
+    assert (found.world_size, found.size_bytes) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"), [(0.0, 0.0), (0.93, 0.93), (1.0, 1.0), (1.5, None), (-0.1, None), (float("nan"), None)]
+    ("reported", "stored"), [(0.0, 0.0), (0.93, 0.93), (1.0, 1.0), (1.5, None), (-0.1, None), (float("nan"), None)]
 )
-def test_a_workers_utilisation_is_a_share(stores: Stores, told: float, kept: float | None) -> None:
+def test_a_utilization_outside_0_to_1_is_left_out(stores: Stores, reported: float, stored: float | None) -> None:
     stores.add_with_attempt()
-    stores.ingest(make_batch(progress=[(10, make_progress(1, utilisation=told))]))
+    stores.ingest(make_batch(progress=[(10, make_progress(1, utilisation=reported))]))
     (found,), _ = stores.history.workers("job-1", limit=10, cursor=None)
-    assert found.utilisation == kept
+    assert found.utilisation == stored

@@ -16,7 +16,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_whatever_comes_becomes_strict_json_in_utf_8_without_nul(value: object) -> None:
+def test_any_value_becomes_strict_json_without_nul(value: object) -> None:
     cleaned = clean_json(value)
     rendered = json.dumps(cleaned, allow_nan=False, ensure_ascii=False)
     rendered.encode("utf-8")
@@ -25,7 +25,7 @@ def test_whatever_comes_becomes_strict_json_in_utf_8_without_nul(value: object) 
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200))
-def test_storable_text_is_left_as_it_is(text: str) -> None:
+def test_storable_text_is_unchanged(text: str) -> None:
     assert clean_text(text) == text
 
 
@@ -37,7 +37,7 @@ def test_a_long_text_keeps_both_ends() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=10), st.text(max_size=50) | st.integers(1, 300)))
-def test_evidence_always_fits(drawn: dict[str, str | int]) -> None:
+def test_evidence_is_shortened_to_the_limit(drawn: dict[str, str | int]) -> None:
     evidence: dict[str, object] = {
         name: "x" * value * 1000 if isinstance(value, int) else value for name, value in drawn.items()
     }
@@ -50,5 +50,5 @@ def test_evidence_always_fits(drawn: dict[str, str | int]) -> None:
 @pytest.mark.parametrize(
     ("value", "kept"), [(None, None), (0, 0), (-5, -5), (2**63 - 1, 2**63 - 1), (2**63, None), (-(10**30), None)]
 )
-def test_only_numbers_that_a_column_holds_are_kept(value: int | None, kept: int | None) -> None:
+def test_numbers_beyond_64_bits_become_none(value: int | None, kept: int | None) -> None:
     assert clean_integer(value) == kept

@@ -28,7 +28,7 @@ def _tables(url: str) -> set[str]:
     return names
 
 
-def test_upgrade_makes_an_empty_database_ready_and_repeats_without_effect(empty_url: str) -> None:
+def test_an_upgrade_creates_the_tables_and_is_idempotent(empty_url: str) -> None:
     assert schema.is_empty(empty_url)
     schema.upgrade(empty_url)
     schema.upgrade(empty_url)
@@ -38,12 +38,12 @@ def test_upgrade_makes_an_empty_database_ready_and_repeats_without_effect(empty_
 
 @pytest.fixture
 def own_url(empty_url: str) -> str:
-    """A database with the newest tables, which the test may change."""
+    """A database of its own with the newest tables, which the test may change."""
     schema.upgrade(empty_url)
     return empty_url
 
 
-def test_the_migrations_make_exactly_the_tables_of_the_code(url: str) -> None:
+def test_the_migrations_create_exactly_the_tables_of_the_code(url: str) -> None:
     database = Database(url, migrating=True)
     config = schema.build_config()
     config.stdout = open("/dev/null", "w")  # noqa: SIM115, PTH123
@@ -56,19 +56,19 @@ def test_the_migrations_make_exactly_the_tables_of_the_code(url: str) -> None:
         database.dispose()
 
 
-def test_two_services_may_upgrade_at_one_time(empty_url: str) -> None:
+def test_two_services_may_upgrade_concurrently(empty_url: str) -> None:
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         for done in [one.submit(schema.upgrade, empty_url), other.submit(schema.upgrade, empty_url)]:
             done.result()
     schema.check(empty_url)
 
 
-def test_a_database_without_tables_is_refused_with_the_command_to_run(empty_url: str) -> None:
+def test_a_database_without_tables_is_refused_with_advice(empty_url: str) -> None:
     with pytest.raises(SchemaMismatch, match="run `orchestrator db upgrade`"):
         schema.check(empty_url)
 
 
-def test_looking_at_a_missing_file_does_not_create_it(tmp_path: Path) -> None:
+def test_checking_a_missing_file_does_not_create_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'absent.db'}"
     assert schema.is_empty(url)
     with pytest.raises(SchemaMismatch, match="does not exist"):
@@ -77,16 +77,16 @@ def test_looking_at_a_missing_file_does_not_create_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("work", [schema.check, schema.upgrade])
-def test_a_newer_database_asks_for_a_newer_service(own_url: str, work: object) -> None:
+def test_a_newer_database_is_refused_with_advice(own_url: str, work: object) -> None:
     _execute(own_url, "UPDATE alembic_version SET version_num = '9999'")
     assert callable(work)
-    with pytest.raises(SchemaMismatch, match=r"9999.*newer; upgrade the service"):
+    with pytest.raises(SchemaMismatch, match=r"9999, newer than this service.*upgrade the service"):
         work(own_url)
 
 
 @pytest.mark.parametrize("version", ["0001", "0006", "0010"])
 @pytest.mark.parametrize("work", [schema.check, schema.upgrade])
-def test_a_database_from_before_the_first_release_is_left_as_it_is(own_url: str, work: object, version: str) -> None:
+def test_a_database_from_before_the_first_release_is_unchanged(own_url: str, work: object, version: str) -> None:
     _execute(own_url, f"UPDATE alembic_version SET version_num = '{version}'")
     assert callable(work)
     with pytest.raises(SchemaMismatch, match=rf"{version}, from before the first release.*move it away"):
@@ -95,7 +95,9 @@ def test_a_database_from_before_the_first_release_is_left_as_it_is(own_url: str,
         schema.check(own_url)
 
 
-def test_an_older_database_asks_for_an_upgrade(url: str, monkeypatch: pytest.MonkeyPatch, next_version: Path) -> None:
+def test_an_older_database_is_refused_with_advice(
+    url: str, monkeypatch: pytest.MonkeyPatch, next_version: Path
+) -> None:
     monkeypatch.setattr(schema, "MIGRATIONS", next_version)
     with pytest.raises(SchemaMismatch, match=r"\d{4}, older than this service.*run `orchestrator db upgrade`"):
         schema.check(url)
@@ -103,7 +105,7 @@ def test_an_older_database_asks_for_an_upgrade(url: str, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def next_version(tmp_path: Path) -> Path:
-    """Our migrations with one more."""
+    """The migrations with one more."""
     folder = tmp_path / "migrations"
     (folder / "versions").mkdir(parents=True)
     names = [
@@ -119,7 +121,7 @@ def next_version(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_store_without_tables_says_what_to_run(empty_url: str) -> None:
+def test_a_query_without_tables_fails_with_advice(empty_url: str) -> None:
     database = Database(empty_url)
     with pytest.raises(StoreUnavailable, match="tables are missing; run `orchestrator db upgrade`"):
         SqlJobStore(database).get("job-1")
@@ -129,20 +131,20 @@ def test_a_store_without_tables_says_what_to_run(empty_url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("mysql://host/db", "only sqlite and postgresql"),
+        ("mysql://host/db", "use sqlite or postgresql"),
         ("nonsense", "is not a URL"),
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),
-        ("sqlite:////nowhere/at/all.db", "no folder /nowhere/at"),
+        ("sqlite:////nowhere/at/all.db", "folder /nowhere/at does not exist"),
     ],
 )
-def test_a_database_that_cannot_be_served_is_refused_by_name(url: str, words: str) -> None:
+def test_an_unsupported_database_is_refused(url: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         Database(url)
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
-def test_every_spelling_of_postgresql_means_psycopg_3_and_hides_the_password(scheme: str) -> None:
+def test_every_scheme_of_postgresql_uses_psycopg_3_and_hides_the_password(scheme: str) -> None:
     database = Database(f"{scheme}://me:secret@db/jobs")
     assert database.url.drivername == "postgresql+psycopg"
     assert database.name == "postgresql+psycopg://me:***@db/jobs"

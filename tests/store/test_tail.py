@@ -1,4 +1,4 @@
-"""What followers read: the events of all jobs above an id, with their projects."""
+"""The events of all jobs after an id, with their projects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.builders import make_event, make_spec
 from tests.store.harness import Stores
 
 
-def test_events_of_all_jobs_come_in_order_and_none_twice(stores: Stores) -> None:
+def test_events_of_all_jobs_are_read_once_and_in_order(stores: Stores) -> None:
     reader = EventReader(stores.database)
     before = reader.newest()
     first = stores.add("job-1", spec=make_spec(project="research"))

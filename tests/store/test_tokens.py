@@ -1,4 +1,4 @@
-"""Tokens, sessions, secrets and where jobs are, on both databases."""
+"""Tokens, sessions, secrets, and the places of jobs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _empty(stores: Stores) -> None:
             session.execute(text(f"DELETE FROM {table}"))
 
 
-def test_a_token_comes_back_as_it_was(tokens: TokenStore) -> None:
+def test_a_token_is_read_back_unchanged(tokens: TokenStore) -> None:
     tokens.add_token(TOKEN)
     assert tokens.token("t1") == TOKEN
     assert tokens.token("t2") is None
@@ -66,7 +66,7 @@ def test_tokens_are_listed_newest_first(tokens: TokenStore) -> None:
     assert [token.id for token in tokens.tokens()] == ["t3", "t2", "t1"]
 
 
-def test_the_first_revocation_counts_and_ends_the_tokens_sessions(tokens: TokenStore) -> None:
+def test_the_first_revocation_counts_and_ends_the_sessions(tokens: TokenStore) -> None:
     tokens.add_token(TOKEN)
     tokens.add_session(a_session())
     tokens.add_session(a_session("s2", token_id="another"))
@@ -78,7 +78,7 @@ def test_the_first_revocation_counts_and_ends_the_tokens_sessions(tokens: TokenS
     assert tokens.session("s2") is not None
 
 
-def test_a_session_is_there_until_it_ends(tokens: TokenStore) -> None:
+def test_a_session_can_be_ended_twice(tokens: TokenStore) -> None:
     tokens.add_session(a_session())
     assert tokens.session("s1") == a_session()
     tokens.end_session("s1")
@@ -86,7 +86,7 @@ def test_a_session_is_there_until_it_ends(tokens: TokenStore) -> None:
     assert tokens.session("s1") is None
 
 
-def test_sessions_that_are_over_are_swept_by_the_next(tokens: TokenStore, stores: Stores) -> None:
+def test_a_new_session_deletes_expired_ones(tokens: TokenStore, stores: Stores) -> None:
     tokens.add_session(a_session("old", seconds=5))
     tokens.add_session(a_session("lives", seconds=60))
     tokens.add_session(a_session("new", created=5))
@@ -95,7 +95,7 @@ def test_sessions_that_are_over_are_swept_by_the_next(tokens: TokenStore, stores
     assert left == ["lives", "new"]
 
 
-def test_a_secret_is_replaced_in_its_place(secrets: SecretStore) -> None:
+def test_a_secret_is_replaced_within_its_project(secrets: SecretStore) -> None:
     assert secrets.put(SECRET) is True
     assert secrets.put(replace(SECRET, sealed="again", updated_by="bob")) is False
     assert secrets.put(replace(SECRET, project="vision")) is True
@@ -108,9 +108,7 @@ def test_a_secret_is_replaced_in_its_place(secrets: SecretStore) -> None:
     ]
 
 
-def test_a_secret_that_somebody_else_has_just_inserted_is_replaced(
-    secrets: SecretStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_concurrently_inserted_secret_is_replaced(secrets: SecretStore, monkeypatch: pytest.MonkeyPatch) -> None:
     secrets.put(SECRET)
     replace_it = secrets._replace
     calls: list[SealedSecret] = []
@@ -130,7 +128,7 @@ def test_a_secret_is_removed_once(secrets: SecretStore) -> None:
     assert secrets.remove("research", "KEY") is False
 
 
-def test_the_place_of_a_job_is_its_project_and_who_submitted_it(stores: Stores) -> None:
+def test_the_place_of_a_job_is_its_project_and_owner(stores: Stores) -> None:
     stores.add("job-1", spec=make_spec(project="research"), owner="alice")
     stores.add("job-2", owner=None)
     assert stores.places.places(["job-1", "job-2", "job-3"]) == {
@@ -141,7 +139,7 @@ def test_the_place_of_a_job_is_its_project_and_who_submitted_it(stores: Stores) 
     assert stores.jobs.get("job-1").owner == "alice"
 
 
-def test_an_attempts_stay_is_its_nonce_and_its_end(stores: Stores) -> None:
+def test_an_attempt_is_read_with_its_nonce_and_end(stores: Stores) -> None:
     job = stores.add_with_attempt()
     key = AttemptKey(job.id, 1)
     assert stores.places.stay(key) == AttemptStay(nonce="c0ffee", ended_at=None)
@@ -151,7 +149,7 @@ def test_an_attempts_stay_is_its_nonce_and_its_end(stores: Stores) -> None:
     assert stores.places.stay(AttemptKey("unknown", 1)) is None
 
 
-def test_only_jobs_of_the_given_projects_are_listed_and_counted(stores: Stores) -> None:
+def test_jobs_are_listed_and_counted_by_project(stores: Stores) -> None:
     for project in ("research", "vision", "default"):
         stores.add(f"job-{project}", spec=make_spec(project=project))
 
@@ -167,13 +165,13 @@ def test_only_jobs_of_the_given_projects_are_listed_and_counted(stores: Stores) 
     assert stores.reader.count_by_state(()) == {}
 
 
-def test_an_event_tells_who_asked(stores: Stores) -> None:
+def test_an_event_has_its_actor(stores: Stores) -> None:
     job = stores.add()
     stores.apply(job, None, make_event(actor="alice"), make_event())
     assert [event.actor for event in stores.events()][-2:] == ["alice", None]
 
 
-def test_expiry_keeps_its_moment(tokens: TokenStore) -> None:
+def test_an_expiry_is_stored_to_the_microsecond(tokens: TokenStore) -> None:
     tokens.add_token(replace(TOKEN, expires_at=NOW + timedelta(microseconds=1)))
     found = tokens.token("t1")
     assert found is not None

@@ -1,4 +1,4 @@
-"""What people read when the database is not there, not writable, in use, or on the wrong disk."""
+"""Errors for a database that is missing, not writable, in use, or on the wrong file system."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ a line of another form
         ("/lustre", "lustre"),
     ],
 )
-def test_the_innermost_newest_mount_decides_the_file_system(path: str, kind: str) -> None:
+def test_the_innermost_and_newest_mount_has_the_file_system(path: str, kind: str) -> None:
     assert file_system_of(PurePosixPath(path), parse_mountinfo(MOUNTINFO)) == kind
 
 
@@ -67,7 +67,7 @@ def test_a_link_to_a_network_file_system_is_followed(tmp_path: Path) -> None:
 
 @pytest.fixture
 def database_file(sqlite_template: Path) -> Iterator[Path]:
-    """A database with our tables in a folder that every user may enter."""
+    """A database with tables, in a folder that every user may write to."""
     folder = Path(tempfile.mkdtemp(prefix="orchestrator-store-"))
     folder.chmod(0o777)
     shutil.copy(sqlite_template, folder / "orchestrator.db")
@@ -79,7 +79,7 @@ def database_file(sqlite_template: Path) -> Iterator[Path]:
 
 @contextmanager
 def ordinary_user() -> Iterator[None]:
-    """Run as nobody where the tests run as root, who may write to read-only files."""
+    """Run as nobody if the tests run as root, because root may write to read-only files."""
     if os.geteuid() != 0:
         yield
         return
@@ -90,19 +90,19 @@ def ordinary_user() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_read_only_file_is_refused_by_name_at_the_start(database_file: Path) -> None:
+def test_a_read_only_file_is_refused_at_the_start(database_file: Path) -> None:
     database_file.chmod(0o444)
     with ordinary_user(), pytest.raises(ConfigurationError, match=rf"{database_file}.*the file is read-only"):
         Database(f"sqlite:///{database_file}")
 
 
-def test_a_read_only_folder_is_refused_by_name_at_the_start(database_file: Path) -> None:
+def test_a_read_only_folder_is_refused_at_the_start(database_file: Path) -> None:
     database_file.parent.chmod(0o555)
     with ordinary_user(), pytest.raises(ConfigurationError, match=rf"folder {database_file.parent} is read-only"):
         Database(f"sqlite:///{database_file}")
 
 
-def test_a_file_that_becomes_read_only_is_named_in_the_error(database_file: Path) -> None:
+def test_an_error_names_a_file_that_became_read_only(database_file: Path) -> None:
     database = Database(f"sqlite:///{database_file}")
     database_file.chmod(0o444)
     with ordinary_user(), pytest.raises(StoreUnavailable, match=rf"{database_file}.*file or its folder is read-only"):
@@ -110,7 +110,7 @@ def test_a_file_that_becomes_read_only_is_named_in_the_error(database_file: Path
     database.dispose()
 
 
-def test_a_locked_database_says_so(database_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_database_is_reported(database_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
     other = sqlite3.connect(database_file)
     other.execute("BEGIN IMMEDIATE")
@@ -120,11 +120,11 @@ def test_a_locked_database_says_so(database_file: Path, monkeypatch: pytest.Monk
         stores.add()
     other.rollback()
     other.close()
-    assert stores.add().id == "job-1"  # and it works again without a restart
+    assert stores.add().id == "job-1"  # no restart is needed
     database.dispose()
 
 
-def test_a_full_disk_says_so_and_nothing_is_half_written(database_file: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_partial_write(database_file: Path) -> None:
     database = Database(f"sqlite:///{database_file}")
     stores = Stores(database)
     with database.write() as session:
@@ -145,16 +145,16 @@ def _add_many(stores: Stores) -> None:
         stores.add(f"job-{number}", reason="x" * 10_000)
 
 
-def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_text("not a database at all, but long enough to be looked at " * 100)
-    with pytest.raises(StoreUnavailable, match=r"the file is something else"):
+    with pytest.raises(StoreUnavailable, match=r"the file is no SQLite database"):
         schema.check(f"sqlite:///{tmp_path / 'x.db'}")
 
 
-def test_a_second_service_on_one_file_is_refused_and_told_who_has_it(database_file: Path) -> None:
+def test_a_second_service_on_the_same_file_is_refused_with_the_holders_pid(database_file: Path) -> None:
     first, second = sqlite.ServiceLock(database_file), sqlite.ServiceLock(database_file)
     first.acquire()
-    with pytest.raises(AlreadyRunning, match=rf"process {os.getpid()}\) works on {database_file}"):
+    with pytest.raises(AlreadyRunning, match=rf"process {os.getpid()}\) uses {database_file}"):
         second.acquire()
     first.release()
     second.acquire()
@@ -181,8 +181,8 @@ def test_the_lock_ends_with_its_process(database_file: Path) -> None:
     lock.release()
 
 
-def test_a_transaction_that_may_write_has_the_turn_from_its_start(database_file: Path) -> None:
-    """Else a transaction that has read, and writes after another one wrote, would be refused whatever the time-out."""
+def test_a_write_transaction_has_the_write_lock_from_its_start(database_file: Path) -> None:
+    """Otherwise a transaction that reads first fails if another one writes before it does, whatever the time-out."""
     database = Database(f"sqlite:///{database_file}")
     other = sqlite3.connect(database_file, timeout=0)
     with database.write() as session:
@@ -204,7 +204,7 @@ def test_readers_do_not_wait_for_a_writer(database_file: Path) -> None:
     database.dispose()
 
 
-def test_a_server_that_is_gone_says_so_and_hides_the_password() -> None:
+def test_a_missing_server_is_reported_without_the_password() -> None:
     database = Database("postgresql://me:secret@127.0.0.1:1/jobs")
     with pytest.raises(StoreUnavailable, match=r"me:\*\*\*@127.0.0.1:1/jobs: it does not answer") as caught:
         Stores(database).jobs.get("job-1")
@@ -212,7 +212,7 @@ def test_a_server_that_is_gone_says_so_and_hides_the_password() -> None:
     database.dispose()
 
 
-def test_a_server_that_stops_is_reported_and_nothing_is_left_running() -> None:
+def test_a_stopped_server_is_reported() -> None:
     try:
         find_binaries()
     except NoPostgres as error:

@@ -47,7 +47,5 @@ given = context.config.attributes.get("connection")
 if given is not None:
     run(given)
 else:
-    database = Database(load_settings().resolved_database_url, migrating=True)
-    with database.write() as session:
+    with Database(load_settings().resolved_database_url, migrating=True) as database, database.write() as session:
         run(session.connection())
-    database.dispose()

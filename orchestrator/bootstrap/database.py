@@ -69,6 +69,4 @@ def open_database(settings: Settings) -> Iterator[Database]:
             if schema.is_empty(url):
                 schema.upgrade(url)
         schema.check(url)
-        database = Database(url, subscriptions=[endpoint.webhook for endpoint in endpoints_of(settings)])
-        stack.callback(database.dispose)
-        yield database
+        yield stack.enter_context(Database(url, subscriptions=[each.webhook for each in endpoints_of(settings)]))

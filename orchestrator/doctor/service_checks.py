@@ -25,9 +25,9 @@ from orchestrator.domain.access.identity import Role
 from orchestrator.domain.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from orchestrator.settings import Settings
 from orchestrator.store import schema
+from orchestrator.store.dialect import store_time
 from orchestrator.store.engine import Database, parse_url, sqlite_file
 from orchestrator.store.lease_store import SqlLeaseStore
-from orchestrator.store.store_clock import store_time
 from orchestrator.store.token_store import TokenStore
 
 SERVICE = "service"

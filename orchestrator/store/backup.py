@@ -15,9 +15,9 @@ from sqlalchemy.engine import URL
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import ConfigurationError, StoreUnavailable
 from orchestrator.store import schema
+from orchestrator.store.dialect import store_time
 from orchestrator.store.engine import Database, parse_url, sqlite_file
 from orchestrator.store.sqlite import ServiceLock
-from orchestrator.store.store_clock import store_time
 from orchestrator.store.tables import JobRow, LeaseRow
 
 _LONGEST_S = 3600
@@ -76,13 +76,9 @@ def restore(url: str, source: Path, *, replace: bool) -> None:
 def _require_room(url: str, *, replace: bool) -> None:
     if schema.is_empty(url):
         return
-    database = Database(url)
-    try:
-        with database.read() as session:
-            held = session.scalars(select(LeaseRow.holder).where(LeaseRow.expires_at > store_time(session))).all()
-            jobs = session.scalar(select(func.count()).select_from(JobRow))
-    finally:
-        database.dispose()
+    with Database(url) as database, database.read() as session:
+        held = session.scalars(select(LeaseRow.holder).where(LeaseRow.expires_at > store_time(session))).all()
+        jobs = session.scalar(select(func.count()).select_from(JobRow))
     if held and database.file is None:
         raise ConfigurationError(f"services use this database ({', '.join(sorted(set(held)))}): stop all of them")
     if jobs and not replace:

@@ -11,12 +11,11 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.store.engine import Database
+from orchestrator.store.lookups import LIVE_STATES, newest_attempts
 from orchestrator.store.mapping import attempt_of, job_of
 from orchestrator.store.node_records import read_reports
 from orchestrator.store.records import ClusterAges
 from orchestrator.store.tables import AttemptRow, JobRow, NodeFailureRow, SnapshotRow
-
-_LIVE = tuple(state.value for state in JobState if not state.terminal)
 
 
 class ClusterReader:
@@ -27,14 +26,8 @@ class ClusterReader:
 
     def claimants(self, cluster: str) -> Sequence[Claimant]:
         """Return the cluster's jobs that are not terminal, also suspended ones, each with its newest attempt."""
-        here = (JobRow.cluster == cluster) & JobRow.state.in_(_LIVE)
-        newest = (
-            select(AttemptRow.job_id, func.max(AttemptRow.number).label("number"))
-            .join(JobRow, JobRow.id == AttemptRow.job_id)
-            .where(here)
-            .group_by(AttemptRow.job_id)
-            .subquery()
-        )
+        here = (JobRow.cluster == cluster) & JobRow.state.in_(LIVE_STATES)
+        newest = newest_attempts(here)
         query = (
             select(JobRow, AttemptRow)
             .outerjoin(newest, newest.c.job_id == JobRow.id)

@@ -8,11 +8,10 @@ from dataclasses import asdict, fields
 from sqlalchemy import delete, insert, select, update
 
 from orchestrator.domain.job.deletion import Deletion
-from orchestrator.domain.job.job import JobState
 from orchestrator.store.engine import Database
+from orchestrator.store.lookups import AT_REST
 from orchestrator.store.tables import DeletionRow, JobRow
 
-_ENDED = [state.value for state in JobState if state.terminal]
 _FIELDS = tuple(field.name for field in fields(Deletion))
 
 
@@ -32,8 +31,7 @@ class DeletionStore:
             gone = delete(JobRow).where(
                 JobRow.id == deletion.job_id,
                 JobRow.desired_number == seen,
-                JobRow.state.in_(_ENDED),
-                JobRow.desired_retry_number <= JobRow.retries_done,
+                AT_REST,
             )
             if session.scalar(gone.returning(JobRow.id)) is None:
                 return False

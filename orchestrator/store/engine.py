@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic_core import from_json
 from sqlalchemy import Engine, create_engine, event
@@ -87,7 +87,7 @@ def sqlite_file(url: URL) -> Path | None:
 
 
 class Database:
-    """One database. Thread-safe. It connects at the first transaction.
+    """One database. Thread-safe. It connects at the first transaction. Leaving its `with` block disposes it.
 
     Every transaction raises StoreUnavailable if the database cannot be used.
     """
@@ -117,6 +117,12 @@ class Database:
         self._turn = threading.Lock()
         self._info = {_SUBSCRIPTIONS: tuple(subscriptions)}
         self._listeners: list[Callable[[News], None]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.dispose()
 
     def subscribe(self, subscriptions: Sequence[Webhook]) -> None:
         """Replace the webhooks that get events, from the next transaction on."""

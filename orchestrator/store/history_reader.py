@@ -98,7 +98,7 @@ class HistoryReader:
             newest = session.scalar(select(func.max(AttemptRow.number)).where(AttemptRow.job_id == job_id))
             mine = (JournalRow.job_id == job_id) & (JournalRow.attempt == newest)
             listing = Listing(f"replicas-{job_id}-{newest}", _REPLICAS)
-            rows, behind = listing.page(session, select(JournalRow).where(mine), _itself, limit=limit, cursor=cursor)
+            rows, behind = listing.page(session, select(JournalRow).where(mine), limit=limit, cursor=cursor)
             started = select(EventRow).where(
                 EventRow.job_id == job_id,
                 EventRow.attempt == newest,
@@ -174,11 +174,8 @@ class HistoryReader:
         with self._database.read() as session:
             require_job(session, job_id)
             query = select(table).where(table.job_id == job_id)
-            return listing.page(session, query, item_of, limit=limit, cursor=cursor)
-
-
-def _itself(row: JournalRow) -> JournalRow:
-    return row
+            rows, behind = listing.page(session, query, limit=limit, cursor=cursor)
+            return [item_of(row) for row in rows], behind
 
 
 def _count_some(wanted: ColumnElement[bool]) -> Select[int]:

@@ -14,7 +14,7 @@ from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.job import JobState
 from orchestrator.ports.jobs import JobStanding, Requested
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import require_job
+from orchestrator.store.lookups import AT_REST, in_parts, require_job
 from orchestrator.store.mapping import attempt_of, desired_of, job_of, training_of
 from orchestrator.store.paging import Key, Listing
 from orchestrator.store.records import JobCourse, JobFilter, JobOrder
@@ -47,8 +47,6 @@ _LISTINGS = {
 }
 _FEW = 2000  # jobs with one label; sorting that many is fast
 
-_IN_ONE_QUESTION = 500  # job ids
-
 
 class JobReader:
     """Implements ports.JobLookup, and reads pages. Raises StoreUnavailable.
@@ -64,9 +62,7 @@ class JobReader:
     ) -> tuple[Sequence[JobStanding], str | None]:
         """Pages stay stable while jobs are added. Raises Refused for a cursor of another list."""
         with self._database.read() as session:
-            rows, behind = _LISTINGS[order].page(
-                session, _matching(session, where), _itself, limit=limit, cursor=cursor
-            )
+            rows, behind = _LISTINGS[order].page(session, _matching(session, where), limit=limit, cursor=cursor)
             return _standings(session, rows), behind
 
     def standing(self, job_id: str) -> JobStanding:
@@ -80,14 +76,13 @@ class JobReader:
             row = session.execute(_COURSE, {"job_id": job_id}).one_or_none()
         if row is None:
             raise NotFound(f"there is no job {job_id}")
-        return JobCourse(project=row.project, cluster=row.cluster, newest=row.newest, rests=not row.at_work)
+        return JobCourse(project=row.project, cluster=row.cluster, newest=row.newest, rests=row.rests)
 
     def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
         found: dict[str, Requested] = {}
-        ids = sorted(job_ids)
         with self._database.read() as session:
-            for start in range(0, len(ids), _IN_ONE_QUESTION):
-                rows: Iterable[Any] = session.execute(_REQUESTED, {"ids": ids[start : start + _IN_ONE_QUESTION]})
+            for ids in in_parts(job_ids):
+                rows: Iterable[Any] = session.execute(_REQUESTED, {"ids": ids})
                 for row in rows:
                     found[row.id] = Requested(desired=desired_of(row), newest=row.newest, stopping=row.stopping)
         return found
@@ -116,10 +111,6 @@ class _Newest:
     attempt: AttemptRow
     training: TrainingRow | None
     count: int
-
-
-def _itself(row: JobRow) -> JobRow:
-    return row
 
 
 def _matching(session: Session, where: JobFilter) -> Select[JobRow]:
@@ -219,16 +210,13 @@ def _select_newest_snapshots() -> Select[str, str]:
 _NEWEST_ATTEMPTS = _select_newest_attempts()
 _NEWEST_SNAPSHOTS = _select_newest_snapshots()
 _REQUESTED = _select_requested()
-_AT_WORK = or_(
-    JobRow.state.not_in([state.value for state in JobState if state.terminal]),
-    JobRow.desired_retry_number > JobRow.retries_done,
-)
+
 _COURSE = select(
     JobRow.project,
     JobRow.cluster,
     select(func.max(AttemptRow.number)).where(AttemptRow.job_id == JobRow.id).scalar_subquery().label("newest"),
-    _AT_WORK.label("at_work"),
+    AT_REST.label("rests"),
 ).where(JobRow.id == bindparam("job_id"))
-_WAITING = select(JobRow.id, JobRow.spec).where(_AT_WORK)
+_WAITING = select(JobRow.id, JobRow.spec).where(~AT_REST)
 _SOURCE = type_coerce(JobRow.spec, JSON)[("snapshot", "from")].as_string()
-_SOURCES = select(JobRow.id, _SOURCE).where(_AT_WORK, _SOURCE.is_not(None))
+_SOURCES = select(JobRow.id, _SOURCE).where(~AT_REST, _SOURCE.is_not(None))

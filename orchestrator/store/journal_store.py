@@ -16,12 +16,10 @@ from orchestrator.domain.job.attempt import AttemptKey, parse_nodes
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.store.engine import Database
 from orchestrator.store.journal_rows import JournalRows, Training
-from orchestrator.store.lookups import append_events
+from orchestrator.store.lookups import append_events, in_parts
 from orchestrator.store.mapping import stored_of, summary_of
 from orchestrator.store.tables import AttemptRow, JournalRow, TrainingRow
 from orchestrator.store.upserts import Journal, Life, write_journals, write_trainings
-
-_IN_ONE_QUESTION = 500  # job ids
 
 
 class SqlJournalStore:
@@ -42,12 +40,11 @@ class SqlJournalStore:
             JournalRow.exit_record.is_not(None),
         )
         found: defaultdict[AttemptKey, dict[tuple[int, int], JournalOffsets]] = defaultdict(dict)
-        wanted, jobs = set(keys), sorted({key.job_id for key in keys})
+        wanted = set(keys)
         with self._database.read() as session:
-            for start in range(0, len(jobs), _IN_ONE_QUESTION):
-                some = JournalRow.job_id.in_(jobs[start : start + _IN_ONE_QUESTION])
+            for some in _jobs_of(keys):
                 for job_id, attempt, replica, life, progress, events, exited in session.execute(
-                    select(*columns).where(some)
+                    select(*columns).where(JournalRow.job_id.in_(some))
                 ):
                     key = AttemptKey(job_id, attempt)
                     if key in wanted:
@@ -92,7 +89,7 @@ def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[Attemp
     wanted, launches = set(keys), _read_launches(session, keys)
     found = {
         key: Training(summary_of(row), stored_of(row.stored), launches[key])
-        for rows in _in_parts(session, TrainingRow, keys, locked=True)
+        for rows in _rows_of(session, TrainingRow, keys, locked=True)
         for row in rows
         if (key := AttemptKey(row.job_id, row.attempt)) in wanted
     }
@@ -106,7 +103,7 @@ def _read_launches(session: Session, keys: Sequence[AttemptKey]) -> dict[Attempt
     """Read the launches of these attempts, and of others of the same jobs."""
     columns = (AttemptRow.job_id, AttemptRow.number, AttemptRow.nodes, AttemptRow.workers_per_node)
     found: dict[AttemptKey, Launch] = {}
-    for some in _parts_of(keys):
+    for some in _jobs_of(keys):
         for job_id, number, nodes, workers in session.execute(select(*columns).where(AttemptRow.job_id.in_(some))):
             key = AttemptKey(job_id, number)
             found[key] = Launch(key, parse_nodes(nodes)[1], workers)
@@ -117,25 +114,22 @@ def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[Life, J
     wanted = set(keys)
     return {
         (key, row.replica, row.incarnation): Journal(row.progress_to, row.events_to, row.exit_record)
-        for rows in _in_parts(session, JournalRow, keys)
+        for rows in _rows_of(session, JournalRow, keys)
         for row in rows
         if (key := AttemptKey(row.job_id, row.attempt)) in wanted
     }
 
 
-def _in_parts(
+def _rows_of(
     session: Session, table: type[TrainingRow] | type[JournalRow], keys: Sequence[AttemptKey], *, locked: bool = False
 ) -> Iterator[Sequence[Any]]:
     """Read the rows of these attempts, and of others of the same jobs, in the order of their keys."""
     query = select(*table.__table__.columns).order_by(table.job_id, table.attempt)
     if locked:
         query = query.with_for_update()
-    for some in _parts_of(keys):
+    for some in _jobs_of(keys):
         yield session.execute(query.where(table.job_id.in_(some))).all()
 
 
-def _parts_of(keys: Sequence[AttemptKey]) -> Iterator[Sequence[str]]:
-    """Yield the ids of the jobs in parts that fit into one statement."""
-    jobs = sorted({key.job_id for key in keys})
-    for start in range(0, len(jobs), _IN_ONE_QUESTION):
-        yield jobs[start : start + _IN_ONE_QUESTION]
+def _jobs_of(keys: Collection[AttemptKey]) -> Iterator[list[str]]:
+    return in_parts({key.job_id for key in keys})

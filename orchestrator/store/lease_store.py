@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import LeaseLost
 from orchestrator.domain.queueing.lease import Lease, LeaseStanding
+from orchestrator.store.dialect import insert_into, store_time
 from orchestrator.store.engine import Database
-from orchestrator.store.store_clock import is_postgres, store_time
 from orchestrator.store.tables import LeaseRow
 
 
@@ -73,10 +72,9 @@ def _take(session: Session, cluster: str, holder: str, ttl_s: float) -> Lease | 
 
 def _first(session: Session, cluster: str, holder: str) -> LeaseRow:
     """Insert and lock the row of a cluster that was never leased. Another service may insert it first."""
-    insert = postgresql.insert(LeaseRow) if is_postgres(session) else sqlite.insert(LeaseRow)
     now = store_time(session)
     columns = {"cluster": cluster, "holder": holder, "token": 0, "since": now, "expires_at": now}
-    session.execute(insert.on_conflict_do_nothing(), columns)
+    session.execute(insert_into(session, LeaseRow).on_conflict_do_nothing(), columns)
     row = _locked(session, cluster)
     assert row is not None
     return row

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from sqlalchemy import bindparam, insert, select, text
+from sqlalchemy import ColumnElement, Subquery, bindparam, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import JobState
+from orchestrator.store.dialect import is_postgres
 from orchestrator.store.engine import News, add_news, subscriptions_of
 from orchestrator.store.outbox_store import owe
 from orchestrator.store.sanitize import clean_integer, shorten_evidence
-from orchestrator.store.store_clock import is_postgres
-from orchestrator.store.tables import EventRow, JobRow, JournalRow
+from orchestrator.store.tables import AttemptRow, EventRow, JobRow, JournalRow
 from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
 
+_ENDED_STATES = tuple(state.value for state in JobState if state.terminal)
+LIVE_STATES = tuple(state.value for state in JobState if not state.terminal)
+AT_REST = JobRow.state.in_(_ENDED_STATES) & (JobRow.desired_retry_number <= JobRow.retries_done)
+
+_PART = 500  # the parameters of a statement are limited
 _EVENTS_LOCK = 0x65766E74  # key of pg_advisory_xact_lock, "evnt"
 # Built once, because building an expression costs more than running it.
 _JOB = select(JobRow).where(JobRow.id == bindparam("id"))
@@ -30,6 +36,24 @@ def require_job(session: Session, job_id: str) -> JobRow:
     if row is None:
         raise NotFound(f"there is no job {job_id}")
     return row
+
+
+def newest_attempts(which: ColumnElement[bool]) -> Subquery:
+    """Select the `job_id` and the `number` of the newest attempt of each of these jobs."""
+    return (
+        select(AttemptRow.job_id, func.max(AttemptRow.number).label("number"))
+        .join(JobRow, JobRow.id == AttemptRow.job_id)
+        .where(which)
+        .group_by(AttemptRow.job_id)
+        .subquery()
+    )
+
+
+def in_parts(ids: Collection[str]) -> Iterator[list[str]]:
+    """Sort ids and split them into lists that fit into one statement."""
+    ordered = sorted(ids)
+    for start in range(0, len(ordered), _PART):
+        yield ordered[start : start + _PART]
 
 
 def append_events(session: Session, events: Sequence[tuple[str, Event]], *, news: News | None = None) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.observation.node_record import NodeFailure
+from orchestrator.store.dialect import insert_into
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import node_failure_columns, node_failure_of
-from orchestrator.store.store_clock import is_postgres
 from orchestrator.store.tables import AttemptRow, NodeClearingRow, NodeFailureRow
 
 
@@ -26,8 +25,7 @@ class NodeStore:
         """Ignore the node's failures until `at`. Idempotent."""
         changed = {"cleared_at": at, "cleared_by": by}
         with self._database.write() as session:
-            insert = postgresql.insert(NodeClearingRow) if is_postgres(session) else sqlite.insert(NodeClearingRow)
-            clearing = insert.values(cluster=cluster, node=node, **changed)
+            clearing = insert_into(session, NodeClearingRow).values(cluster=cluster, node=node, **changed)
             session.execute(clearing.on_conflict_do_update(index_elements=["cluster", "node"], set_=changed))
 
 
@@ -43,7 +41,6 @@ def read_reports(session: Session, which: ColumnElement[bool]) -> list[NodeFailu
 
 def write_marks(session: Session, marks: Sequence[NodeFailure]) -> None:
     """Insert the failures. Existing ones stay unchanged."""
-    if not marks:
-        return
-    insert = postgresql.insert(NodeFailureRow) if is_postgres(session) else sqlite.insert(NodeFailureRow)
-    session.execute(insert.on_conflict_do_nothing(), [node_failure_columns(mark) for mark in marks])
+    if marks:
+        insert = insert_into(session, NodeFailureRow).on_conflict_do_nothing()
+        session.execute(insert, [node_failure_columns(mark) for mark in marks])

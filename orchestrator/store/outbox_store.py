@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session, aliased
 
 from orchestrator.domain.access.webhook import Webhook, webhooks_for
 from orchestrator.domain.job.event import Event
+from orchestrator.store.dialect import store_time
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import stored_event_of
 from orchestrator.store.records import Delivery
-from orchestrator.store.store_clock import store_time
 from orchestrator.store.tables import DeliveryRow, EventRow, JobRow
 
 # How long a failing message holds back the later ones of its job.

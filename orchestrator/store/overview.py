@@ -10,23 +10,18 @@ from typing import Any
 
 import structlog
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Select, func, select, text, union
+from sqlalchemy import ColumnElement, Select, select, text, union
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.supervision import Supervised
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import exits_of
+from orchestrator.store.lookups import LIVE_STATES, exits_of, in_parts, newest_attempts
 from orchestrator.store.mapping import attempt_of, job_of, training_of
 from orchestrator.store.tables import AttemptRow, JobRow, JournalRow, TrainingRow
 from trainer.contract.exit_record import ExitRecord
 
 log = structlog.get_logger()
-
-_LIVE = tuple(state.value for state in JobState if not state.terminal)
-_IN_ONE_QUESTION = 500  # job ids; the parameters of a statement are limited
 
 
 class Overview:
@@ -41,7 +36,7 @@ class Overview:
         with self._database.read() as session:
             jobs: Sequence[Any] = session.execute(_jobs(cluster)).all()
             specs = self._parse_specs(session, jobs)
-            newest = _newest(cluster)
+            newest = newest_attempts(not_at_rest(cluster))
             attempts = _by_job(session.execute(_of_newest(AttemptRow, AttemptRow.number, newest)))
             trainings = _by_job(session.execute(_of_newest(TrainingRow, TrainingRow.attempt, newest)))
             exits = _exits(session, newest)
@@ -59,11 +54,9 @@ class Overview:
     def _parse_specs(self, session: Session, jobs: Collection[Any]) -> Mapping[str, JobSpec]:
         wanted = {job.id: job.desired_number for job in jobs}
         self._specs = {job_id: known for job_id, known in self._specs.items() if known[0] == wanted.get(job_id)}
-        unknown = [job_id for job_id in wanted if job_id not in self._specs]
-        for start in range(0, len(unknown), _IN_ONE_QUESTION):
-            some = JobRow.id.in_(unknown[start : start + _IN_ONE_QUESTION])
+        for some in in_parts(wanted.keys() - self._specs.keys()):
             for job_id, number, document in session.execute(
-                select(JobRow.id, JobRow.desired_number, JobRow.spec).where(some)
+                select(JobRow.id, JobRow.desired_number, JobRow.spec).where(JobRow.id.in_(some))
             ):
                 try:
                     self._specs[job_id] = (number, JobSpec.model_validate(document))
@@ -81,23 +74,12 @@ def not_at_rest(cluster: str) -> ColumnElement[bool]:
     # condition must equal that of its partial index.
     here = select(JobRow.id).where(JobRow.cluster == cluster)
     retry_requested = text("desired_retry_number > retries_done")
-    return JobRow.id.in_(union(here.where(JobRow.state.in_(_LIVE)), here.where(retry_requested)))
+    return JobRow.id.in_(union(here.where(JobRow.state.in_(LIVE_STATES)), here.where(retry_requested)))
 
 
 def _jobs(cluster: str) -> Select[Any]:
     columns = [column for column in JobRow.__table__.columns if column.name != "spec"]
     return select(*columns).where(not_at_rest(cluster)).order_by(JobRow.created_at, JobRow.id)
-
-
-def _newest(cluster: str) -> Any:
-    """Select the number of each job's newest attempt."""
-    return (
-        select(AttemptRow.job_id, func.max(AttemptRow.number).label("number"))
-        .join(JobRow, JobRow.id == AttemptRow.job_id)
-        .where(not_at_rest(cluster))
-        .group_by(AttemptRow.job_id)
-        .subquery()
-    )
 
 
 def _of_newest(table: type[AttemptRow] | type[TrainingRow] | type[JournalRow], number: Any, newest: Any) -> Select[Any]:
@@ -109,12 +91,8 @@ def _of_newest(table: type[AttemptRow] | type[TrainingRow] | type[JournalRow], n
 def _exits(session: Session, newest: Any) -> Mapping[tuple[str, int], dict[int, ExitRecord]]:
     """Read the exit records of the newest attempts. Most have none, so all journals are read only of those that do."""
     journals = _of_newest(JournalRow, JournalRow.attempt, newest)
-    ended = {
-        AttemptKey(row.job_id, row.attempt)
-        for row in session.execute(journals.where(JournalRow.exit_record.is_not(None)))
-    }
+    ended = {row.job_id for row in session.execute(journals.where(JournalRow.exit_record.is_not(None)))}
     rows: list[Any] = []
-    jobs = sorted({key.job_id for key in ended})
-    for start in range(0, len(jobs), _IN_ONE_QUESTION):
-        rows += session.execute(journals.where(JournalRow.job_id.in_(jobs[start : start + _IN_ONE_QUESTION])))
+    for some in in_parts(ended):
+        rows += session.execute(journals.where(JournalRow.job_id.in_(some)))
     return exits_of(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -18,7 +18,7 @@ from orchestrator.store.tables import Base
 from trainer.contract.clock import parse_time, render_time
 
 Row = TypeVar("Row", bound=Base)
-Item = TypeVar("Item")
+
 _REFUSAL = "cursor does not belong to this list: pass `next_cursor` of the previous page unchanged, or no cursor"
 
 
@@ -42,11 +42,10 @@ class Listing:
         self,
         session: Session,
         query: Select[Row],
-        item_of: Callable[[Row], Item],
         *,
         limit: int,
         cursor: str | None,
-    ) -> tuple[list[Item], str | None]:
+    ) -> tuple[Sequence[Row], str | None]:
         """Return the next `limit` rows (at least one) after `cursor`, and the next cursor, None at the end."""
         limit = max(1, limit)
         if cursor is not None:
@@ -54,7 +53,7 @@ class Listing:
         order = [key.column.desc() if key.descending else key.column.asc() for key in self.keys]
         rows = session.scalars(query.order_by(*order).limit(limit + 1)).all()
         more = len(rows) > limit
-        return [item_of(row) for row in rows[:limit]], self._render(rows[limit - 1]) if more else None
+        return rows[:limit], self._render(rows[limit - 1]) if more else None
 
     def _behind(self, values: Sequence[object]) -> ColumnElement[bool]:
         alternatives = []

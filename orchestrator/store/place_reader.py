@@ -11,12 +11,12 @@ from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.worker_token import AttemptStay
 from orchestrator.store.engine import Database
+from orchestrator.store.lookups import in_parts
 from orchestrator.store.tables import AttemptRow, DeletionRow, JobRow
 
-_IN_ONE_QUESTION = 500  # job ids
 # Built once, because building an expression costs more than running it.
 _PLACES = select(JobRow.id, JobRow.project, JobRow.owner).where(JobRow.id.in_(bindparam("ids", expanding=True)))
-_DELETED = select(DeletionRow.job_id, DeletionRow.project, DeletionRow.owner).where(
+_DELETED = select(DeletionRow.job_id.label("id"), DeletionRow.project, DeletionRow.owner).where(
     DeletionRow.job_id.in_(bindparam("ids", expanding=True))
 )
 _STAY = select(AttemptRow.nonce, AttemptRow.ended_at).where(
@@ -32,15 +32,12 @@ class PlaceReader:
 
     def places(self, job_ids: Collection[str]) -> Mapping[str, JobPlace]:
         """Return the project and owner of each job that exists or was deleted. They never change."""
-        ids, found = sorted(job_ids), dict[str, JobPlace]()
+        found: dict[str, JobPlace] = {}
         with self._database.read() as session:
-            for start in range(0, len(ids), _IN_ONE_QUESTION):
-                rows: Iterable[Any] = session.execute(_PLACES, {"ids": ids[start : start + _IN_ONE_QUESTION]})
-                found.update({row.id: JobPlace(project=row.project, owner=row.owner) for row in rows})
-            missing = [each for each in ids if each not in found]
-            for start in range(0, len(missing), _IN_ONE_QUESTION):
-                deleted: Iterable[Any] = session.execute(_DELETED, {"ids": missing[start : start + _IN_ONE_QUESTION]})
-                found.update({row.job_id: JobPlace(project=row.project, owner=row.owner) for row in deleted})
+            for query in (_PLACES, _DELETED):
+                for ids in in_parts(set(job_ids) - found.keys()):
+                    rows: Iterable[Any] = session.execute(query, {"ids": ids})
+                    found.update({row.id: JobPlace(project=row.project, owner=row.owner) for row in rows})
         return found
 
     def stay(self, key: AttemptKey) -> AttemptStay | None:

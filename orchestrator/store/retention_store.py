@@ -10,16 +10,13 @@ from sqlalchemy.orm import Session
 
 from orchestrator.domain.accounting.chronicle import KINDS
 from orchestrator.domain.job.event import Event, EventKind
-from orchestrator.domain.job.job import JobState
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import append_events
+from orchestrator.store.lookups import AT_REST, append_events
 from orchestrator.store.mapping import stored_event_of
 from orchestrator.store.metric_sums import MOST_SUMS, SUMS, read_rows, read_sums, render_sums
 from orchestrator.store.records import EndedJob
 from orchestrator.store.tables import DeliveryRow, EventRow, JobRow, MetricRow, SnapshotRow
 
-_TERMINAL = tuple(state.value for state in JobState if state.terminal)
-_AT_REST = JobRow.state.in_(_TERMINAL) & (JobRow.desired_retry_number <= JobRow.retries_done)
 _SPEC = type_coerce(JobRow.spec, JSON)
 _STAY = KINDS | {EventKind.JOB_SUBMITTED.value}
 
@@ -39,7 +36,7 @@ class RetentionStore:
     ) -> Sequence[EndedJob]:
         """Return jobs at rest that ended before a time, earliest first, after the key `behind` (end, id)."""
         query = select(JobRow.id, JobRow.finished_at).where(
-            JobRow.cluster == cluster, _AT_REST, JobRow.finished_at < before
+            JobRow.cluster == cluster, AT_REST, JobRow.finished_at < before
         )
         if behind is not None:
             query = query.where(tuple_(JobRow.finished_at, JobRow.id) > behind)
@@ -51,8 +48,8 @@ class RetentionStore:
         """Whether the job is not at rest, or another job that is not at rest starts from its snapshots."""
         source = _SPEC["snapshot"]["from"].as_string()
         with self._database.read() as session:
-            rests = session.scalar(select(func.count()).where(JobRow.id == job_id, _AT_REST))
-            used = session.scalar(select(func.count()).where(~_AT_REST, source.contains(job_id, autoescape=True)))
+            rests = session.scalar(select(func.count()).where(JobRow.id == job_id, AT_REST))
+            used = session.scalar(select(func.count()).where(~AT_REST, source.contains(job_id, autoescape=True)))
             return not rests or bool(used)
 
     def tell(self, job_id: str, event: Event) -> None:
@@ -97,19 +94,19 @@ class RetentionStore:
     def oldest_live(self) -> datetime | None:
         """Return when the oldest job that is not at rest, on any cluster, was submitted."""
         with self._database.read() as session:
-            return session.scalar(select(func.min(JobRow.created_at)).where(~_AT_REST))
+            return session.scalar(select(func.min(JobRow.created_at)).where(~AT_REST))
 
     def workdirs(self, *, since: datetime) -> Collection[str]:
         """Return the working folders of the jobs that are not at rest or ended after `since`."""
         workdir = _SPEC["run"]["workdir"].as_string()
-        recent = ~_AT_REST | (JobRow.finished_at >= since)
+        recent = ~AT_REST | (JobRow.finished_at >= since)
         with self._database.read() as session:
             return {path for path in session.scalars(select(workdir).where(recent).distinct()) if path is not None}
 
 
 def _rests(session: Session, job_id: str) -> bool:
     """Whether the job is at rest. Locks its row, so that a retry request waits for this transaction."""
-    return session.scalar(select(JobRow.id).where(JobRow.id == job_id, _AT_REST).with_for_update()) is not None
+    return session.scalar(select(JobRow.id).where(JobRow.id == job_id, AT_REST).with_for_update()) is not None
 
 
 def _sum_up(session: Session, job_id: str, event: Event, *, newest: int) -> bool:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from alembic import command
 from orchestrator.domain.errors import SchemaMismatch
+from orchestrator.store.dialect import is_postgres
 from orchestrator.store.engine import Database, parse_url, sqlite_file
 
 # A link to the top-level folder `alembic/`. In a wheel, this folder holds the migrations themselves.
@@ -26,12 +27,8 @@ def is_empty(url: str) -> bool:
     file = sqlite_file(parse_url(url))
     if file is not None and not file.exists():
         return True
-    database = Database(url, migrating=True)
-    try:
-        with database.read() as session:
-            return not inspect(session.connection()).get_table_names()
-    finally:
-        database.dispose()
+    with Database(url, migrating=True) as database, database.read() as session:
+        return not inspect(session.connection()).get_table_names()
 
 
 def check(url: str) -> None:
@@ -39,25 +36,16 @@ def check(url: str) -> None:
     file = sqlite_file(parse_url(url))
     if file is not None and not file.exists():
         raise SchemaMismatch(f"database {file} does not exist yet: run `orchestrator db upgrade`")
-    database = Database(url, migrating=True)
-    try:
-        with database.read() as session:
-            found = MigrationContext.configure(session.connection()).get_current_revision()
-    finally:
-        database.dispose()
-    _compare(found, database.name)
+    with Database(url, migrating=True) as database, database.read() as session:
+        _compare(_read_revision(session), database.name)
 
 
 def require_ours(url: str) -> None:
     """Raises SchemaMismatch unless the tables are the service's, of this version or an older one."""
-    database = Database(url, migrating=True)
-    try:
-        with database.read() as session:
-            found = MigrationContext.configure(session.connection()).get_current_revision()
-    finally:
-        database.dispose()
-    if found not in _known():
-        _compare(found, database.name)
+    with Database(url, migrating=True) as database, database.read() as session:
+        found = _read_revision(session)
+        if found not in _known():
+            _compare(found, database.name)
 
 
 def upgrade(url: str) -> None:
@@ -66,18 +54,15 @@ def upgrade(url: str) -> None:
     Raises SchemaMismatch for a database that is newer than this service, or from before the first release. There are no
     downgrades; restore a backup instead.
     """
-    database = Database(url, migrating=True)
-    try:
-        with database.write() as session:
-            _take_turn(session)
-            found = MigrationContext.configure(session.connection()).get_current_revision()
-            if found is not None and found not in _known():
-                _compare(found, database.name)
-            config = build_config()
-            config.attributes["connection"] = session.connection()
-            command.upgrade(config, "head")
-    finally:
-        database.dispose()
+    with Database(url, migrating=True) as database, database.write() as session:
+        if is_postgres(session):
+            session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
+        found = _read_revision(session)
+        if found is not None and found not in _known():
+            _compare(found, database.name)
+        config = build_config()
+        config.attributes["connection"] = session.connection()
+        command.upgrade(config, "head")
 
 
 def build_config() -> Config:
@@ -88,9 +73,8 @@ def build_config() -> Config:
     return config
 
 
-def _take_turn(session: Session) -> None:
-    if session.get_bind().dialect.name == "postgresql":
-        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
+def _read_revision(session: Session) -> str | None:
+    return MigrationContext.configure(session.connection()).get_current_revision()
 
 
 def _known() -> set[str]:

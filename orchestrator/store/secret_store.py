@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import ColumnElement, delete, select, update
 
+from orchestrator.store.dialect import insert_into
 from orchestrator.store.engine import Database
 from orchestrator.store.records import SealedSecret
 from orchestrator.store.tables import SecretRow
@@ -20,21 +20,19 @@ class SecretStore:
 
     def put(self, secret: SealedSecret) -> bool:
         """Insert or replace a secret. Returns whether it is new."""
-        if self._replace(secret):
-            return False
-        try:
-            with self._database.write() as session:
-                session.add(SecretRow(project=secret.project, name=secret.name, **_contents(secret)))
-            return True
-        except IntegrityError:  # another call inserted it in between; the later call wins
-            self._replace(secret)
-            return False
+        contents = {"sealed": secret.sealed, "updated_at": secret.updated_at, "updated_by": secret.updated_by}
+        with self._database.write() as session:
+            row = insert_into(session, SecretRow).values(project=secret.project, name=secret.name, **contents)
+            inserted = session.scalar(row.on_conflict_do_nothing().returning(SecretRow.name))
+            if inserted is None:
+                session.execute(update(SecretRow).where(_is(secret.project, secret.name)).values(contents))
+            return inserted is not None
 
     def remove(self, project: str, name: str) -> bool:
         """Delete a secret. Returns whether it existed."""
-        mine = (SecretRow.project == project) & (SecretRow.name == name)
+        gone = delete(SecretRow).where(_is(project, name)).returning(SecretRow.name)
         with self._database.write() as session:
-            return session.scalar(delete(SecretRow).where(mine).returning(SecretRow.name)) is not None
+            return session.scalar(gone) is not None
 
     def of_project(self, project: str) -> Sequence[SealedSecret]:
         """Return a project's secrets, by name."""
@@ -48,15 +46,9 @@ class SecretStore:
             query = select(SecretRow).order_by(SecretRow.project, SecretRow.name)
             return [_secret_of(row) for row in session.scalars(query)]
 
-    def _replace(self, secret: SealedSecret) -> bool:
-        mine = (SecretRow.project == secret.project) & (SecretRow.name == secret.name)
-        with self._database.write() as session:
-            written = update(SecretRow).where(mine).values(**_contents(secret)).returning(SecretRow.name)
-            return session.scalar(written) is not None
 
-
-def _contents(secret: SealedSecret) -> dict[str, object]:
-    return {"sealed": secret.sealed, "updated_at": secret.updated_at, "updated_by": secret.updated_by}
+def _is(project: str, name: str) -> ColumnElement[bool]:
+    return (SecretRow.project == project) & (SecretRow.name == name)
 
 
 def _secret_of(row: SecretRow) -> SealedSecret:

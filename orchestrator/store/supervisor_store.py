@@ -20,7 +20,7 @@ from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.supervision import Change, Journalled, Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.lease_store import require_lease
-from orchestrator.store.lookups import append_events, require_job
+from orchestrator.store.lookups import append_events, in_parts, require_job
 from orchestrator.store.mapping import (
     attempt_columns,
     rank_word_of,
@@ -46,7 +46,7 @@ from trainer.contract.exit_record import EventKind
 _LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if not state.terminal)
 # Each lost race means that another process took a port. More losses in a row than this have another cause.
 _RACES = 64
-_IN_ONE_QUESTION = 500  # job ids; the parameters of a statement are limited
+
 _NOTES_IN_ONE_GO = 200  # other writers wait meanwhile
 _JOBS = table_of(JobRow)
 _NOTE = (
@@ -99,12 +99,11 @@ class SqlSupervisorStore:
                 session.connection().execute(_NOTE, rows[start : start + _NOTES_IN_ONE_GO])
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
-        asked, found = list(job_ids), dict[str, JobState]()
+        found: dict[str, JobState] = {}
         with self._database.read() as session:
-            for start in range(0, len(asked), _IN_ONE_QUESTION):
-                some = JobRow.id.in_(asked[start : start + _IN_ONE_QUESTION])
-                for job_id, state in session.execute(select(JobRow.id, JobRow.state).where(some)):
-                    found[job_id] = JobState(state)
+            for some in in_parts(job_ids):
+                rows = session.execute(select(JobRow.id, JobRow.state).where(JobRow.id.in_(some)))
+                found.update({job_id: JobState(state) for job_id, state in rows})
         return found
 
     def journalled(self, key: AttemptKey) -> Journalled:

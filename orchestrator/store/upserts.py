@@ -33,10 +33,10 @@ from sqlalchemy.orm import Session
 from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.explanation.row_limits import Stored
 from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.store.dialect import Insert
 from orchestrator.store.mapping import stored_document, summary_columns
 from orchestrator.store.tables import Base, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 
-Insert = sqlite.Insert | postgresql.Insert
 Values = dict[str, object]
 Life = tuple[AttemptKey, int, int]  # attempt, replica, incarnation
 

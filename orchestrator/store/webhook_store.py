@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import delete, select, update
 
 from orchestrator.domain.access.webhook import Webhook
+from orchestrator.store.dialect import insert_into
 from orchestrator.store.engine import Database
 from orchestrator.store.records import StoredWebhook
 from orchestrator.store.tables import DeliveryRow, WebhookRow
@@ -30,12 +30,9 @@ class WebhookStore:
             "created_at": webhook.created_at,
             "created_by": webhook.created_by,
         }
-        try:
-            with self._database.write() as session:
-                session.execute(insert(WebhookRow).values(columns))
-        except IntegrityError:
-            return False
-        return True
+        with self._database.write() as session:
+            row = insert_into(session, WebhookRow).values(columns).on_conflict_do_nothing()
+            return session.scalar(row.returning(WebhookRow.name)) is not None
 
     def remove(self, name: str) -> bool:
         """Delete a webhook and abandon its pending deliveries. Returns whether it existed."""

@@ -108,20 +108,6 @@ def test_a_secret_is_replaced_within_its_project(secrets: SecretStore) -> None:
     ]
 
 
-def test_a_concurrently_inserted_secret_is_replaced(secrets: SecretStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    secrets.put(SECRET)
-    replace_it = secrets._replace
-    calls: list[SealedSecret] = []
-
-    def late(secret: SealedSecret) -> bool:
-        calls.append(secret)
-        return False if len(calls) == 1 else replace_it(secret)
-
-    monkeypatch.setattr(secrets, "_replace", late)
-    assert secrets.put(replace(SECRET, sealed="later")) is False
-    assert [each.sealed for each in secrets.all()] == ["later"]
-
-
 def test_a_secret_is_removed_once(secrets: SecretStore) -> None:
     secrets.put(SECRET)
     assert secrets.remove("research", "KEY") is True

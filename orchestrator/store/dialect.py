@@ -1,15 +1,25 @@
-"""The database's clock, and which database a session uses."""
+"""Where SQLite and PostgreSQL differ: their clocks and their INSERT ... ON CONFLICT."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
+
+from orchestrator.store.tables import Base
+
+Insert = sqlite.Insert | postgresql.Insert
 
 
 def is_postgres(session: Session) -> bool:
     return session.get_bind().dialect.name == "postgresql"
+
+
+def insert_into(session: Session, table: type[Base]) -> Insert:
+    """Begin an INSERT that can have an ON CONFLICT clause."""
+    return postgresql.insert(table) if is_postgres(session) else sqlite.insert(table)
 
 
 def store_time(session: Session) -> datetime:

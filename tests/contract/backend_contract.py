@@ -1,4 +1,4 @@
-"""What every cluster promises the supervisor: the port's words, tried on the fake and on each real one."""
+"""What the port promises of every backend, tested on the fake and on each real cluster."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def over(seen: Sighting) -> bool:
 
 
 class BackendContract:
-    """Inherit it where there is a fixture `world`."""
+    """Inherit it and add a fixture `world`."""
 
-    def test_what_is_shown_is_the_same_each_time_and_starts_nothing(self, world: BackendWorld) -> None:
+    def test_rendering_is_deterministic_and_starts_nothing(self, world: BackendWorld) -> None:
         plan = world.plan("shown")
         assert world.backend.render(plan) == world.backend.render(plan)
         assert look(world, plan).presence is Presence.ABSENT
 
-    def test_whoever_is_asked_for_is_in_the_answer(self, world: BackendWorld) -> None:
+    def test_observe_answers_for_each_attempt(self, world: BackendWorld) -> None:
         keys = [AttemptKey("never-was", number) for number in (1, 2, 3)]
         seen = world.backend.observe(dict.fromkeys(keys, 1))
         assert {key: seen[key].presence for key in keys} == dict.fromkeys(keys, Presence.ABSENT)
         assert all(seen[key].evidence for key in keys)
         assert world.backend.observe({}) == {}
 
-    def test_a_started_attempt_is_seen_and_so_is_its_end(self, world: BackendWorld) -> None:
+    def test_an_attempt_is_observed_until_its_end(self, world: BackendWorld) -> None:
         plan = world.plan("short", seconds=2)
         assert world.backend.submit(plan)
         seen = until(world, plan, runs(world, plan))
@@ -60,7 +60,7 @@ class BackendContract:
         assert {one.liveness for one in ended.replicas} == {Liveness.DEAD}
         assert look(world, plan).presence is Presence.GONE
 
-    def test_an_attempt_that_is_asked_to_end_ends(self, world: BackendWorld) -> None:
+    def test_cancel_ends_an_attempt_and_is_idempotent(self, world: BackendWorld) -> None:
         plan = world.plan("polite")
         world.backend.submit(plan)
         until(world, plan, runs(world, plan))
@@ -70,20 +70,20 @@ class BackendContract:
         world.backend.cancel(plan.key, force=True)
         assert over(look(world, plan))
 
-    def test_force_ends_what_does_not_listen(self, world: BackendWorld) -> None:
+    def test_cancel_by_force_ends_workers_that_ignore_signals(self, world: BackendWorld) -> None:
         plan = world.plan("deaf", deaf=True)
         world.backend.submit(plan)
         until(world, plan, runs(world, plan))
         world.backend.cancel(plan.key, force=True)
         until(world, plan, over)
 
-    def test_to_cancel_what_never_was_is_no_error(self, world: BackendWorld) -> None:
+    def test_cancelling_an_unknown_attempt_is_no_error(self, world: BackendWorld) -> None:
         plan = world.plan("nothing")
         world.backend.cancel(plan.key, force=False)
         world.backend.cancel(plan.key, force=True)
         assert look(world, plan).presence is Presence.ABSENT
 
-    def test_of_two_submissions_of_an_attempt_one_works(self, world: BackendWorld) -> None:
+    def test_a_repeated_submission_starts_one_attempt(self, world: BackendWorld) -> None:
         plan = world.plan("twice", seconds=4)
         world.backend.submit(plan)
         world.backend.submit(plan)
@@ -91,12 +91,12 @@ class BackendContract:
         until(world, plan, over)
         assert world.trainings(plan) == 1
 
-    def test_what_can_never_start_is_refused_in_words(self, world: BackendWorld) -> None:
+    def test_an_attempt_that_can_never_start_is_refused(self, world: BackendWorld) -> None:
         plan = world.impossible("impossible")
         with pytest.raises(LaunchRefused, match="folder"):
             world.backend.submit(plan)
         assert look(world, plan).presence is Presence.ABSENT
 
-    def test_a_cluster_counts_its_slots_or_queues_by_itself(self, world: BackendWorld) -> None:
+    def test_slots_are_positive_or_unknown(self, world: BackendWorld) -> None:
         slots = world.backend.slots()
         assert slots is None or slots > 0

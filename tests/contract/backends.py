@@ -1,4 +1,4 @@
-"""What the suite needs of a cluster, and the clusters that give it. Jobs are small: agents without torch."""
+"""The clusters under test. Jobs are small, with agents that do not import torch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.cluster import Fate as FakeFate
 from trainer.contract import layout
 
-# Tells that it started, then sleeps; a deaf one does not hear SIGTERM.
+# Notes that it started, then sleeps. A deaf one ignores SIGTERM.
 _WORKER = "import os, signal, sys, time; {deaf}open(sys.argv[1], 'a').write('x'); time.sleep({seconds})"
 _DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 
 
 class BackendWorld(Protocol):
     backend: Backend
-    patience_s: float  # how long a change may take to be seen
+    patience_s: float  # how long a change may take to become visible
 
     def plan(self, job_id: str, *, seconds: float = 600, deaf: bool = False, nodes: str = "1") -> LaunchPlan:
         """An attempt whose one worker per node runs for so long."""
@@ -36,10 +36,10 @@ class BackendWorld(Protocol):
         """An attempt that this cluster can never start."""
 
     def go_on(self) -> None:
-        """Let the cluster work for a moment."""
+        """Give the cluster some time."""
 
     def trainings(self, plan: LaunchPlan) -> int:
-        """How many submissions of the attempt got to work."""
+        """How many submissions of the attempt started a worker."""
 
 
 class FakeWorld:
@@ -73,7 +73,7 @@ class FakeWorld:
 
 
 class RealWorld:
-    """A cluster whose agents are processes, and whose workers write into a file of their attempt."""
+    """A cluster with real processes. Workers note their start in a file of their attempt."""
 
     def __init__(self, root: Path, backend: Backend, site: Site, *, patience_s: float, workdir: str = "/") -> None:
         self.backend, self.patience_s = backend, patience_s
@@ -90,8 +90,8 @@ class RealWorld:
         time.sleep(0.1)
 
     def trainings(self, plan: LaunchPlan) -> int:
-        told = Path(plan.job_dir) / "told"
-        return len(told.read_text()) if told.exists() else 0
+        started = Path(plan.job_dir) / "started"
+        return len(started.read_text()) if started.exists() else 0
 
 
 def local_world(root: Path) -> RealWorld:
@@ -115,9 +115,9 @@ def site(root: Path, **changes: Any) -> Site:
 
 
 def build(job_id: str, site: Site, *, seconds: float, deaf: bool, nodes: str) -> LaunchPlan:
-    told = str(site.root / job_id / "told")
+    started = str(site.root / job_id / "started")
     code = _WORKER.format(deaf=_DEAF if deaf else "", seconds=seconds)
-    run = {"command": [sys.executable, "-c", code, told], "workdir": "/"}
+    run = {"command": [sys.executable, "-c", code, started], "workdir": "/"}
     spec = make_spec(run=run, topology={"nodes": nodes})
     attempt = make_attempt(job_id, nodes=nodes, state=AttemptState.INTENDED)
     os.makedirs(site.root / job_id / "fence", exist_ok=True)  # noqa: PTH103

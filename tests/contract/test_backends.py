@@ -1,4 +1,4 @@
-"""The suite of clusters on the simulator's fake and on this machine."""
+"""The suite of backends on the fake and on this machine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class TestLocal(BackendContract):
         world = local_world(tmp_path)
         yield world
         for folder in tmp_path.iterdir():
-            if (folder / "told").exists():
+            if (folder / "started").exists():
                 world.backend.cancel(world.plan(folder.name).key, force=True)
         assert isinstance(world.backend, LocalBackend)
-        for child in world.backend._children:  # a killed process is collected by whoever started it
+        for child in world.backend._children:  # a killed process must be collected by its parent
             child.process.wait(timeout=60)
 
-    def test_a_process_of_ours_that_shows_no_mark_is_there_until_it_is_collected(self, world: RealWorld) -> None:
-        """As one that is just ending: its memory is gone, and with it the mark, before it is a zombie."""
+    def test_a_child_process_without_a_mark_is_observed_until_it_is_collected(self, world: RealWorld) -> None:
+        """A process that is ending loses its memory, and with it the mark, before it becomes a zombie."""
         plan = replace(world.plan("bare"), commands=(("/usr/bin/env", "-i", "sleep", "1"),))
         world.backend.submit(plan)
         assert look(world, plan).presence is Presence.RUNNING

@@ -1,5 +1,4 @@
-"""Hostile text in every place of a spec: whatever a cluster is told, nothing of it becomes a command, an option or a
-document of its own."""
+"""Hostile text anywhere in a spec never becomes a command, an option or a document of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from trainer.contract.node import render_node_launch as render_node_document
 from trainer.contract.pod import parse_pod_launch
 
 PLACES = find_places()
-KUBERNETES = replace(OWN, free_overlays=True)  # the guard of overlays has tests of its own
+KUBERNETES = replace(OWN, free_overlays=True)  # the check of overlays has its own tests
 FREE = (
     *("run.command.[]", "run.script", "run.args.[]", "run.workdir", "run.image", "run.env.{value}"),
     *("resources.gpu_type", "resources.extra.{value}", "placement.partition", "placement.options.{value}"),
@@ -51,7 +50,7 @@ def plan_of(spec: JobSpec) -> LaunchPlan:
 
 
 def bash(script: str, here: Path) -> list[str]:
-    """What a script prints between NULs. Nothing may be left in the folder but what was there."""
+    """Run a script and return its NUL-separated output. The script must not change the folder."""
     before = sorted(here.rglob("*"))
     done = subprocess.run(["bash"], input=script.encode(), cwd=here, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -59,7 +58,7 @@ def bash(script: str, here: Path) -> list[str]:
     return done.stdout.decode().split("\0")[:-1]
 
 
-def test_the_places_are_those_of_the_whole_spec() -> None:
+def test_the_places_cover_the_whole_spec() -> None:
     names = [str(place) for place in PLACES]
     assert set(FREE) <= set(names)
     assert len(names) == len(set(names))
@@ -67,12 +66,12 @@ def test_the_places_are_those_of_the_whole_spec() -> None:
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_free_text_is_taken_and_so_attacked(name: str) -> None:
+def test_hostile_text_is_accepted_in_free_fields(name: str) -> None:
     assert plans(Place(tuple(name.split("."))))
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_a_local_job_is_shown_as_a_shell_would_really_run_it(place: Place, tmp_path: Path) -> None:
+def test_the_rendering_of_a_local_job_is_what_a_shell_runs(place: Place, tmp_path: Path) -> None:
     tried = plans(place)
     texts = [render_processes(plan).text for plan in tried]
     stubs = "cd() { printf 'cd\\0%s\\0' \"$@\"; }\nenv() { printf '%s\\0' \"$@\"; }\n"
@@ -86,14 +85,12 @@ def test_a_local_job_is_shown_as_a_shell_would_really_run_it(place: Place, tmp_p
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_sbatch_gets_each_value_as_one_argument_and_its_script_runs_nothing_of_them(
-    place: Place, tmp_path: Path
-) -> None:
+def test_sbatch_gets_each_value_as_one_argument_and_its_script_runs_none(place: Place, tmp_path: Path) -> None:
     tried = plans(place)
     requests = [render_request(plan, SLURM) for plan in tried]
     stub = "sbatch() { printf '%s\\0' \"$@\"; cat; printf '\\0'; }\n"
-    told = bash(stub + "\n".join(render_native(request).text for request in requests), tmp_path)
-    assert told == [word for request in requests for word in (*request.arguments, request.script)]
+    received = bash(stub + "\n".join(render_native(request).text for request in requests), tmp_path)
+    assert received == [word for request in requests for word in (*request.arguments, request.script)]
     for request in requests:
         own = [argument.partition("=")[0] for argument in request.arguments]
         assert own.count("--job-name") == own.count("--output") == own.count("--comment") == 1
@@ -101,7 +98,7 @@ def test_sbatch_gets_each_value_as_one_argument_and_its_script_runs_nothing_of_t
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_a_batch_script_that_is_run_starts_its_step_and_nothing_else(place: Place, tmp_path: Path) -> None:
+def test_a_batch_script_starts_only_its_step(place: Place, tmp_path: Path) -> None:
     job_dir, beside = tmp_path / "run", tmp_path / "beside"
     (job_dir / "attempts" / "1").mkdir(parents=True)
     beside.mkdir()
@@ -117,7 +114,7 @@ def test_a_batch_script_that_is_run_starts_its_step_and_nothing_else(place: Plac
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_the_document_for_the_nodes_says_what_the_plan_says(place: Place) -> None:
+def test_the_document_for_the_nodes_equals_the_plan(place: Place) -> None:
     for plan in plans(place):
         written = json.dumps(render_node_document(render_node_launch(plan, SLURM, workdir=plan.workdir)))
         read = parse_node_launch(json.loads(written))
@@ -126,7 +123,7 @@ def test_the_document_for_the_nodes_says_what_the_plan_says(place: Place) -> Non
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_a_manifest_is_three_documents_and_its_containers_start_what_they_always_do(place: Place) -> None:
+def test_a_manifest_has_three_documents_and_the_usual_containers(place: Place) -> None:
     plain = manifests_of(plan_of(JobSpec.model_validate({"name": "demo", "run": {"command": ["true"]}})))
     for plan in plans(place)[::3]:  # YAML is slow
         made = manifests_of(plan)
@@ -144,7 +141,7 @@ def manifests_of(plan: LaunchPlan) -> Manifests:
 
 
 def containers(manifests: Manifests) -> list[dict[str, Any]]:
-    """Without their image, which is the job's to choose; the agent is told of it in a variable."""
+    """The containers without their image, which a job may choose and which is repeated in a variable."""
     pod = manifests.job["spec"]["template"]["spec"]
     return [
         {
@@ -156,7 +153,7 @@ def containers(manifests: Manifests) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("text", ["$(touch canary)", "`touch canary`", "; touch canary #", "| touch canary"])
-def test_the_attack_would_be_seen(tmp_path: Path, text: str) -> None:
-    """A renderer that forgot to quote would be caught."""
+def test_an_unquoted_attack_is_detected(tmp_path: Path, text: str) -> None:
+    """The test would fail without quoting."""
     with pytest.raises(AssertionError):
         bash(f"echo x {text}\n", tmp_path)

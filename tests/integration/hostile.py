@@ -1,4 +1,4 @@
-"""A real service, a watch on its memory, and hostile connections to it."""
+"""A real service, checks of its memory, and hostile connections to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STATUS = re.compile(rb"^HTTP/1\.1 (\d{3}) ")
 
 @contextlib.contextmanager
 def guarded(root: Path, **settings: str) -> Iterator[ThrowawayService]:
-    """A service where everybody needs a token."""
+    """A service that requires tokens."""
     with ThrowawayService(root, {"ORCHESTRATOR_TOKEN": TOKEN, **settings}) as service:
         httpx.get(f"{service.url}/api/v1/jobs", headers=ADMIN, timeout=PATIENCE_S).raise_for_status()
         yield service
@@ -47,7 +47,7 @@ def peak_bytes(pid: int) -> int:
 
 @dataclass
 class Watch:
-    """The answers that a caller with a token received during an attack."""
+    """The answers to a caller with a token during an attack."""
 
     statuses: list[int] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -74,14 +74,14 @@ class Watch:
                     return
 
     def has_heard(self, more: int) -> Callable[[], bool]:
-        """A condition: so many answers have arrived since this call."""
+        """Return a condition: so many answers have arrived since this call."""
         before = len(self.statuses)
         return lambda: len(self.statuses) >= before + more or bool(self.failures)
 
 
 @contextlib.contextmanager
 def withstanding(service: ThrowawayService, what: str, most_bytes: int = MOST_BYTES) -> Iterator[Watch]:
-    """Check that a caller with a token is answered meanwhile and that the service stays small. Prints the figures."""
+    """Check that a caller with a token is answered meanwhile and that memory stays low. Prints the figures."""
     watch = Watch()
     reset_peak(service.pid)
     before = peak_bytes(service.pid)
@@ -107,7 +107,7 @@ async def connected(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, async
 
 
 async def send(url: str, *parts: bytes) -> int | None:
-    """Send one request on its own connection; returns the status, or None if the connection was closed without one."""
+    """Send one request on its own connection. Returns the status, None if the connection was closed without one."""
     async with connected(url) as (reader, writer):
         with contextlib.suppress(ConnectionError):
             for part in parts:
@@ -120,7 +120,7 @@ async def send(url: str, *parts: bytes) -> int | None:
 
 
 async def hold(url: str, requests: Sequence[Sequence[bytes]], until: Callable[[], bool], drop: bytes = b"") -> None:
-    """Send each on a connection that stays open until the condition holds, and now and then sends one more byte."""
+    """Send each request on a connection that stays open, with one more byte now and then, until the condition holds."""
 
     async def hold_one(parts: Sequence[bytes]) -> None:
         async with connected(url) as (_, writer):

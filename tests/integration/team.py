@@ -1,4 +1,4 @@
-"""A real service with tokens, on a Slurm whose commands are scripts and on a fake Kubernetes."""
+"""A real service with tokens, on a Slurm whose commands are scripts, or on a fake Kubernetes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Describe = Callable[[Path], str]  # the lines of `[clusters.team]`, by the folde
 
 @contextmanager
 def team_service(folder: Path, cluster: str, *, workdirs: Path | None = None) -> Iterator[ThrowawayService]:
-    """A service whose callers need tokens. Its run directory is folder/runs."""
+    """A service that requires tokens. Its run directory is folder/runs."""
     config = folder / "orchestrator.toml"
     config.write_text(f'[clusters.team]\nbackend = "{cluster}"\n' + _DESCRIBE[cluster](folder))
     settings = {"ORCHESTRATOR_CONFIG": str(config), "ORCHESTRATOR_TOKEN": ADMIN, "ORCHESTRATOR_POLL_S": "0.1"}
     if workdirs is not None:
         settings["ORCHESTRATOR_WORKDIRS"] = f'["{workdirs}"]'
-    with _COMPANY[cluster](folder), ThrowawayService(folder / "runs", settings) as service:
+    with _STARTED[cluster](folder), ThrowawayService(folder / "runs", settings) as service:
         yield service
 
 
@@ -32,7 +32,7 @@ def shared_root(folder: Path, cluster: str) -> Path:
 
 
 def _describe_slurm(folder: Path) -> str:
-    """Every submission is refused, after the service has copied what the job needs."""
+    """A Slurm that refuses every submission, after the service has copied what the job needs."""
     commands = folder / "bin"
     commands.mkdir()
     refuses = "echo 'sbatch: error: Batch job submission failed: Invalid partition name specified' >&2; exit 1"
@@ -43,7 +43,7 @@ def _describe_slurm(folder: Path) -> str:
 
 
 def _describe_kubernetes(folder: Path) -> str:
-    """Its pods mount the folder cluster/runs as /run/orchestrator."""
+    """A Kubernetes whose pods mount the folder cluster/runs."""
     runs = shared_root(folder, "kubernetes")
     return (
         f'kubeconfig = "{folder}/cluster/kubeconfig"\nimage = "trainer:1"\npython = "{sys.executable}"\n'
@@ -52,7 +52,7 @@ def _describe_kubernetes(folder: Path) -> str:
 
 
 @contextmanager
-def _nobody(_: Path) -> Iterator[None]:
+def _nothing(_: Path) -> Iterator[None]:
     yield
 
 
@@ -69,4 +69,4 @@ def _pretended(folder: Path) -> Iterator[None]:
 
 
 _DESCRIBE: dict[str, Describe] = {"slurm": _describe_slurm, "kubernetes": _describe_kubernetes}
-_COMPANY = {"slurm": _nobody, "kubernetes": _pretended}
+_STARTED = {"slurm": _nothing, "kubernetes": _pretended}

@@ -1,4 +1,4 @@
-"""docs/client.md: its examples, from the first to the last, against a real service."""
+"""The examples of docs/client.md, in order, against a real service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @pytest.mark.long
 @pytest.mark.timeout(120)
-def test_the_examples_of_the_page_do_what_it_says(
+def test_the_examples_of_the_page_run(
     service: ThrowawayService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_URL", service.url)

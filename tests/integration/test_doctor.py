@@ -1,4 +1,4 @@
-"""`doctor` on this machine: two real workers, started as a job's are."""
+"""`doctor` on this machine, with two real workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def options(command: tuple[str, ...]) -> list[str]:
     return [word.partition("=")[0] for word in command]
 
 
-def test_two_workers_meet_here_and_nothing_is_left(tmp_path: Path) -> None:
+def test_two_workers_form_a_group_and_leave_no_files(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     (found,) = examine(Settings(root=root), "local")
     assert (found.cluster, found.check, found.verdict) == ("local", "group", Verdict.OK), found.sentence
@@ -43,7 +43,7 @@ def test_two_workers_meet_here_and_nothing_is_left(tmp_path: Path) -> None:
     assert not root.exists()
 
 
-def test_they_are_started_by_the_command_that_jobs_get(place: Place) -> None:
+def test_the_workers_are_started_like_those_of_a_job(place: Place) -> None:
     tried = build_group_plan(place.cluster, place.site, workdir="/")
     job = build_plan(make_job(), make_attempt(), place.site)
     ours, theirs = options(tried.commands[0]), options(job.commands[0])
@@ -51,7 +51,7 @@ def test_they_are_started_by_the_command_that_jobs_get(place: Place) -> None:
     assert tried.environments[0].keys() == job.environments[0].keys()
 
 
-def test_an_agent_that_cannot_start_is_told_with_its_reason(place: Place, tmp_path: Path) -> None:
+def test_an_agent_that_cannot_start_is_reported_with_the_reason(place: Place, tmp_path: Path) -> None:
     site = replace(place.site, python=str(write_python_with_a_wrong_torch(tmp_path)))
     _, verdict, sentence = try_group(place.cluster, site)
     assert verdict is Verdict.FAILED
@@ -60,7 +60,7 @@ def test_an_agent_that_cannot_start_is_told_with_its_reason(place: Place, tmp_pa
     assert list(place.cluster.job_root.iterdir()) == []
 
 
-def test_what_does_not_come_to_an_end_is_ended_and_told(place: Place, tmp_path: Path) -> None:
+def test_a_group_that_does_not_form_is_ended_and_reported(place: Place, tmp_path: Path) -> None:
     site = replace(place.site, python=str(write_python_that_never_begins(tmp_path)))
     _, verdict, sentence = try_group(place.cluster, site, Timeouts(meet_s=0.5))
     assert verdict is Verdict.FAILED
@@ -69,14 +69,14 @@ def test_what_does_not_come_to_an_end_is_ended_and_told(place: Place, tmp_path: 
     assert list(place.cluster.job_root.iterdir()) == []
 
 
-def test_an_interpreter_that_is_not_there_is_told(place: Place) -> None:
+def test_a_missing_interpreter_is_reported(place: Place) -> None:
     _, verdict, sentence = try_group(place.cluster, replace(place.site, python="/opt/none/python3"))
     assert (verdict, "/opt/none/python3 is not an executable program" in sentence) == (Verdict.FAILED, True)
 
 
 @pytest.mark.long
-def test_who_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
-    """As by `timeout`, or by a pod's end: not only Ctrl-C."""
+def test_sigterm_ends_the_check_without_leftovers(tmp_path: Path) -> None:
+    """`timeout` and the end of a pod send SIGTERM."""
     root, scratch = tmp_path / "runs", tmp_path / "tmp"
     scratch.mkdir()
     environ = {**os.environ, "ORCHESTRATOR_ROOT": str(root), "TMPDIR": str(scratch)}

@@ -1,4 +1,4 @@
-"""A job that writes and reports without pause, against a real service, fills neither the database nor a pass."""
+"""A job that writes and reports without pause fills neither the database of a real service nor its passes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_names_of_metrics_that_change_with_each_step_stop_at_a_limit(
     with database.read() as session:
         found = session.execute(text("SELECT measured FROM metrics")).scalars().all()
     names = {name for measured in found for name in json.loads(measured)}
-    assert len(found) == 1200, "each step has the loss, whatever else it has"
+    assert len(found) == 1200, "each step has a loss"
     assert "loss" in names
     assert len(names) <= 501
     client.cancel(job_id)

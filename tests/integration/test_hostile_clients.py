@@ -1,4 +1,4 @@
-"""Strangers and callers cannot fill the memory of a real service, and a caller with a token is answered meanwhile."""
+"""Callers with or without a token cannot fill the memory of a real service. Others are answered meanwhile."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayService]
 
 
 def often(table: Mapping[str, object], name: str) -> list[object]:
-    """One row for `make test`, the others for `make long`."""
+    """Parametrize: one row for `make test`, the others for `make long`."""
     return [pytest.param(each, marks=() if each == name else pytest.mark.long) for each in table]
 
 
@@ -70,7 +70,7 @@ def test_eight_reports_of_8_megabytes_by_strangers_are_not_read(service: Throwaw
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_24_reports_at_a_time_for_a_minute(service: ThrowawayService) -> None:
+def test_24_concurrent_reports_for_a_minute(service: ThrowawayService) -> None:
     ends, rounds = time.monotonic() + 60, 0
     with withstanding(service, "24 junk reports at a time for a minute"):
         while time.monotonic() < ends or rounds == 0:
@@ -179,7 +179,7 @@ def test_forms_that_are_costly_to_parse(used: ThrowawayService) -> None:
 
 
 @pytest.mark.long
-def test_an_agent_cannot_fill_the_memory_either(used: ThrowawayService) -> None:
+def test_an_agent_cannot_fill_the_memory(used: ThrowawayService) -> None:
     with Client(used.url, TOKEN) as client:
         printing = python_job("import os; print(os.environ['ORCHESTRATOR_REPORT_TOKEN'])")
         job = until(client, client.submit(printing).id, ended)
@@ -196,7 +196,7 @@ def test_an_agent_cannot_fill_the_memory_either(used: ThrowawayService) -> None:
 
 
 def test_the_admin_is_answered_after_the_attacks(used: ThrowawayService) -> None:
-    """The memory of the attacks is free again."""
+    """The attacks' memory is free again."""
     (status,) = asyncio.run(
         send_all(used.url, [[head("GET", "/api/v1/jobs", *(f"{k}: {v}" for k, v in ADMIN.items()))]])
     )

@@ -1,4 +1,4 @@
-"""Jobs on this machine, through the real service, the real agent and real processes."""
+"""Jobs on this machine, with a real service and real processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayServi
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[ThrowawayService]:
-    """For a test that ends its service."""
+    """A service that the test may end."""
     with quick_service(tmp_path / "runs") as running:
         yield running
 
@@ -33,7 +33,7 @@ def own(tmp_path: Path) -> Iterator[ThrowawayService]:
 FOREVER = "import time; time.sleep(600)"
 
 
-def test_a_script_that_exits_1_at_once_ends_the_job_with_its_traceback(client: Client) -> None:
+def test_a_script_that_raises_fails_the_job_with_its_traceback(client: Client) -> None:
     job = until(client, client.submit(python_job("raise ValueError('no such luck')")).id, ended)
     assert job.state == "FAILED"
     assert job.failure is not None
@@ -43,7 +43,7 @@ def test_a_script_that_exits_1_at_once_ends_the_job_with_its_traceback(client: C
     assert "no such luck" in client.logs(job.id)
 
 
-def test_cancelling_ends_every_process_of_the_job(service: ThrowawayService, client: Client) -> None:
+def test_a_cancellation_ends_every_process_of_the_job(service: ThrowawayService, client: Client) -> None:
     job = until(client, client.submit(python_job(FOREVER, workers=2)).id, running)
     assert len(list(service.processes())) >= 3
     client.cancel(job.id)
@@ -51,7 +51,7 @@ def test_cancelling_ends_every_process_of_the_job(service: ThrowawayService, cli
     assert list(service.processes()) == []
 
 
-def test_a_service_killed_with_sigkill_finds_its_jobs_again(own: ThrowawayService, tmp_path: Path) -> None:
+def test_a_service_killed_with_sigkill_adopts_its_jobs_at_the_next_start(own: ThrowawayService, tmp_path: Path) -> None:
     finish = tmp_path / "finish"
     code = f"import os, time\nwhile not os.path.exists({str(finish)!r}): time.sleep(0.05)"
     with Client(own.url) as client:
@@ -85,7 +85,7 @@ def test_two_replicas_on_one_machine_form_one_group(client: Client) -> None:
     assert {f"rank {rank} of 4" in client.logs(job.id) for rank in range(4)} == {True}
 
 
-def test_plain_torchrun_is_supervised_too(client: Client) -> None:
+def test_a_job_under_plain_torchrun_is_supervised(client: Client) -> None:
     code = "import os; print('restart', os.environ['TORCHELASTIC_RESTART_COUNT'])"
     job = until(client, client.submit(python_job(code, launcher="torchrun", workers=2)).id, ended)
     assert job.state == "SUCCEEDED"
@@ -93,22 +93,22 @@ def test_plain_torchrun_is_supervised_too(client: Client) -> None:
 
 
 @pytest.mark.long
-def test_a_script_under_plain_torchrun_that_reports_nothing_counts_as_running(client: Client) -> None:
-    """Else it would be stopped as a group that never formed."""
+def test_a_job_under_plain_torchrun_without_reports_is_running(client: Client) -> None:
+    """Otherwise it would be stopped as a group that never formed."""
     job = until(client, client.submit(python_job(FOREVER, launcher="torchrun")).id, running)
     assert client.why(job.id).verdict.startswith("Running on 1 node.")
     client.cancel(job.id)
     until(client, job.id, ended)
 
 
-def test_a_second_service_on_the_same_database_is_refused_politely(service: ThrowawayService) -> None:
+def test_a_second_service_on_the_same_database_is_refused(service: ThrowawayService) -> None:
     second = ThrowawayService(service.root)
     with pytest.raises(Exception, match=str(service.pid)):
         second.start()
     second.stop()
 
 
-def test_a_port_that_is_taken_at_start_is_said_with_advice(service: ThrowawayService, tmp_path: Path) -> None:
+def test_a_taken_port_at_start_is_reported_with_advice(service: ThrowawayService, tmp_path: Path) -> None:
     taken = service.url.rsplit(":", 1)[1]
     other = ThrowawayService(tmp_path / "other", {"ORCHESTRATOR_PORT": taken})
     with pytest.raises(Exception, match="ORCHESTRATOR_PORT"):

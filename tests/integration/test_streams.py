@@ -1,4 +1,4 @@
-"""Every block of a real service's streams fits the schema that its OpenAPI document states."""
+"""Every block of a real service's streams matches the schema in its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENTS, OF_JOB = "/api/v1/events", "/api/v1/jobs/{job_id}/events/stream"
 
 
 class Reader:
-    """One stream. It keeps what it has read, each block held against its schema."""
+    """Reads one stream, checks each block against its schema, and keeps it."""
 
     def __init__(self, answer: httpx.Response, schema: dict[str, Any]) -> None:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -38,7 +38,7 @@ class Reader:
             self.read.append(block)
             yield block
 
-    def told(self) -> list[tuple[str, str]]:
+    def changes(self) -> list[tuple[str, str]]:
         changes = [json.loads(block["data"]) for block in self.read if "data" in block]
         return [(change["job_id"], change["kind"]) for change in changes]
 
@@ -47,7 +47,7 @@ class Reader:
 def reading(
     service: ThrowawayService, path: str = EVENTS, job_id: str = "", last_event_id: str | None = None
 ) -> Iterator[Reader]:
-    """A stream whose first block has been read."""
+    """Open a stream and read its first block."""
     headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
     with httpx.Client(base_url=service.url, timeout=60) as http:
         schema = schema_of_blocks(http.get("/openapi.json").json(), path)
@@ -61,9 +61,7 @@ def about(job_id: str, kind: str) -> Callable[[Block], bool]:
     return lambda block: "data" in block and json.loads(block["data"]) == {"job_id": job_id, "kind": kind}
 
 
-def test_every_block_fits_its_schema_while_jobs_fail_are_cancelled_and_deleted(
-    service: ThrowawayService, client: Client
-) -> None:
+def test_every_block_of_a_stream_matches_its_schema(service: ThrowawayService, client: Client) -> None:
     with reading(service) as everything:
         broken = until(client, client.submit(python_job("raise ValueError('no such luck')")).id, ended)
         long = until(client, client.submit(python_job("import time; time.sleep(600)")).id, running)
@@ -75,15 +73,13 @@ def test_every_block_fits_its_schema_while_jobs_fail_are_cancelled_and_deleted(
         client.delete(broken.id)
         last = client.submit(python_job("pass")).id
         everything.until(about(last, "job.submitted"))
-    assert {job_id for job_id, _ in of_job.told()} == {long.id}
-    assert (broken.id, "attempt.state") in everything.told()
-    assert (long.id, "cancel.requested") in everything.told()
+    assert {job_id for job_id, _ in of_job.changes()} == {long.id}
+    assert (broken.id, "attempt.state") in everything.changes()
+    assert (long.id, "cancel.requested") in everything.changes()
 
 
 @pytest.mark.long
-def test_a_reader_that_comes_again_is_told_what_it_missed_in_blocks_that_fit(
-    service: ThrowawayService, client: Client
-) -> None:
+def test_a_reader_that_reconnects_gets_what_it_missed(service: ThrowawayService, client: Client) -> None:
     first = client.submit(python_job("raise SystemExit(3)")).id
     with reading(service, last_event_id="0") as before:
         before.until(about(first, "job.submitted"))
@@ -97,14 +93,12 @@ def test_a_reader_that_comes_again_is_told_what_it_missed_in_blocks_that_fit(
     assert after.read[0]["id"] == reached
     ids = [int(block["id"]) for block in [*before.read[1:], *after.read[1:]]]
     assert ids == sorted(set(ids))
-    assert (first, "job.submitted") not in after.told()
-    assert gone not in {job_id for job_id, _ in after.told()}
+    assert (first, "job.submitted") not in after.changes()
+    assert gone not in {job_id for job_id, _ in after.changes()}
 
 
 @pytest.mark.long
-def test_a_stream_that_ends_with_its_service_ends_behind_a_whole_block(
-    service: ThrowawayService, client: Client
-) -> None:
+def test_a_stream_ends_with_its_service_after_a_whole_block(service: ThrowawayService, client: Client) -> None:
     with reading(service) as everything:
         job_id = client.submit(python_job("pass")).id
         until(client, job_id, ended)

@@ -1,4 +1,4 @@
-"""Every function of the service that reads or writes in a job's folder, by name."""
+"""The functions of the service that read or write in a job's folder, by name."""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-CANARY = "CANARY-7f3a"  # in every file of it: an answer with this text has read there
+CANARY = "CANARY-7f3a"  # in every file, so an answer that contains it has read one
 
 
 class Outside:
-    """Files, folders and a log like those of a service."""
+    """Files and folders like those of a service."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

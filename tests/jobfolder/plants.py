@@ -161,7 +161,7 @@ def plant(job: Path, where: str, what: str, outside: Path) -> None:
     place = job / where
     with suppress(OSError):
         if any(each.is_symlink() for each in place.parents if each.is_relative_to(job)):
-            return  # a job may write there as well; here what it leads to is watched
+            return  # a job may write through a link, but the test checks that nothing behind it changes
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.is_symlink() or not place.is_dir():
             place.unlink(missing_ok=True)
@@ -171,5 +171,5 @@ def plant(job: Path, where: str, what: str, outside: Path) -> None:
 
 
 def shuffle(job: Path, outside: Path, chance: random.Random) -> None:
-    """Replace what is in some place, as a job may do at any time."""
+    """Replace a random entry, as a job may do at any time."""
     plant(job, chance.choice(PLACES), chance.choice(list(PLANTS)), outside)

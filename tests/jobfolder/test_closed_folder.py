@@ -1,4 +1,4 @@
-"""What a job with the service's own user closes, leases or fills costs nobody else."""
+"""A job that runs as the service's user may remove permissions, lease files or fill them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOBODY = 65534
 
 
 def _as_nobody(act: Callable[[Path], object], root: Path) -> None:
-    """Root is refused nothing: in a process of another user. Its failure is what it prints."""
+    """Run in a process of another user, because root needs no permissions. Prints the error, if any."""
     if os.geteuid() != 0:
         act(root)
         return
@@ -32,13 +32,13 @@ def _as_nobody(act: Callable[[Path], object], root: Path) -> None:
         try:
             os.chown(root, NOBODY, NOBODY)
             here = os.open(root, os.O_RDONLY)
-            os.fchdir(here)  # the way to it may be root's alone
+            os.fchdir(here)  # only root may be able to reach it by its path
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
             act(Path())
             status = 0
-        except BaseException as error:  # the process's edge
+        except BaseException as error:  # the edge of the process
             print(repr(error), flush=True)
         finally:
             os._exit(status)
@@ -71,26 +71,23 @@ def _append_closed(root: Path) -> None:
 
 
 @pytest.mark.parametrize("act", [_discard_closed, _remove_closed, _append_closed])
-def test_what_its_owner_may_not_write_is_removed_and_written_all_the_same(
+def test_entries_without_write_permission_are_removed_and_written(
     tmp_path: Path, act: Callable[[Path], object]
 ) -> None:
     _as_nobody(act, tmp_path)
 
 
-def test_a_lease_on_a_file_holds_no_reader(tmp_path: Path) -> None:
-    """It held the supervisor for 45 seconds, once for each file."""
+def test_a_lease_on_a_file_does_not_block_a_reader(tmp_path: Path) -> None:
+    """A blocking open would wait 45 seconds for the holder of the lease, then succeed."""
     Path(tmp_path, "job").mkdir()
     leased = Path(tmp_path, "job", "exit.json")
     leased.write_text("{}")
-    with _leased(leased), JobFolder(tmp_path, "job").open() as folder:
-        began = time.monotonic()
-        with pytest.raises(BlockingIOError):
-            folder.read(Path("exit.json"), limit=100)
-        assert time.monotonic() - began < 20
+    with _leased(leased), JobFolder(tmp_path, "job").open() as folder, pytest.raises(BlockingIOError):
+        folder.read(Path("exit.json"), limit=100)
 
 
-def test_exit_records_that_are_none_cost_no_pass_its_time(tmp_path: Path) -> None:
-    """In the folder of a job with eight nodes 256 of them took 24 seconds of each pass."""
+def test_invalid_exit_records_are_read_quickly(tmp_path: Path) -> None:
+    """256 such records once took 24 seconds of each pass."""
     for replica in range(8):
         for life in range(32):
             folder = tmp_path / f"job/attempts/1/replica-{replica}/{life}"
@@ -117,7 +114,7 @@ def _leased(path: Path) -> Iterator[None]:
         os._exit(0)
     try:
         if os.read(heard, 1) != b"y":
-            pytest.skip("this file system knows no leases")
+            pytest.skip("this file system has no leases")
         yield
     finally:
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Whatever a job puts in its folder, the service reads, creates, changes and removes nothing outside it."""
+"""Whatever a job puts in its folder, the service accesses nothing outside it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def quiet() -> Iterator[None]:
 def test_nothing_outside_a_hostile_folder_is_touched(
     planted: Sequence[tuple[str, str]], used: Sequence[str], in_the_root: bool
 ) -> None:
-    """Jobs that mount the whole run directory may also plant beside their folder."""
+    """Jobs that mount the whole run directory may also put entries beside their folder."""
     with tempfile.TemporaryDirectory() as folder:
         ground, outside = make_ground(Path(folder)), Outside(Path(folder, "outside"))
         neighbour = Outside(ground.root / "neighbour")
@@ -56,7 +56,7 @@ def test_nothing_outside_a_hostile_folder_is_touched(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_change_between_check_and_open_gives_no_access_either(tmp_path: Path, seed: int) -> None:
+def test_a_change_between_check_and_open_gives_no_access(tmp_path: Path, seed: int) -> None:
     ground, outside, over = make_ground(tmp_path), Outside(tmp_path / "outside"), threading.Event()
     chance = random.Random(seed)
 

@@ -15,7 +15,7 @@ from tests.jobs import ended, python_job, until
 
 pytestmark = pytest.mark.timeout(120)
 
-# The first attempt plants something and kills its own agent; the second one succeeds.
+# The first attempt plants an entry and kills its own agent. The second one succeeds.
 _JOB = """
 import json, os, pathlib, signal, time
 job, outside = pathlib.Path(os.environ["ORCHESTRATOR_JOB_DIR"]), pathlib.Path({outside!r})
@@ -66,7 +66,7 @@ OFTEN = "its next attempt is a link"
     "plant",
     [pytest.param(plant, id=name, marks=() if name == OFTEN else pytest.mark.long) for name, plant in PLANTS.items()],
 )
-def test_what_a_job_plants_gives_no_access_and_its_next_attempt_runs(
+def test_a_planted_entry_gives_no_access_and_the_next_attempt_runs(
     service: ThrowawayService, client: Client, outside: Outside, plant: str
 ) -> None:
     code = _JOB.format(outside=str(outside.folder), plant=plant)
@@ -80,7 +80,7 @@ def test_what_a_job_plants_gives_no_access_and_its_next_attempt_runs(
 def test_a_claim_that_is_withdrawn_is_not_written_through_a_planted_link(
     service: ThrowawayService, client: Client, outside: Outside
 ) -> None:
-    """The link has the next temporary name, which once could be predicted from the service's pid."""
+    """The link has a temporary name that was once predictable from the service's pid."""
     plant = (
         f"second.mkdir(); (second / '.claim.{service.pid}.tmp').symlink_to(outside / 'precious');"
         "(second / 'replica-0').write_text('no folder can be made here')"
@@ -94,7 +94,7 @@ def test_a_claim_that_is_withdrawn_is_not_written_through_a_planted_link(
 
 @pytest.mark.long
 def test_an_invalid_pin_is_written_again(tmp_path: Path, outside: Outside) -> None:
-    """In the job's folder the service notes which copy of its workdir the job has."""
+    """The pin is a file in the job's folder that names the job's copy of its workdir."""
     code = tmp_path / "code"
     code.mkdir()
     plant = """(job / 'workdir-0.json').write_text('{"x": 1}')"""

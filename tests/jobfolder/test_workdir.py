@@ -33,7 +33,7 @@ PATHS = st.lists(PARTS, max_size=5).map(lambda parts: PurePath("/", *parts))
 
 
 @given(private=PATHS, workdir=PATHS, allowed=st.none() | st.lists(PATHS, max_size=2).map(tuple))
-def test_no_folder_is_copied_that_holds_what_is_private_or_lies_in_it(
+def test_no_folder_is_copied_that_contains_or_is_in_a_private_one(
     private: PurePath, workdir: PurePath, allowed: tuple[PurePath, ...] | None
 ) -> None:
     reason = WorkdirPolicy(allowed=allowed, private=(private,)).why_refused(workdir)
@@ -41,7 +41,7 @@ def test_no_folder_is_copied_that_holds_what_is_private_or_lies_in_it(
 
 
 @given(workdir=PATHS, allowed=st.lists(PATHS, max_size=2).map(tuple))
-def test_only_folders_of_the_setting_are_copied(workdir: PurePath, allowed: tuple[PurePath, ...]) -> None:
+def test_only_folders_in_the_setting_are_copied(workdir: PurePath, allowed: tuple[PurePath, ...]) -> None:
     reason = WorkdirPolicy(allowed=allowed).why_refused(workdir)
     assert reason is not None or any(workdir.is_relative_to(folder) for folder in allowed)
 
@@ -84,7 +84,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.mark.parametrize("name", [".", "..", ".workdirs", "../code/link", "../code/../runs", "../link/runs"])
-def test_the_services_root_is_copied_under_no_name(place: Place, name: str) -> None:
+def test_the_services_root_is_never_copied(place: Place, name: str) -> None:
     (place.runs / ".workdirs").mkdir()
     (place.code / "link").symlink_to(place.runs)
     (place.folder / "link").symlink_to(place.folder)
@@ -143,7 +143,7 @@ def test_a_part_that_becomes_a_link_after_the_check_is_not_followed(place: Place
     assert place.leaked() == []
 
 
-def test_a_folder_that_is_swapped_for_a_link_again_and_again_leaks_nothing(place: Place) -> None:
+def test_a_folder_that_is_repeatedly_swapped_for_a_link_leaks_nothing(place: Place) -> None:
     inner, link = place.code / "inner", place.code.parent / "spare"
     inner.mkdir()
     (inner / "secret.key").write_text("mine")
@@ -165,7 +165,7 @@ def test_a_folder_that_is_swapped_for_a_link_again_and_again_leaks_nothing(place
             try:
                 place.workdirs().provide(place.code, pin=Pin(JobFolder(place.folder, "job"), f"pin-{number}.json"))
             except (OSError, LaunchRefused):
-                continue  # it noticed
+                continue  # the swap was noticed
     finally:
         over.set()
         thread.join()
@@ -173,7 +173,7 @@ def test_a_folder_that_is_swapped_for_a_link_again_and_again_leaks_nothing(place
 
 
 def test_a_folder_that_changes_while_it_is_copied_cannot_replace_another_copy(place: Place) -> None:
-    """A copy is named by the hash of what was copied, so nobody can put code under the hash of other code."""
+    """A copy is named by the hash of what was copied, so it cannot have the name of other code."""
     theirs = place.folder / "theirs"
     shutil.copytree(place.code, theirs)
     over = threading.Event()
@@ -206,7 +206,7 @@ def test_the_run_directory_cannot_be_a_workdir_on_a_shared_service(place: Place,
     assert place.workdirs().why_refused(Path("/nodes/runs/.workspaces/mine-0123")) is None
 
 
-# On the real service, for a team.
+# With a real service of a team
 
 
 def job_in(workdir: Path, **run: Any) -> dict[str, Any]:

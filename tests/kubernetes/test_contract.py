@@ -43,7 +43,7 @@ def test_without_shared_files_records_and_logs_come_through_the_cluster(
     # The agent's output arrives over a separate stream.
     log = folder / layout.AGENT_LOG
     until(world, plan, lambda _: log.exists() and "replica 0 succeeded" in log.read_text())
-    assert not (service / "apart" / "told").exists()
+    assert not (service / "apart" / "started").exists()
 
 
 @pytest.mark.parametrize(

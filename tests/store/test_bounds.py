@@ -59,9 +59,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("replica", [4, 10**9])
 def test_a_replica_that_was_never_launched_adds_one_event_and_no_rows(stores: Stores, replica: int) -> None:
     stores.add_with_attempt(nodes="2:4")
-    told = make_journal_event("worker.failed")
+    event = make_journal_event("worker.failed")
     batch = make_batch(
-        replica=replica, events=[(9, told)], progress=[(9, make_progress(1))], exit_record=make_exit_record()
+        replica=replica, events=[(9, event)], progress=[(9, make_progress(1))], exit_record=make_exit_record()
     )
     for _ in range(3):
         stores.ingest(batch)
@@ -110,8 +110,8 @@ def test_noise_displaces_no_event_that_decisions_or_accounts_need(stores: Stores
     end = report(stores, noise)
     name = {"name": "step-00000005-a1-g1"}
     story = ("agent.started", "generation.started", "worker.failed", "restart.in_place", "restored")
-    told = [make_journal_event(kind, generation=2, evidence=name) for kind in (*story, "snapshot.committed")]
-    end = report(stores, [*told, *noise], start=end)
+    needed = [make_journal_event(kind, generation=2, evidence=name) for kind in (*story, "snapshot.committed")]
+    end = report(stores, [*needed, *noise], start=end)
     stores.ingest(make_batch(exit_record=make_exit_record()))
     found = stores.only_supervised()
     assert set(story) <= set(kinds(stores))
@@ -250,11 +250,13 @@ def test_snapshots_of_a_job_are_limited_and_deleted_ones_go_first(
     monkeypatch.setattr(bounds, "MOST_SNAPSHOTS", 10)
     stores.add_with_attempt()
 
-    def told(kind: str, step: int) -> JournalEvent:
+    def snapshot(kind: str, step: int) -> JournalEvent:
         return make_journal_event(f"snapshot.{kind}", evidence={"name": f"step-{step:08d}-a1-g1"})
 
-    end = report(stores, [told("committed", step) for step in range(8)] + [told("deleted", 5), told("deleted", 6)])
-    report(stores, [told("committed", step) for step in range(8, 14)], start=end)
+    end = report(
+        stores, [snapshot("committed", step) for step in range(8)] + [snapshot("deleted", 5), snapshot("deleted", 6)]
+    )
+    report(stores, [snapshot("committed", step) for step in range(8, 14)], start=end)
     found, _ = stores.history.snapshots("job-1", limit=100, cursor=None)
     assert [one.step for one in found] == [13, 12, 11, 10, 9, 8, 7, 4, 3, 2]
     assert count(stores, SnapshotRow) == 10

@@ -92,8 +92,8 @@ def test_the_longest_waits_of_each_cluster_are_read(stores: Stores) -> None:
         stores.add_with_attempt(job_id, state=JobState.FAILED if job_id == "ended" else JobState.RUNNING)
         for step, seconds in enumerate(committed):
             name = {"name": f"step-{step:08d}-a1-g1"}
-            told = make_journal_event("snapshot.committed", at=render_time(at(seconds)), evidence=name)
-            stores.ingest(make_batch(job_id, replica=step, events=[(50, told)]))
+            snapshot = make_journal_event("snapshot.committed", at=render_time(at(seconds)), evidence=name)
+            stores.ingest(make_batch(job_id, replica=step, events=[(50, snapshot)]))
     stores.add("without", state=JobState.RUNNING)
     found = {age.cluster: (age.queued_since, age.snapshot_at) for age in ClusterReader(stores.database).ages()}
     assert found == {"local": (at(20), at(60)), "other": (at(30), None)}
@@ -105,7 +105,7 @@ def test_a_quarantined_snapshot_does_not_count(stores: Stores) -> None:
         [(1, 10, "committed"), (2, 20, "committed"), (2, 30, "quarantined")]
     ):
         name = {"name": f"step-{step:08d}-a1-g1"}
-        told = make_journal_event(f"snapshot.{state}", at=render_time(at(seconds)), evidence=name)
-        stores.ingest(make_batch(replica=replica, events=[(50, told)]))
+        snapshot = make_journal_event(f"snapshot.{state}", at=render_time(at(seconds)), evidence=name)
+        stores.ingest(make_batch(replica=replica, events=[(50, snapshot)]))
     (age,) = ClusterReader(stores.database).ages()
     assert age.snapshot_at == at(10)

@@ -52,16 +52,16 @@ def exit_record_of(document: Mapping[str, object]) -> ExitRecord | None:
         return None
 
 
-def batch_of(job_id: str, told: list[rundir.Line], said: list[rundir.Line]) -> JournalBatch:
+def batch_of(job_id: str, lines: list[rundir.Line], event_lines: list[rundir.Line]) -> JournalBatch:
     """A batch of replica 0. The lines are those of its files."""
     return JournalBatch(
         key=AttemptKey(job_id, 1),
         replica=0,
         incarnation=1,
-        progress=rundir.parse_progress_lines(told),
-        progress_to=told[-1][0] if told else 0,
-        events=rundir.parse_event_lines(said),
-        events_to=said[-1][0] if said else 0,
+        progress=rundir.parse_progress_lines(lines),
+        progress_to=lines[-1][0] if lines else 0,
+        events=rundir.parse_event_lines(event_lines),
+        events_to=event_lines[-1][0] if event_lines else 0,
         exit_record=None,
     )
 
@@ -81,11 +81,11 @@ def test_any_lines_are_stored_or_skipped_and_the_job_can_be_read(
 ) -> None:
     job_id = new_job()
     stores.add_with_attempt(job_id)
-    told, said = lines_of(progress), lines_of(events)
-    batch = batch_of(job_id, told, said)
+    lines, event_lines = lines_of(progress), lines_of(events)
+    batch = batch_of(job_id, lines, event_lines)
     stores.journals.ingest([replace(batch, exit_record=exit_record_of(ending))], arrived_at=NOW)
     found = stores.offsets(job_id)[0, 1]
-    assert (found.progress, found.events) == (told[-1][0], said[-1][0])
+    assert (found.progress, found.events) == (lines[-1][0], event_lines[-1][0])
     read_all(stores, job_id)
 
 
@@ -108,8 +108,8 @@ def read_all(stores: Stores, job_id: str) -> None:
 def test_each_field_may_have_any_value(stores: Stores) -> None:
     stores.add_with_attempt()
     good = render_journal_event(EVENT)
-    told = lines_of([{**render_progress(PROGRESS), field: value} for field in PROGRESS_FIELDS for value in WILD])
-    said = lines_of(
+    lines = lines_of([{**render_progress(PROGRESS), field: value} for field in PROGRESS_FIELDS for value in WILD])
+    event_lines = lines_of(
         [
             {**good, "kind": kind.value, **change}
             for kind in EventKind
@@ -117,6 +117,6 @@ def test_each_field_may_have_any_value(stores: Stores) -> None:
             for change in ({"at": value}, {"sentence": value}, {"generation": value}, {"evidence": {"name": value}})
         ]
     )
-    for start, end in itertools.pairwise(range(0, max(len(told), len(said)) + 500, 500)):
-        stores.journals.ingest([batch_of("job-1", told[start:end], said[start:end])], arrived_at=NOW)
+    for start, end in itertools.pairwise(range(0, max(len(lines), len(event_lines)) + 500, 500)):
+        stores.journals.ingest([batch_of("job-1", lines[start:end], event_lines[start:end])], arrived_at=NOW)
     read_all(stores, "job-1")

@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry on loopback, which keeps what it gets."""
+"""An OpenTelemetry collector on loopback that stores what it receives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Received:
     requests: list[tuple[str, ExportTraceServiceRequest]] = field(default_factory=list)
 
     def names(self) -> list[str]:
-        """Of all spans, in the order of their arrival."""
+        """The names of all spans in the order of their arrival."""
         return [
             span.name
             for _, message in self.requests

@@ -1,4 +1,4 @@
-"""Every line of the process can be parsed, whoever wrote it, and none shows a local variable."""
+"""Every log line of the process can be parsed, also those of libraries, and none shows a local variable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.telemetry.lines import configure_logging
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    """What is logged; the process's own configuration comes back at the end."""
+    """Receives the log. Restores the process's configuration at the end."""
     root = logging.getLogger()
     handlers, level, config = list(root.handlers), root.level, structlog.get_config()
     yield io.StringIO()
@@ -34,7 +34,7 @@ def _parse(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_our_lines_carry_the_request_they_belong_to(lines: io.StringIO) -> None:
+def test_a_line_has_its_request_id(lines: io.StringIO) -> None:
     _configure(lines)
     with structlog.contextvars.bound_contextvars(request_id="r-1"):
         structlog.get_logger().info("decided", job="job-1")
@@ -71,7 +71,7 @@ def test_a_traceback_is_part_of_its_line_and_shows_no_variable(lines: io.StringI
     assert "hunter2" not in lines.getvalue()
 
 
-def test_debug_lines_are_written_where_they_are_asked_for(lines: io.StringIO) -> None:
+def test_debug_lines_are_written_at_level_debug(lines: io.StringIO) -> None:
     _configure(lines, logging.DEBUG)
     structlog.get_logger().debug("request", route="/")
     assert [line["event"] for line in _parse(lines)] == ["request"]

@@ -1,4 +1,4 @@
-"""Calls to a cluster are timed, and what they raise is counted and raised."""
+"""Calls to a cluster are timed, and their errors are counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = AttemptKey("job-1", 1)
 
 @dataclass
 class SlowCluster:
-    """Each call takes `seconds` of a clock that nobody waits for."""
+    """Each call takes `seconds` of a fake clock."""
 
     seconds: float = 2.0
     now: float = 0.0
@@ -36,10 +36,10 @@ class SlowCluster:
             raise self.error
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
-        raise AssertionError("nothing is rendered here")
+        raise NotImplementedError
 
     def submit(self, plan: LaunchPlan) -> str:
-        raise AssertionError("nothing is submitted here")
+        raise NotImplementedError
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         self._work()
@@ -59,7 +59,7 @@ def _metered(cluster: SlowCluster) -> tuple[MeteredBackend, Metrics]:
     return MeteredBackend(cluster, metrics, "lab", monotonic=cluster.monotonic), metrics
 
 
-def test_calls_pass_through_with_their_time() -> None:
+def test_calls_are_forwarded_and_timed() -> None:
     cluster = SlowCluster()
     backend, metrics = _metered(cluster)
     assert backend.observe({KEY: 1})[KEY].presence is Presence.PENDING
@@ -71,7 +71,7 @@ def test_calls_pass_through_with_their_time() -> None:
     assert b"orchestrator_backend_call_errors_total{" not in metrics.render(None)
 
 
-def test_an_error_is_counted_with_its_time_and_raised() -> None:
+def test_an_error_is_counted_and_raised() -> None:
     backend, metrics = _metered(SlowCluster(error=BackendUnavailable("squeue did not answer")))
     with pytest.raises(BackendUnavailable, match="squeue"):
         backend.observe({KEY: 1})

@@ -1,4 +1,4 @@
-"""What a collector gets, by the protocol's own messages."""
+"""What a collector receives, parsed with the protocol's own messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def collector() -> Iterator[Received]:
 JOB = make_job(created_at=at(0), state=JobState.FAILED, reason="its budget is spent", finished_at=at(2.5))
 
 
-def test_spans_arrive_as_the_protocol_writes_them(collector: Received) -> None:
+def test_spans_are_exported_by_otlp(collector: Received) -> None:
     exporter = OtlpExporter(collector.url + "/", version="1.2.3")
     root, queue = render_job(JOB, 1), render_queue(JOB, make_attempt(created_at=at(1)))
     assert exporter.export([root, queue])
@@ -31,8 +31,8 @@ def test_spans_arrive_as_the_protocol_writes_them(collector: Received) -> None:
     ((path, message),) = collector.requests
     assert path == "/v1/traces"
     (resource,) = message.resource_spans
-    told = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
-    assert (told["service.name"], told["service.version"]) == ("orchestrator", "1.2.3")
+    service = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
+    assert (service["service.name"], service["service.version"]) == ("orchestrator", "1.2.3")
     first, second = resource.scope_spans[0].spans
     assert (first.name, second.name) == ("job", "queue")
     assert first.trace_id == second.trace_id == root.trace_id.to_bytes(16, "big")
@@ -45,7 +45,7 @@ def test_spans_arrive_as_the_protocol_writes_them(collector: Received) -> None:
     assert attributes["attempts"].int_value == 1
 
 
-def test_a_collector_that_refuses_got_nothing(collector: Received) -> None:
+def test_an_export_fails_if_the_collector_refuses_it(collector: Received) -> None:
     collector.status = 400
     exporter = OtlpExporter(collector.url, version="1.2.3")
     assert not exporter.export([render_job(replace(JOB, id="job-2"), 1)])

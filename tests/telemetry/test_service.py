@@ -28,18 +28,18 @@ def test_a_job_that_fails_is_counted_traced_and_logged(tmp_path: Path) -> None:
         answer = httpx.post(f"{service.url}/api/v1/jobs", json=spec, headers={"X-Request-ID": "mine-7"})
         job_id = answer.json()["id"]
         assert until(client, job_id, ended).state == "FAILED"
-        told = partial(read, httpx.get(f"{service.url}/metrics").text)
-        service.stop()  # it tells what it has heard before it ends
+        sample = partial(read, httpx.get(f"{service.url}/metrics").text)
+        service.stop()  # exports the queued spans
         lines = [json.loads(line) for line in service.printed().splitlines() if line.startswith("{")]
 
-    assert told("orchestrator_jobs_ended_total", state="FAILED") == 1
-    assert told("orchestrator_attempts_ended_total", state="FAILED", kind="application") == 1
-    assert told("orchestrator_queue_wait_seconds_count", queue="service") == 1
-    assert told("orchestrator_queue_wait_seconds_count", queue="cluster") == 1
-    assert told("orchestrator_backend_call_seconds_count", cluster="local", call="submit") == 1
-    assert (told("orchestrator_backend_call_seconds_count", cluster="local", call="observe") or 0) > 1
-    assert told("orchestrator_lease_held", cluster="local") == 1
-    assert told("orchestrator_jobs", state="FAILED") == 1
+    assert sample("orchestrator_jobs_ended_total", state="FAILED") == 1
+    assert sample("orchestrator_attempts_ended_total", state="FAILED", kind="application") == 1
+    assert sample("orchestrator_queue_wait_seconds_count", queue="service") == 1
+    assert sample("orchestrator_queue_wait_seconds_count", queue="cluster") == 1
+    assert sample("orchestrator_backend_call_seconds_count", cluster="local", call="submit") == 1
+    assert (sample("orchestrator_backend_call_seconds_count", cluster="local", call="observe") or 0) > 1
+    assert sample("orchestrator_lease_held", cluster="local") == 1
+    assert sample("orchestrator_jobs", state="FAILED") == 1
 
     assert sorted(received.names()) == ["attempt 1", "job", "queue"]
 

@@ -1,4 +1,4 @@
-"""A job as a trace: one trace, spans that fit into each other, told by any service at any time with the same ids."""
+"""A job is one trace, with nested spans and ids that do not depend on the service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECOND = replace(make_attempt(number=2, created_at=at(55), ended_at=at(100)), st
 
 
 def _spans() -> dict[str, Span]:
-    told = [
+    spans = [
         render_queue(JOB, FIRST),
         render_start(JOB, FIRST, at(20)),
         render_first_step(JOB, at(20)),
@@ -25,7 +25,7 @@ def _spans() -> dict[str, Span]:
         render_attempt(JOB, SECOND, Training()),
         render_job(JOB, 2),
     ]
-    return {span.name: span for span in told}
+    return {span.name: span for span in spans}
 
 
 def test_all_spans_of_a_job_are_one_tree() -> None:
@@ -39,7 +39,7 @@ def test_all_spans_of_a_job_are_one_tree() -> None:
     assert spans["start"].parent_id == spans["attempt 1"].span_id
 
 
-def test_spans_begin_and_end_as_their_names_say() -> None:
+def test_spans_have_the_times_of_their_part_of_the_job() -> None:
     times = {name: (span.began, span.ended) for name, span in _spans().items()}
     assert times == {
         "job": (at(0), at(100)),
@@ -51,7 +51,7 @@ def test_spans_begin_and_end_as_their_names_say() -> None:
     }
 
 
-def test_ids_are_those_of_w3c_and_of_this_job_alone() -> None:
+def test_ids_fit_w3c_trace_context_and_differ_between_jobs() -> None:
     span, other = render_job(JOB, 1), render_job(replace(JOB, id="job-2"), 1)
     assert 0 < span.trace_id < 2**128
     assert 0 < span.span_id < 2**64
@@ -59,14 +59,14 @@ def test_ids_are_those_of_w3c_and_of_this_job_alone() -> None:
     assert (span.trace_id, span.span_id) != (other.trace_id, other.span_id)
 
 
-def test_a_retried_job_has_a_root_of_its_own_in_the_same_trace() -> None:
+def test_a_retried_job_has_a_new_root_in_the_same_trace() -> None:
     again = replace(JOB, retries_done=1)
     assert render_job(again, 3).trace_id == render_job(JOB, 2).trace_id
     assert render_job(again, 3).span_id != render_job(JOB, 2).span_id
     assert render_attempt(again, SECOND, Training()).parent_id == render_job(again, 3).span_id
 
 
-def test_what_failed_says_why() -> None:
+def test_a_failed_span_has_the_reason() -> None:
     spans = _spans()
     assert spans["attempt 1"].error == "a node died"
     assert (spans["attempt 2"].error, spans["job"].error) == (None, None)
@@ -74,10 +74,10 @@ def test_what_failed_says_why() -> None:
     assert render_job(failed, 2).error == "its budget is spent"
 
 
-def test_attributes_tell_whose_span_it_is_and_how_it_went() -> None:
+def test_attributes_name_the_job_and_the_outcome() -> None:
     failure = Failure(kind=FailureKind.NODE, message="silent")
-    told = render_attempt(JOB, replace(FIRST, failure=failure), Training(step=7, restarts=2, shrinks=1)).attributes
-    assert told == {
+    span = render_attempt(JOB, replace(FIRST, failure=failure), Training(step=7, restarts=2, shrinks=1))
+    assert span.attributes == {
         "job.id": "job-1",
         "job.name": "demo",
         "job.project": "default",
@@ -93,7 +93,7 @@ def test_attributes_tell_whose_span_it_is_and_how_it_went() -> None:
     }
 
 
-def test_a_span_never_ends_before_it_begins() -> None:
-    """The first step is told by the worker's clock, the attempt by the service's."""
+def test_a_span_never_ends_before_it_starts() -> None:
+    """The first step has the worker's clock, the attempt the service's."""
     span = render_start(JOB, FIRST, at(3))
     assert span.ended == span.began == at(10)

@@ -1,4 +1,4 @@
-"""Events become numbers: each once, under the names that alerts and dashboards use."""
+"""Each event is counted once, under the names that alerts and dashboards use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _count(*events: Event, job: str = "job-1") -> Metrics:
 
 
 def _restarts(metrics: Metrics) -> dict[tuple[str, str], float]:
-    """By rung and budget, those that there were."""
+    """The restarts by rung and budget, without zeros."""
     return {
         (sample.labels["rung"], sample.labels["budget"]): sample.value
         for family in text_string_to_metric_families(metrics.render(None).decode())
@@ -32,22 +32,22 @@ def _restarts(metrics: Metrics) -> dict[tuple[str, str], float]:
 
 
 def _ended(failure: Failure | None, state: str = "FAILED") -> Event:
-    told = {} if failure is None else {"failure": render_failure(failure)}
-    return make_event(EventKind.ATTEMPT_STATE, attempt=1, evidence={"state": state, **told})
+    evidence = {} if failure is None else {"failure": render_failure(failure)}
+    return make_event(EventKind.ATTEMPT_STATE, attempt=1, evidence={"state": state, **evidence})
 
 
 def _job(state: str) -> Event:
     return make_event(EventKind.JOB_STATE, evidence={"state": state, "rule": "r"})
 
 
-NODE = Failure(kind=FailureKind.NODE, message="it fell silent")
+NODE = Failure(kind=FailureKind.NODE, message="no heartbeat")
 
 
 @pytest.mark.parametrize(
     ("kind", "rung", "budget"),
     [("restart.in_place", "in-place", "application"), ("group.shrunk", "shrink", "node"), ("group.grew", "grow", None)],
 )
-def test_a_change_of_the_group_is_a_recovery_of_its_rung(kind: str, rung: str, budget: str | None) -> None:
+def test_a_change_of_the_group_counts_as_a_recovery_of_its_kind(kind: str, rung: str, budget: str | None) -> None:
     metrics = _count(make_event(kind, evidence={"seconds": 0.3, "rung": "of the agent's own making"}))
     assert value(metrics, "orchestrator_recovery_seconds_count", rung=rung) == 1
     assert value(metrics, "orchestrator_recovery_seconds_sum", rung=rung) == pytest.approx(0.3)
@@ -55,55 +55,55 @@ def test_a_change_of_the_group_is_a_recovery_of_its_rung(kind: str, rung: str, b
 
 
 @pytest.mark.parametrize("seconds", ["0.3", None, float("nan"), float("inf"), -1, True, {}])
-def test_seconds_that_are_no_number_are_not_counted(seconds: object) -> None:
+def test_invalid_seconds_are_not_counted(seconds: object) -> None:
     metrics = _count(make_event("restart.in_place", evidence={"seconds": seconds}))
     assert value(metrics, "orchestrator_recovery_seconds_count", rung="in-place") == 0
     assert _restarts(metrics) == {("in-place", "application"): 1}
 
 
-def test_a_new_attempt_that_trains_is_a_recovery() -> None:
+def test_a_new_attempt_that_trains_counts_as_a_recovery() -> None:
     metrics = _count(make_event(EventKind.RECOVERED, evidence={"rung": "new-attempt", "seconds": 12.5}))
     assert value(metrics, "orchestrator_recovery_seconds_sum", rung="new-attempt") == 12.5
 
 
-def test_an_attempt_that_another_one_follows_is_a_restart_of_the_class_that_pays() -> None:
+def test_an_attempt_followed_by_another_counts_as_a_restart_of_the_charged_budget() -> None:
     metrics = _count(_ended(NODE, "LOST"), _job("RECOVERING"))
     assert _restarts(metrics) == {("new-attempt", "node"): 1}
     assert value(metrics, "orchestrator_attempts_ended_total", state="LOST", kind="node") == 1
 
 
-def test_a_taken_port_is_paid_by_no_budget() -> None:
+def test_a_taken_port_is_charged_to_no_budget() -> None:
     taken = Failure(kind=FailureKind.RENDEZVOUS, message="EADDRINUSE: address already in use")
     metrics = _count(_ended(taken), _job("RECOVERING"))
     assert _restarts(metrics) == {("new-attempt", "none"): 1}
 
 
 @pytest.mark.parametrize(("cost", "payer"), [({}, "none"), ({"application": 2}, "none"), ({"node": 1}, "node")])
-def test_what_earned_its_charge_back_is_paid_by_no_budget(cost: dict[str, int], payer: str) -> None:
+def test_only_the_charged_budget_is_counted(cost: dict[str, int], payer: str) -> None:
     ended = _ended(NODE, "LOST")
     ended = replace(ended, evidence={**ended.evidence, "cost": cost})
     assert _restarts(_count(ended, _job("RECOVERING"))) == {("new-attempt", payer): 1}
 
 
-def test_the_last_attempt_of_a_job_is_no_restart() -> None:
+def test_the_last_attempt_of_a_job_does_not_count_as_a_restart() -> None:
     metrics = _count(_ended(NODE), _job("FAILED"))
     assert _restarts(metrics) == {}
     assert value(metrics, "orchestrator_jobs_ended_total", state="FAILED") == 1
     assert value(metrics, "orchestrator_attempts_ended_total", state="FAILED", kind="node") == 1
 
 
-def test_a_restart_is_one_of_the_job_that_recovers_and_not_of_its_neighbour() -> None:
+def test_a_restart_needs_a_recovery_of_the_same_job() -> None:
     metrics = Metrics()
     Tally(metrics).hear([("job-1", _ended(NODE)), ("job-1", _job("FAILED")), ("job-2", _job("RECOVERING"))])
     assert _restarts(metrics) == {}
 
 
-def test_an_attempt_that_ended_well_has_no_kind() -> None:
+def test_an_attempt_that_succeeded_has_no_failure_kind() -> None:
     metrics = _count(_ended(None, "SUCCEEDED"), _job("SUCCEEDED"))
     assert value(metrics, "orchestrator_attempts_ended_total", state="SUCCEEDED", kind="none") == 1
 
 
-def test_waits_are_told_apart_by_whose_queue_it_was() -> None:
+def test_waits_in_the_service_and_in_the_cluster_are_counted_separately() -> None:
     intended = make_event(EventKind.ATTEMPT_STATE, attempt=1, evidence={"state": "INTENDED", "waited_s": 30.0})
     running = make_event(EventKind.ATTEMPT_STATE, attempt=1, evidence={"state": "RUNNING", "waited_s": 600.0})
     again = make_event(EventKind.ATTEMPT_STATE, attempt=2, evidence={"state": "INTENDED"})
@@ -113,7 +113,7 @@ def test_waits_are_told_apart_by_whose_queue_it_was() -> None:
     assert value(metrics, "orchestrator_queue_wait_seconds_sum", queue="cluster") == 600
 
 
-def test_snapshots_and_marks_are_counted_by_what_they_are() -> None:
+def test_snapshots_and_node_failures_are_counted_by_kind() -> None:
     marked = make_event(EventKind.NODE_MARKED, evidence={"node": "n1", "kind": "node", "cluster": "lab"})
     metrics = _count(make_event("snapshot.committed"), make_event("snapshot.quarantined"), marked)
     assert value(metrics, "orchestrator_snapshots_total", outcome="committed") == 1
@@ -121,7 +121,7 @@ def test_snapshots_and_marks_are_counted_by_what_they_are() -> None:
     assert value(metrics, "orchestrator_node_failures_total", cluster="lab", kind="node") == 1
 
 
-def test_what_ends_nothing_changes_no_number() -> None:
+def test_other_events_are_not_counted() -> None:
     def counted(metrics: Metrics) -> list[tuple[str, dict[str, str], float]]:
         families = text_string_to_metric_families(metrics.render(None).decode())
         ours = [family for family in families if family.name.startswith("orchestrator_")]
@@ -136,7 +136,7 @@ def test_what_ends_nothing_changes_no_number() -> None:
     assert counted(metrics) == counted(_count())
 
 
-def test_counts_begin_at_zero_so_that_the_first_one_is_an_increase() -> None:
+def test_counters_start_at_zero() -> None:
     metrics = Metrics(clusters=["lab"])
     Tally(metrics)
     assert value(metrics, "orchestrator_jobs_ended_total", state="FAILED") == 0

@@ -1,4 +1,4 @@
-"""What is committed becomes spans, each once; a collector or a store in trouble costs spans and nothing else."""
+"""Committed events become spans, each once. If a collector or the store fails, only spans are lost."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _job_event(state: JobState) -> Event:
 
 
 def _live_through(stores: Stores) -> None:
-    """A job's life, as supervisor and intake write it."""
+    """Write a whole job, as supervisor and intake do."""
     job, attempt = stores.add(created_at=at(0)), make_attempt(created_at=at(5))
     starting = job.to(JobState.STARTING, reason="has slots", now=at(5))
     stores.apply(starting, attempt, _job_event(JobState.STARTING), _attempt_event(AttemptState.INTENDED))
@@ -91,7 +91,7 @@ def _live_through(stores: Stores) -> None:
     stores.apply(over, done, _attempt_event(AttemptState.SUCCEEDED), _job_event(JobState.SUCCEEDED))
 
 
-def test_a_job_that_lives_through_is_told_from_submission_to_end(database: Database, stores: Stores) -> None:
+def test_a_job_is_exported_from_submission_to_end(database: Database, stores: Stores) -> None:
     collector = Collector()
     traces, metrics = _traces(stores, collector)
     database.listen(traces.hear)
@@ -122,7 +122,7 @@ def test_spans_that_do_not_arrive_are_counted(stores: Stores, collector: Collect
     assert value(metrics, "orchestrator_spans_lost_total") == 2
 
 
-def test_a_job_that_was_deleted_since_is_left_out(stores: Stores) -> None:
+def test_spans_of_a_deleted_job_are_lost(stores: Stores) -> None:
     collector = Collector()
     traces, metrics = _traces(stores, collector)
     with capture_logs() as logs:
@@ -132,7 +132,7 @@ def test_a_job_that_was_deleted_since_is_left_out(stores: Stores) -> None:
     assert logs[0]["job"] == "job-gone"
 
 
-def test_a_silent_store_costs_spans_and_no_thread(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_are_lost_if_the_store_does_not_answer(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(job_id: str) -> None:
         raise StoreUnavailable("no answer")
 
@@ -143,24 +143,24 @@ def test_a_silent_store_costs_spans_and_no_thread(stores: Stores, monkeypatch: p
     assert value(metrics, "orchestrator_spans_lost_total") == 1
 
 
-def test_what_ends_no_span_is_not_remembered(stores: Stores) -> None:
-    """Nobody takes what is heard here: the room would fill."""
+def test_only_events_that_end_a_span_are_queued(stores: Stores) -> None:
+    """The queue of 10,000 events is not emptied here."""
     traces, metrics = _traces(stores, Collector())
-    of_no_end = [
+    others = [
         _job_event(JobState.RUNNING),
         _attempt_event(AttemptState.RUNNING),
         _attempt_event(AttemptState.INTENDED, 2),
         make_event("agent.started"),
     ]
     for _ in range(4000):
-        traces.hear([("job-1", event) for event in of_no_end])
+        traces.hear([("job-1", event) for event in others])
     assert value(metrics, "orchestrator_spans_lost_total") == 0
     for _ in range(4000):
         traces.hear([("job-1", _job_event(JobState.FAILED))] * 3)
     assert value(metrics, "orchestrator_spans_lost_total") == 2000
 
 
-def test_without_opentelemetry_the_service_says_what_to_install(
+def test_without_opentelemetry_the_error_says_what_to_install(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "orchestrator.telemetry.otlp", None)
@@ -169,7 +169,7 @@ def test_without_opentelemetry_the_service_says_what_to_install(
 
 
 @pytest.mark.parametrize("url", ["collector:4318", "grpc://collector:4317", "http://user:password@collector", ""])
-def test_a_collector_that_cannot_be_one_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_collector_url_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCHESTRATOR_OTLP_URL", url)
     with pytest.raises(ConfigurationError, match="ORCHESTRATOR_OTLP_URL"):
         load_settings()

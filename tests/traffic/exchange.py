@@ -1,4 +1,4 @@
-"""One request and its answer, as it is kept in a file: a JSON object a line. Pure."""
+"""Recorded requests with their answers, one JSON object a line. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ _EPOCH = "2026-01-01T00:00:00.000000000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """`call` is the client's method that asked, None for an agent's report. Bodies are text; headers those that mean
-    something, by small names."""
+    """A request with its answer. Headers are the ones that matter, with lower-case names."""
 
-    call: str | None
+    call: str | None  # the step that sent the request; None for an agent's report
     method: str
     path: str  # with its query
     headers: dict[str, str]
@@ -29,7 +28,7 @@ class Exchange:
         return json.loads(self.body) if self.body else None
 
     def answer_json(self) -> object:
-        """None where the answer is no JSON."""
+        """Return None if the answer is not JSON."""
         return json.loads(self.answer) if "json" in self.answer_headers.get("content-type", "") else None
 
 
@@ -42,8 +41,10 @@ def parse(text: str) -> list[Exchange]:
 
 
 def normalise(exchanges: Sequence[Exchange], names: Sequence[tuple[str, str]]) -> list[Exchange]:
-    """Names of this machine and this hour become others **of the same length**: the offsets of journal lines count
-    bytes. `names` are pairs of what stands there and what is to stand there."""
+    """Replace names and times of this machine by others of the same length, because journal offsets count bytes.
+
+    `names` are pairs (old, new).
+    """
     text = render(exchanges)
     for real, kept in names:
         if len(real) != len(kept):

@@ -1,4 +1,4 @@
-"""What released versions said, from their files."""
+"""The recorded traffic of released versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.traffic.exchange import Exchange, parse
 HERE = Path(__file__).parent
 VERSIONS = sorted(path.parent.name for path in HERE.glob("*/client.jsonl"))
 
-# Objects whose keys are the job's own, or the moment's: of them only that they are objects is promised.
+# Objects with keys of the job or of the moment. The API promises only that they are objects.
 OPEN = frozenset({"spent", "evidence", "env", "labels", "series", "bins", "jobs", "terms", "broken", "gpus", "appdef"})
 
 
@@ -22,9 +22,9 @@ def said_by_agents(version: str) -> list[Exchange]:
 
 
 def losses(then: object, now: object, where: str = "") -> list[str]:
-    """What an old reader relied on and would miss: a field that is gone, or has become something else.
+    """Return the fields that an old reader would miss: those that are gone or have another type.
 
-    A field that was null may be anything, and one may become null; a list is compared by its first item.
+    A null may have been anything and may replace anything. Lists are compared by their first items.
     """
     if then is None or now is None:
         return []

@@ -1,5 +1,7 @@
-"""What a client does in the lives of three jobs: one that succeeds, one that fails, one that is steered until it is
-cancelled. The same steps record the traffic and, against the record, prove that today's client understands it."""
+"""What a client does with three jobs: one succeeds, one fails, and one is steered until it is cancelled.
+
+The same steps record the traffic, and prove that today's client understands recorded answers.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ STEERED: Mapping[str, Any] = {
 
 @dataclass(slots=True)
 class Script:
-    """`jobs`: ids by the name of the spec; what one step learns for a later one stands in `learnt`."""
+    """`jobs` has ids by the name of the spec. `learnt` has values that one step keeps for a later one."""
 
     jobs: dict[str, str] = field(default_factory=dict)
     learnt: dict[str, str] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`after`: what must hold of a job, by its name, before it is done. `refused`: it has to be."""
+    """`after` is a job's name and a condition to wait for. `refused` means that the service must refuse the step."""
 
     name: str
     does: Callable[[Script, Client], object]

@@ -1,5 +1,7 @@
-"""Play the script against a real service and keep what was said in tests/traffic/<version>/: `client.jsonl` and
-`agent.jsonl`. Done once for each version that is released; what was kept is never made anew."""
+"""Run the script with a real service and record the traffic in tests/traffic/<version>/.
+
+This is done once for each released version. A record is never replaced.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from tests.traffic.life import STEPS, Script, Step
 _REPOSITORY = Path(__file__).parents[2]
 _RECORDS = _REPOSITORY / "tests" / "traffic"
 _PATIENCE_S = 240.0
-_FIRST_REPORTS = 25  # of each agent that are kept though they tell of nothing but progress
+_FIRST_REPORTS = 25  # reports of each agent that are kept even if they have only progress
 
 _ASKED = ("content-type", "idempotency-key", "if-none-match", "accept")
 _ANSWERED = ("content-type", "location", "etag", "retry-after", "www-authenticate")
@@ -39,10 +41,10 @@ _ANSWER_S = 120.0
 
 
 class Proxy:
-    """On loopback: passes requests on to a service and remembers what was said. `call` names whoever asks next."""
+    """A proxy on loopback that records requests and answers. `call` names the step of the next requests."""
 
     def __init__(self) -> None:
-        self.target = ""  # may be told later: the service wants to know where the proxy is
+        self.target = ""  # set later, because the service needs the proxy's address
         self.call: str | None = None
         self.exchanges: list[Exchange] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_PassOn, self))
@@ -58,7 +60,7 @@ class Proxy:
 
 
 class _PassOn(BaseHTTPRequestHandler):
-    """Answers are passed on once they are whole."""
+    """Forwards an answer once it is complete."""
 
     protocol_version = "HTTP/1.1"
 
@@ -74,7 +76,7 @@ class _PassOn(BaseHTTPRequestHandler):
                 self.command, self._proxy.target + self.path, content=body, headers=headers, timeout=_ANSWER_S
             )
         except httpx.HTTPError:
-            self.close_connection = True  # as if the service itself were away
+            self.close_connection = True  # as if the service were down
             return
         self._proxy.exchanges.append(
             Exchange(
@@ -99,7 +101,7 @@ class _PassOn(BaseHTTPRequestHandler):
     do_GET = do_POST = do_DELETE = _pass_on  # noqa: N815  # http.server's own names
 
     def log_message(self, *_: object) -> None:
-        """Keep quiet."""
+        """Print nothing."""
 
 
 def main() -> None:
@@ -108,7 +110,7 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=_RECORDS / version, help="default: tests/traffic/<version>")
     folder: Path = parser.parse_args().into
     if (folder / "client.jsonl").exists():
-        sys.exit(f"{folder} is there: what a version once said is not changed; remove it if it was never released")
+        sys.exit(f"{folder} exists, and a record is not replaced; delete it if the version was never released")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it early leaves no service behind
     exchanges, names = _record()
     kept = normalise(exchanges, names)
@@ -196,13 +198,13 @@ def _nonces(exchanges: Sequence[Exchange]) -> list[tuple[str, str]]:
 
 
 def _tokens(exchanges: Sequence[Exchange]) -> list[tuple[str, str]]:
-    """What signs in: it is of a service that is gone, and yet no such text belongs into a file."""
+    """The secrets of tokens. They are useless without their service, but files should not contain tokens."""
     found = {match for each in exchanges for match in re.findall(r"orc_[0-9a-f]{16}_([A-Za-z0-9_-]{20,})", each.answer)}
     return [(secret, _filled(secret, "secret")) for secret in found]
 
 
 def _filled(real: str, begin: str) -> str:
-    """As long as the real one."""
+    """Return a text of the same length."""
     return (begin + "x" * len(real))[: len(real)]
 
 

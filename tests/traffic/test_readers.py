@@ -1,4 +1,4 @@
-"""Today's client and today's agent understand what the services of released versions answered."""
+"""Today's client and agent understand the answers of released versions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ END = ExitRecord(outcome=Outcome.SUCCEEDED, at="2026-01-01T00:00:00.000000Z", ge
 
 @contextmanager
 def answering(answers: list[Exchange]) -> Iterator[str]:
-    """A service that says what was once said: to each request the first answer to such a one that is left."""
+    """A service that answers each request with the next recorded answer to the same method and path."""
     left = list(answers)
 
     class Handler(BaseHTTPRequestHandler):
@@ -43,7 +43,7 @@ def answering(answers: list[Exchange]) -> Iterator[str]:
                 (one for one in left if (one.method, one.path.partition("?")[0]) == (self.command, place)), None
             )
             if found is None:
-                self.send_error(599, f"nobody asked {self.command} {place}")
+                self.send_error(599, f"no recorded answer to {self.command} {place}")
                 return
             left.remove(found)
             content = found.answer.encode()
@@ -56,7 +56,7 @@ def answering(answers: list[Exchange]) -> Iterator[str]:
         do_GET = do_POST = do_DELETE = _answer  # noqa: N815  # http.server's own names
 
         def log_message(self, *_: object) -> None:
-            """Keep quiet."""
+            """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
@@ -70,14 +70,14 @@ def answering(answers: list[Exchange]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_client_understands_old_answers(version: str) -> None:
+def test_the_client_parses_old_answers(version: str) -> None:
     said = said_by_clients(version)
     recorded = {exchange.call for exchange in said}
     script = Script()
     for step in STEPS:
         theirs = [exchange for exchange in said if exchange.call == step.name]
         if step.name not in recorded:
-            continue  # a call of today, which that version did not have
+            continue  # that version did not have this call
         with answering(theirs) as url, Client(url, patience_s=0) as client:
             if step.refused:
                 with pytest.raises((NotFound, Refused)) as caught:
@@ -95,21 +95,21 @@ def test_the_client_understands_old_answers(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_client_reads_each_value_that_was_there(version: str) -> None:
-    """Of a job: what it parsed is what was said, not a default that hides a renamed field."""
+def test_the_client_parses_each_value_of_an_old_answer(version: str) -> None:
+    """A renamed field would be hidden by its default."""
     views = [each.answer_json() for each in said_by_clients(version) if each.call and each.call.startswith("job that")]
     jobs: list[dict[str, Any]] = [view for view in views if isinstance(view, dict) and "state" in view]
     assert len(jobs) >= 4
-    for told in jobs:
-        read = JobView.model_validate(told).model_dump(mode="json", by_alias=True)
-        for name, value in told.items():
+    for job in jobs:
+        read = JobView.model_validate(job).model_dump(mode="json", by_alias=True)
+        for name, value in job.items():
             assert name in read, f"{name} is not read any more"
             if not name.endswith("_at") and name != "spec":
                 assert read[name] == value, name
 
 
 class Remembered(StopRequest):
-    """Ends nothing."""
+    """Records the request and ends nothing."""
 
     def request(self) -> None:
         self.requested = True
@@ -131,5 +131,5 @@ def follow(exchange: Exchange, folder: Path) -> None:
         assert reporter is not None
         reporter.close(END)
         requested = (desired["number"], desired["snapshot"])
-        wait_for(lambda: (record.desired().number, record.desired().snapshot) == requested, f"to hear {desired}", 60)
-        wait_for(lambda: stop.requested == (desired["state"] == "stop"), f"to hear {desired}", 60)
+        wait_for(lambda: (record.desired().number, record.desired().snapshot) == requested, f"change to {desired}", 60)
+        wait_for(lambda: stop.requested == (desired["state"] == "stop"), f"change to {desired}", 60)

@@ -1,4 +1,4 @@
-"""Today's service hears what clients and agents of released versions said, and answers what they can read."""
+"""Today's service understands clients and agents of released versions, and they can read its answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLACE = re.compile(r"^/api/v1/jobs/([a-z0-9-]+)")
 
 @dataclass(frozen=True)
 class Direct:
-    """The real intake, without the thread that gathers reports."""
+    """The real intake, without the thread that groups reports."""
 
     intake: Intake
 
@@ -46,7 +46,7 @@ class Direct:
 
 @dataclass
 class Replay:
-    """`ids`: what is called so in the record, as it is called here. A job is put where the record has it."""
+    """Replays a record. `ids` maps recorded ids to ids here. Jobs are put into their recorded states."""
 
     world: World
     client: Client
@@ -66,7 +66,7 @@ class Replay:
         return answer
 
     def begin_attempt(self, job_id: str, number: int) -> None:
-        """As the supervisor would have, before an agent of it could report."""
+        """Start an attempt, as the supervisor does before an agent can report."""
         here = self.ids[job_id]
         if self.attempts.get(here, 0) >= number:
             return
@@ -113,7 +113,7 @@ def replay(world: World) -> Iterator[Replay]:
 
 
 def in_order(version: str) -> Iterator[Exchange]:
-    """Each job's agents speak once it is submitted and before its client looks."""
+    """Yield a client's exchanges. Each job's reports follow its submission."""
     agents = said_by_agents(version)
     for exchange in said_by_clients(version):
         yield exchange
@@ -124,12 +124,12 @@ def in_order(version: str) -> Iterator[Exchange]:
             yield from theirs
 
 
-def test_a_version_was_kept() -> None:
+def test_there_is_a_recorded_version() -> None:
     assert VERSIONS
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_service_answers_old_requests_as_it_did(replay: Replay, version: str) -> None:
+def test_the_service_answers_old_requests_as_before(replay: Replay, version: str) -> None:
     asked = 0
     for exchange in in_order(version):
         if exchange.call is None:
@@ -156,22 +156,22 @@ def test_the_attempt_of_an_old_report_is_found_before_the_report_is_read(version
 
 
 def require_known(replay: Replay, agents: list[Exchange]) -> None:
-    """What agents told is there to be asked for."""
-    told: dict[str, set[str]] = {}
+    """Check that the API shows what the agents reported."""
+    reported: dict[str, set[str]] = {}
     for report in agents:
         document = json.loads(report.body)
-        kinds = told.setdefault(replay.ids[document["job_id"]], set())
+        kinds = reported.setdefault(replay.ids[document["job_id"]], set())
         kinds.update(json.loads(line)["kind"] for line in document["events"])
-    assert any("snapshot.committed" in kinds for kinds in told.values())
+    assert any("snapshot.committed" in kinds for kinds in reported.values())
 
     def asked(job_id: str, what: str) -> list[dict[str, object]]:
         found: list[dict[str, object]] = replay.client.get(f"/api/v1/jobs/{job_id}/{what}").json()["items"]
         return found
 
-    for job_id, kinds in told.items():
+    for job_id, kinds in reported.items():
         assert kinds <= {each["kind"] for each in asked(job_id, "events?limit=200")}
         assert asked(job_id, "attempts")
-    short = next(job_id for job_id in told if job_id.startswith("short-"))
+    short = next(job_id for job_id in reported if job_id.startswith("short-"))
     assert asked(short, "snapshots")
     assert asked(short, "workers")
     assert replay.client.get(f"/api/v1/jobs/{short}/metrics").json()["steps"]
@@ -188,5 +188,5 @@ def require_known(replay: Replay, agents: list[Exchange]) -> None:
         ({"spent": {"node": 1}}, {"spent": {}}, []),
     ],
 )
-def test_a_loss_would_be_seen(then: object, now: object, lost: list[str]) -> None:
+def test_losses_finds_missing_and_changed_fields(then: object, now: object, lost: list[str]) -> None:
     assert losses(then, now) == lost

@@ -1,4 +1,4 @@
-"""The bundled trainer through the real service: three kills of three kinds, and the same curve after all."""
+"""The bundled trainer with a real service: three kills of three kinds do not change the curve."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEPS = 400
 @pytest.mark.smoke
 @pytest.mark.timeout(700)
 def test_three_kills_do_not_change_the_curve(service: ThrowawayService, client: Client) -> None:
-    # Steps long enough that no fault comes after the end, however slowly a service starts here.
+    # Enough long steps that training does not end before the last fault.
     spec = training(steps=STEPS, seq_len=128)
     calm = until(client, client.submit(spec).id, ended, timeout_s=300)
     job = client.submit(spec)

@@ -1,4 +1,4 @@
-"""The bundled trainer through the real service: faults in the middle, damaged snapshots, the same curve after all."""
+"""The bundled trainer with a real service: kills, damaged snapshots, lost replicas and missing data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def training(**trainer: Any) -> dict[str, Any]:
 
 
 def curve(service: ThrowawayService, job: JobView) -> dict[int, float]:
-    """Loss by step; of a step done twice the last."""
+    """The last loss of each step."""
     return {step.step: step.loss for step in steps_of(service, job.id)}
 
 
@@ -50,7 +50,7 @@ def kill(service: ThrowawayService, *, only_rank: int | None = None) -> None:
 
 
 @pytest.mark.smoke
-def test_a_damaged_snapshot_is_quarantined_and_the_one_before_is_used(
+def test_a_damaged_snapshot_is_quarantined_and_the_previous_one_is_restored(
     service: ThrowawayService, client: Client
 ) -> None:
     job = client.submit(training(steps=4 * STEPS))
@@ -75,9 +75,7 @@ def test_a_damaged_snapshot_is_quarantined_and_the_one_before_is_used(
     assert {snapshot.state for snapshot in client.snapshots(job.id) if snapshot.name == newest.name} == {"quarantined"}
 
 
-def test_a_job_whose_snapshots_are_all_damaged_says_so_and_does_not_start_from_nothing(
-    service: ThrowawayService, client: Client
-) -> None:
+def test_a_job_with_only_damaged_snapshots_fails(service: ThrowawayService, client: Client) -> None:
     spec = training(steps=10 * STEPS) | {"supervise": {"backoff_s": [0.1, 0.2], "budgets": {"storage": 0}}}
     job = client.submit(spec)
     at_step(client, job.id, 25)
@@ -91,7 +89,7 @@ def test_a_job_whose_snapshots_are_all_damaged_says_so_and_does_not_start_from_n
     assert failed.failure.kind == "storage"
 
 
-def test_a_retry_goes_back_to_the_snapshot_that_its_owner_names_once(service: ThrowawayService, client: Client) -> None:
+def test_a_retry_restores_the_named_snapshot_once(service: ThrowawayService, client: Client) -> None:
     job = until(client, client.submit(training(steps=60)).id, ended)
     chosen = next(snapshot for snapshot in client.snapshots(job.id) if snapshot.step == 20)
     client.retry(job.id, restore_from=chosen.name, patch={"run": {"trainer": {"learning_rate": 5e-4}}})
@@ -106,7 +104,7 @@ def test_a_retry_goes_back_to_the_snapshot_that_its_owner_names_once(service: Th
 
 
 @pytest.mark.smoke
-def test_an_elastic_job_goes_on_without_the_replica_that_it_lost(service: ThrowawayService, client: Client) -> None:
+def test_an_elastic_job_continues_without_a_lost_replica(service: ThrowawayService, client: Client) -> None:
     spec = training(steps=3 * STEPS) | {"topology": {"nodes": "1:2", "workers_per_node": 1}}
     job = client.submit(spec)
     at_step(client, job.id, 25)
@@ -118,7 +116,7 @@ def test_an_elastic_job_goes_on_without_the_replica_that_it_lost(service: Throwa
     assert sorted(curve(service, done)) == list(range(1, 3 * STEPS + 1))
 
 
-def test_a_script_with_no_import_of_ours_is_restarted_and_goes_on(
+def test_a_script_without_our_imports_is_restarted_and_continues(
     service: ThrowawayService, client: Client, tmp_path: Path
 ) -> None:
     shutil.copy(EXAMPLES / "user_ddp.py", tmp_path)
@@ -135,9 +133,7 @@ def test_a_script_with_no_import_of_ours_is_restarted_and_goes_on(
     assert "ours" not in (EXAMPLES / "user_ddp.py").read_text().replace("of ours", "")
 
 
-def test_data_that_vanished_after_submission_is_named(
-    service: ThrowawayService, client: Client, tmp_path: Path
-) -> None:
+def test_missing_data_fails_the_job_with_the_file(service: ThrowawayService, client: Client, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("some text\n" * 1000)
     blocker = client.submit(

@@ -1,4 +1,4 @@
-"""Stacks, faults and deletion through the real service and real agents."""
+"""Stacks, requested faults and deletion, with a real service and real agents."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ wait_here()
 """
 
 
-def test_a_running_job_tells_its_stacks_and_nodes_and_survives_a_kill_that_is_told_as_such(
-    client: Client, tmp_path: Path
-) -> None:
+def test_a_running_job_shows_its_stacks_and_nodes_and_survives_a_requested_kill(client: Client, tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text(_WAITS)
     run = {"script": "waits.py", "workdir": str(tmp_path)}
     job = until(client, client.submit({**python_job("", workers=2), "run": run}).id, running)
@@ -52,7 +50,7 @@ def test_a_running_job_tells_its_stacks_and_nodes_and_survives_a_kill_that_is_to
         client.chaos(job.id, "kill")
 
 
-def test_a_deleted_job_leaves_no_file_and_a_kept_one_all(service: ThrowawayService, client: Client) -> None:
+def test_a_deletion_removes_files_only_on_request(service: ThrowawayService, client: Client) -> None:
     kept, gone = (client.submit(python_job("print('done')")).id for _ in range(2))
     for job_id in (kept, gone):
         assert until(client, job_id, ended).state == "SUCCEEDED"
@@ -70,7 +68,7 @@ def test_a_deleted_job_leaves_no_file_and_a_kept_one_all(service: ThrowawayServi
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["agent", "agent and workers"])
-def test_a_job_that_stood_still_for_a_while_goes_on_in_the_same_generation(
+def test_a_paused_job_continues_in_the_same_generation(
     service: ThrowawayService, client: Client, tmp_path: Path, whole: bool
 ) -> None:
     (tmp_path / "waits.py").write_text(_WAITS)
@@ -85,7 +83,7 @@ def test_a_job_that_stood_still_for_a_while_goes_on_in_the_same_generation(
     for pid in reversed(pids):
         os.kill(pid, signal.SIGCONT)
     client.ask_stacks(job.id)
-    until(client, job.id, lambda _: {each.rank for each in client.stacks(job.id)} == {0, 1})  # the agent has looked
+    until(client, job.id, lambda _: {each.rank for each in client.stacks(job.id)} == {0, 1})  # the agent runs again
     client.ask_stacks(job.id)
     until(client, job.id, lambda _: sum(event.kind == "stacks.saved" for event in client.events(job.id)) == 2)
     assert [event.kind for event in client.events(job.id)].count("generation.started") == 1

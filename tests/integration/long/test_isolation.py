@@ -1,4 +1,4 @@
-"""One job's trouble stays with that job."""
+"""A problem of one job does not affect others."""
 
 from __future__ import annotations
 
@@ -27,23 +27,21 @@ def life_of(service: ThrowawayService, job_id: str) -> Path:
     return service.root / job_id / "attempts/1/replica-0/1"
 
 
-def test_a_run_directory_that_cannot_be_read_leaves_its_neighbours_alone(
-    service: ThrowawayService, client: Client
-) -> None:
+def test_an_unreadable_run_directory_does_not_affect_other_jobs(service: ThrowawayService, client: Client) -> None:
     sick = until(client, client.submit(python_job(FOREVER)).id, running)
     folder = life_of(service, sick.id).parents[1]
     shutil.move(folder, folder.with_name("away"))
-    folder.symlink_to(folder.name)  # a loop: the file system refuses to say what is there
+    folder.symlink_to(folder.name)  # a loop, which cannot be read
     healthy = until(client, client.submit(python_job("pass")).id, ended)
     assert healthy.state == "SUCCEEDED"
-    assert client.job(sick.id).state == "RUNNING", "what cannot be read is evidence of nothing"
+    assert client.job(sick.id).state == "RUNNING", "an unreadable folder is no evidence"
     folder.unlink()
     shutil.move(folder.with_name("away"), folder)
     client.cancel(sick.id)
     assert until(client, sick.id, ended).state == "CANCELLED"
 
 
-def test_a_report_with_wild_offsets_is_refused_and_stops_nobody(service: ThrowawayService, client: Client) -> None:
+def test_a_report_with_invalid_offsets_is_refused(service: ThrowawayService, client: Client) -> None:
     job = until(client, client.submit(python_job("import time; time.sleep(3)")).id, running)
     wild = {"job_id": job.id, "attempt": 1, "replica": 0, "incarnation": 1, "progress_to": 2**62}
     answer = httpx.post(f"{service.url}/api/v1/reports", json=wild)
@@ -52,7 +50,7 @@ def test_a_report_with_wild_offsets_is_refused_and_stops_nobody(service: Throwaw
     assert until(client, job.id, ended).state == "SUCCEEDED"
 
 
-def test_jobs_beyond_the_last_port_wait_and_say_so(tmp_path: Path) -> None:
+def test_a_job_without_a_free_port_waits_with_the_reason(tmp_path: Path) -> None:
     settings = {"ORCHESTRATOR_RENDEZVOUS_PORTS": "[29901, 29901]", "ORCHESTRATOR_LOCAL_SLOTS": "4"}
     with ThrowawayService(tmp_path, settings) as service, Client(service.url) as client:
         first = client.submit(python_job("import time; time.sleep(3)"))
@@ -63,16 +61,14 @@ def test_jobs_beyond_the_last_port_wait_and_say_so(tmp_path: Path) -> None:
         assert until(client, second.id, ended).state == "SUCCEEDED"
 
 
-def test_a_child_that_a_finished_worker_left_behind_is_ended(service: ThrowawayService, client: Client) -> None:
+def test_a_child_process_of_a_finished_worker_is_ended(service: ThrowawayService, client: Client) -> None:
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {FOREVER!r}], start_new_session=True)"
     job = until(client, client.submit(python_job(code)).id, ended)
     assert job.state == "SUCCEEDED"
     assert list(service.processes()) == []
 
 
-def test_a_job_that_finishes_while_its_retry_with_another_topology_arrives_still_ends(
-    service: ThrowawayService, client: Client
-) -> None:
+def test_a_job_that_finishes_while_a_retry_is_requested_still_ends(service: ThrowawayService, client: Client) -> None:
     job = until(client, client.submit(python_job("import time; time.sleep(2)")).id, running)
     os.kill(service.pid, signal.SIGSTOP)
     try:
@@ -88,7 +84,7 @@ def test_a_job_that_finishes_while_its_retry_with_another_topology_arrives_still
     assert until(client, job.id, ended).state == "SUCCEEDED"
 
 
-def test_a_service_whose_log_nobody_reads_goes_on(tmp_path: Path) -> None:
+def test_a_service_with_a_closed_log_pipe_keeps_running(tmp_path: Path) -> None:
     service = ThrowawayService(tmp_path, {"ORCHESTRATOR_POLL_S": "0.1"})
     reader, writer = os.pipe()
     process = subprocess.Popen(

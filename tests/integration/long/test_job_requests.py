@@ -1,4 +1,4 @@
-"""What owners request of their jobs, and who has to wait: through the real service, agents and trainer."""
+"""Requests of owners and waiting jobs, with a real service, agents and trainer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREVER = "import time; time.sleep(600)"
 
 
 def training(*, interval: str = "100000", **topology: Any) -> dict[str, Any]:
-    """A training that takes snapshots only when it is asked to, and has more steps than any test waits for."""
+    """A training that saves snapshots only on request and runs longer than any test."""
     config = {"steps": 100_000, "global_batch": 4, "micro_batch": 2, "seq_len": 16, "strategy": "ddp"}
     return {
         "name": "tiny",
@@ -36,7 +36,7 @@ def at_step(client: Client, job_id: str, step: int) -> JobView:
     return job
 
 
-def stands(client: Client, job_id: str, state: str) -> JobView:
+def in_state(client: Client, job_id: str, state: str) -> JobView:
     return until(client, job_id, lambda job: job.state == state)
 
 
@@ -50,49 +50,47 @@ def kinds(client: Client, job_id: str) -> list[str]:
     return [event.kind for event in client.events(job_id)]
 
 
-def test_a_suspended_training_lets_go_at_a_snapshot_and_goes_on_from_it(
-    service: ThrowawayService, client: Client
-) -> None:
+def test_a_suspended_training_saves_a_snapshot_and_resumes_from_it(service: ThrowawayService, client: Client) -> None:
     job = client.submit(training(workers_per_node=3))
     at_step(client, job.id, 20)
     other = client.submit(python_job("pass", workers=4))
     assert until(client, other.id, lambda seen: "slots" in seen.reason).state == "QUEUED"
 
     assert client.suspend(job.id).suspending
-    rests = stands(client, job.id, "SUSPENDED")
+    rests = in_state(client, job.id, "SUSPENDED")
     assert (rests.suspended, rests.suspending, rests.pending, rests.spent) == (True, False, [], {})
     kept = step_of(rests.newest_snapshot)
-    assert kept >= 20, "it stopped at a snapshot of its last step, not at one of its interval"
-    assert until(client, other.id, ended).state == "SUCCEEDED", "its slots are free"
+    assert kept >= 20, "the snapshot is of its last step, not of its interval"
+    assert until(client, other.id, ended).state == "SUCCEEDED", "the slots are free"
     assert [process for process in service.processes() if process.job_id == job.id] == []
 
     client.resume(job.id)
     at_step(client, job.id, kept + 1)
     first, second = client.attempts(job.id)
     assert (first.state, second.restored) == ("CANCELLED", rests.newest_snapshot)
-    told = kinds(client, job.id)
-    assert [kind for kind in told if kind in ("suspend.requested", "resume.requested")] == [
+    found = kinds(client, job.id)
+    assert [kind for kind in found if kind in ("suspend.requested", "resume.requested")] == [
         "suspend.requested",
         "resume.requested",
     ]
 
 
-def test_suspending_twice_and_resuming_twice_changes_nothing_more(client: Client) -> None:
+def test_suspend_and_resume_are_idempotent(client: Client) -> None:
     job = until(client, client.submit(python_job(FOREVER)).id, running)
     for _ in range(2):
         client.suspend(job.id)
-    stands(client, job.id, "SUSPENDED")
+    in_state(client, job.id, "SUSPENDED")
     assert client.suspend(job.id).state == "SUSPENDED"
     for _ in range(2):
         client.resume(job.id)
     again = until(client, job.id, running)
     assert again.attempts == 2
     client.resume(job.id)
-    told = kinds(client, job.id)
-    assert (told.count("suspend.requested"), told.count("resume.requested")) == (1, 1)
+    found = kinds(client, job.id)
+    assert (found.count("suspend.requested"), found.count("resume.requested")) == (1, 1)
 
 
-def test_a_job_that_is_resumed_while_it_still_stops_goes_on_by_itself(client: Client) -> None:
+def test_a_job_that_is_resumed_while_it_stops_runs_again(client: Client) -> None:
     job = until(client, client.submit(python_job(FOREVER)).id, running)
     client.suspend(job.id)
     client.resume(job.id)
@@ -101,12 +99,12 @@ def test_a_job_that_is_resumed_while_it_still_stops_goes_on_by_itself(client: Cl
     assert after.spent == {}
 
 
-def test_a_queued_job_that_is_suspended_does_not_start_and_lets_others_pass(client: Client) -> None:
+def test_a_suspended_queued_job_does_not_start_or_block_others(client: Client) -> None:
     holder = until(client, client.submit(python_job(FOREVER, workers=4)).id, running)
     held_back = client.submit(python_job("pass", workers=4))
     passing = client.submit(python_job("pass"))
     client.suspend(held_back.id)
-    stands(client, held_back.id, "SUSPENDED")
+    in_state(client, held_back.id, "SUSPENDED")
     client.cancel(holder.id)
     assert until(client, passing.id, ended).state == "SUCCEEDED"
     assert (client.job(held_back.id).state, client.job(held_back.id).attempts) == ("SUSPENDED", 0)
@@ -117,7 +115,7 @@ def test_a_queued_job_that_is_suspended_does_not_start_and_lets_others_pass(clie
 def test_a_suspended_job_can_be_cancelled_and_retried(client: Client) -> None:
     job = until(client, client.submit(python_job(FOREVER)).id, running)
     client.suspend(job.id)
-    stands(client, job.id, "SUSPENDED")
+    in_state(client, job.id, "SUSPENDED")
     client.cancel(job.id)
     assert until(client, job.id, ended).state == "CANCELLED"
     with pytest.raises(RequestRefused, match="CANCELLED"):
@@ -125,13 +123,13 @@ def test_a_suspended_job_can_be_cancelled_and_retried(client: Client) -> None:
 
     other = until(client, client.submit(python_job(FOREVER)).id, running)
     client.suspend(other.id)
-    stands(client, other.id, "SUSPENDED")
+    in_state(client, other.id, "SUSPENDED")
     client.retry(other.id, patch={"run": {"command": ["true"]}})
     done = until(client, other.id, ended)
     assert (done.state, done.attempts, done.suspended) == ("SUCCEEDED", 2, False)
 
 
-def test_a_scaled_training_goes_on_from_a_snapshot_with_the_new_number_of_nodes(client: Client) -> None:
+def test_a_scaled_training_continues_from_a_snapshot_on_the_new_number_of_nodes(client: Client) -> None:
     job = client.submit(training())
     before = at_step(client, job.id, 20)
     assert (before.nodes, before.world_size) == ("1", 1)
@@ -157,7 +155,7 @@ def test_a_job_is_scaled_up_once_the_nodes_are_free(client: Client) -> None:
     other = until(client, client.submit(python_job(FOREVER, workers=3)).id, running)
     job = until(client, client.submit(python_job(FOREVER)).id, running)
     client.scale(job.id, "2")
-    client.snapshot(job.id)  # a request after it: the supervisor has seen both by the time it has told of this one
+    client.snapshot(job.id)  # once this later request is done, the supervisor has seen both
     until(client, job.id, lambda seen: "snapshot" not in seen.pending)
     assert (client.job(job.id).attempts, client.job(job.id).pending) == (1, ["scale"])
     client.cancel(other.id)
@@ -173,7 +171,7 @@ def test_a_job_cannot_be_scaled_beyond_its_cluster(client: Client) -> None:
     assert client.job(job.id).asked == "1"
 
 
-def test_a_snapshot_is_taken_when_it_is_asked_for_while_the_attempt_goes_on(client: Client) -> None:
+def test_a_requested_snapshot_is_saved_without_a_restart(client: Client) -> None:
     job = client.submit(training(workers_per_node=2))
     at_step(client, job.id, 10)
     assert client.job(job.id).newest_snapshot is None
@@ -188,7 +186,7 @@ def test_a_snapshot_is_taken_when_it_is_asked_for_while_the_attempt_goes_on(clie
     assert kinds(client, job.id).count("snapshot.committed") == 2
 
 
-def test_a_snapshot_of_what_does_not_run_is_refused(client: Client) -> None:
+def test_a_snapshot_of_a_job_that_does_not_run_is_refused(client: Client) -> None:
     holder = until(client, client.submit(python_job(FOREVER, workers=4)).id, running)
     queued = client.submit(python_job("pass"))
     with pytest.raises(RequestRefused, match="no attempt is running"):
@@ -199,7 +197,7 @@ def test_a_snapshot_of_what_does_not_run_is_refused(client: Client) -> None:
         client.snapshot(queued.id)
 
 
-def test_a_job_waits_for_the_one_that_it_comes_after(client: Client) -> None:
+def test_a_job_waits_for_the_job_in_its_field_after(client: Client) -> None:
     first = client.submit(python_job("import time; time.sleep(3)"))
     second = client.submit(python_job("pass", after=[first.id]))
     waiting = until(client, second.id, lambda job: first.id in job.reason)
@@ -207,12 +205,12 @@ def test_a_job_waits_for_the_one_that_it_comes_after(client: Client) -> None:
     assert waiting.reason.startswith(f"waits for job {first.id} to succeed; it is ")
     passing = client.submit(python_job("pass"))
     assert until(client, passing.id, ended).state == "SUCCEEDED"
-    assert client.job(second.id).state == "QUEUED", "who waits for another job holds nobody up"
+    assert client.job(second.id).state == "QUEUED", "a waiting job does not block others"
     assert until(client, second.id, ended).state == "SUCCEEDED"
     assert client.job(first.id).state == "SUCCEEDED"
 
 
-def test_a_job_keeps_waiting_for_one_that_failed_until_that_one_has_succeeded(client: Client) -> None:
+def test_a_job_waits_for_a_failed_one_until_its_retry_succeeds(client: Client) -> None:
     first = client.submit(python_job("raise SystemExit(3)", supervise={"budgets": {"application": 0}}))
     second = client.submit(python_job("pass", after=[first.id]))
     assert until(client, first.id, ended).state == "FAILED"
@@ -222,7 +220,7 @@ def test_a_job_keeps_waiting_for_one_that_failed_until_that_one_has_succeeded(cl
     assert until(client, second.id, ended).state == "SUCCEEDED"
 
 
-def test_a_job_beyond_its_projects_quota_waits_while_another_project_passes(tmp_path: Path) -> None:
+def test_a_job_beyond_its_projects_quota_waits_without_blocking_other_projects(tmp_path: Path) -> None:
     settings = {
         "ORCHESTRATOR_LOCAL_SLOTS": "8",
         "ORCHESTRATOR_POLL_S": "0.1",
@@ -247,7 +245,7 @@ def test_a_job_beyond_its_projects_quota_waits_while_another_project_passes(tmp_
         assert until(client, third.id, ended).state == "SUCCEEDED", "a suspended job does not count"
 
 
-def test_a_cluster_runs_no_more_jobs_than_it_may(tmp_path: Path) -> None:
+def test_a_cluster_runs_at_most_its_limit_of_jobs(tmp_path: Path) -> None:
     settings = {
         "ORCHESTRATOR_LOCAL_SLOTS": "8",
         "ORCHESTRATOR_POLL_S": "0.1",

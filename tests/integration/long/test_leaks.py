@@ -1,5 +1,4 @@
-"""Every secret of a service that works, looked for wherever somebody could read: each answer and page, its log, its
-database, the run directory, and the arguments of every process."""
+"""No secret of a service is in an answer, a page, the log, the database, the run directory or a process's arguments."""
 
 from __future__ import annotations
 
@@ -28,12 +27,12 @@ WAITS = "import os, time; assert os.environ['KEY']; print('waits', flush=True); 
 
 @dataclass(frozen=True)
 class Kept:
-    """A service with one secret of each kind; `hidden` has them by what they are."""
+    """A service with one secret of each kind. `hidden` has the secrets by name."""
 
     service: ThrowawayService
     admin: str
     hidden: dict[str, str]
-    failed: str  # a job that printed its secret and died with it in its last words
+    failed: str  # a job that printed its secret and failed with it in its error
     live: str
 
 
@@ -82,7 +81,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
 
 
 def worker_token(root: Path) -> str:
-    """As an agent has it."""
+    """The token in an agent's environment."""
     for process in processes_of(root):
         for pair in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
             name, _, value = pair.decode(errors="replace").partition("=")
@@ -123,10 +122,10 @@ def test_no_answer_and_no_page_shows_a_secret(kept: Kept) -> None:
         assert looked_at > 40
         for stream in ("agent", "stacks", "worker"):
             assert leaked(kept, client.get(f"/api/v1/jobs/{kept.failed}/logs", params={"stream": stream}).text) == []
-        assert "********" in client.get(f"/api/v1/jobs/{kept.failed}").text, "what it died with was hidden, not absent"
+        assert "********" in client.get(f"/api/v1/jobs/{kept.failed}").text, "masked, not missing"
 
 
-def test_no_refusal_repeats_a_token_wherever_it_was_sent(kept: Kept) -> None:
+def test_no_error_repeats_a_token(kept: Kept) -> None:
     token = kept.hidden["a person's token"]
     headers = {"Authorization": f"Bearer {token}"}
     with httpx.Client(base_url=kept.service.url) as client:
@@ -154,18 +153,18 @@ def test_no_process_has_a_secret_among_its_arguments(kept: Kept) -> None:
 
 
 @pytest.mark.smoke
-def test_no_file_holds_a_secret_but_the_key_itself_and_what_the_job_printed(kept: Kept) -> None:
+def test_only_the_key_file_and_the_jobs_output_contain_a_secret(kept: Kept) -> None:
     root = kept.service.root
     for path in [*root.rglob("*"), root / "service.log"]:
         if not path.is_file() or path == root / "secret.key":
             continue
-        its_own = "attempts" in path.parts and kept.failed in path.parts  # what it printed, and what it died with
+        its_own = "attempts" in path.parts and kept.failed in path.parts  # its output and its error
         found = leaked(kept, path.read_bytes(), but="a project's secret" if its_own else "")
         assert found == [], path
     assert (root / "secret.key").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_log_of_the_service_has_a_line_of_each_change_and_no_secret(kept: Kept) -> None:
+def test_the_services_log_has_no_secret(kept: Kept) -> None:
     printed = kept.service.printed()
     assert '"request"' in printed or "request" in printed
     assert leaked(kept, printed) == []

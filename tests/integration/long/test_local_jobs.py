@@ -1,4 +1,4 @@
-"""What takes jobs on this machine a while: waiting turns, stopping by force, new attempts, a service that is away."""
+"""Jobs on this machine: waiting, kills, new attempts, and a service that is down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 FOREVER = "import time; time.sleep(600)"
 
 
-def test_a_job_over_the_limit_waits_its_turn_and_says_why(client: Client) -> None:
+def test_a_job_without_free_slots_waits_with_the_reason(client: Client) -> None:
     first = client.submit(python_job("import time; time.sleep(4)", workers=3))
     second = client.submit(python_job("pass", workers=3))
     waiting = until(client, second.id, lambda job: "slots" in job.reason)
@@ -30,7 +30,7 @@ def test_a_job_over_the_limit_waits_its_turn_and_says_why(client: Client) -> Non
     assert client.job(first.id).state == "SUCCEEDED"
 
 
-def test_a_worker_that_ignores_sigterm_is_ended_by_force(service: ThrowawayService, client: Client) -> None:
+def test_a_worker_that_ignores_sigterm_is_killed(service: ThrowawayService, client: Client) -> None:
     stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
     job = until(client, client.submit(python_job(stubborn)).id, running)
     time.sleep(1)
@@ -59,9 +59,7 @@ def test_a_job_that_ended_while_the_service_was_down_is_adopted(service: Throwaw
         assert again.job(good.id).attempts == again.job(bad.id).attempts == 1
 
 
-def test_a_replica_that_is_gone_with_its_workers_brings_a_new_attempt(
-    service: ThrowawayService, client: Client
-) -> None:
+def test_the_loss_of_all_processes_starts_a_new_attempt(service: ThrowawayService, client: Client) -> None:
     job = until(client, client.submit(python_job("import time; time.sleep(3)")).id, running)
     for process in service.processes():
         os.kill(process.pid, signal.SIGKILL)
@@ -73,7 +71,7 @@ def test_a_replica_that_is_gone_with_its_workers_brings_a_new_attempt(
     assert first.port != second.port
 
 
-def test_a_rendezvous_port_that_is_taken_costs_the_next_one_and_no_budget(tmp_path: Path) -> None:
+def test_after_a_taken_rendezvous_port_the_next_one_is_used_without_a_charge(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -81,7 +79,7 @@ def test_a_rendezvous_port_that_is_taken_costs_the_next_one_and_no_budget(tmp_pa
         free = port + 1 if port < 65535 else port - 1
         settings = {"ORCHESTRATOR_RENDEZVOUS_PORTS": str(sorted([port, free])), "ORCHESTRATOR_POLL_S": "0.1"}
         spec = python_job("pass", supervise={"budgets": {"application": 0, "node": 0}, "backoff_s": [0.1, 0.2]})
-        spec["topology"]["nodes"] = 2  # an agent alone asks nobody
+        spec["topology"]["nodes"] = 2  # a single agent needs no rendezvous
         with ThrowawayService(tmp_path, settings) as service, Client(service.url) as client:
             for _ in range(12):  # a job's first port is one of the two
                 job = until(client, client.submit(spec).id, ended)
@@ -95,7 +93,7 @@ def test_a_rendezvous_port_that_is_taken_costs_the_next_one_and_no_budget(tmp_pa
     assert [attempt.port for attempt in rest] == [free]
 
 
-def test_an_ended_job_runs_again_when_its_owner_retries_it(client: Client) -> None:
+def test_an_ended_job_can_be_retried(client: Client) -> None:
     job = until(client, client.submit(python_job("raise SystemExit(3)")).id, ended)
     assert job.state == "FAILED"
     client.retry(job.id, patch={"run": {"command": ["true"]}})
@@ -103,7 +101,7 @@ def test_an_ended_job_runs_again_when_its_owner_retries_it(client: Client) -> No
     assert until(client, job.id, ended).state == "SUCCEEDED"
 
 
-def test_a_workdir_that_vanished_is_said_and_not_tried_again(
+def test_a_missing_workdir_fails_the_job_without_a_retry(
     client: Client, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("work")
@@ -118,7 +116,7 @@ def test_a_workdir_that_vanished_is_said_and_not_tried_again(
     assert until(client, blocker.id, ended).state == "SUCCEEDED"
 
 
-def test_agents_report_over_http_where_the_service_is_advertised(tmp_path: Path) -> None:
+def test_agents_report_over_http_if_an_address_is_advertised(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -132,4 +130,4 @@ def test_agents_report_over_http_where_the_service_is_advertised(tmp_path: Path)
     assert job.state == "SUCCEEDED"
     reports = [line for line in metrics.splitlines() if "/api/v1/reports" in line and 'status="200"' in line]
     assert reports
-    assert kinds.count("generation.started") == 1, "told by HTTP and read from the run directory, stored once"
+    assert kinds.count("generation.started") == 1, "reported by HTTP and read from the run directory, but stored once"

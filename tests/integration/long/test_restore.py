@@ -1,4 +1,4 @@
-"""The database goes back to a copy while jobs run on: they are adopted again, and none is started twice."""
+"""The database is restored from a copy while jobs keep running."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def database(service: ThrowawayService, *arguments: str) -> None:
 
 
 def counting(folder: Path, name: str) -> dict[str, object]:
-    """It writes a file for each start of its worker, and runs until it is let go."""
+    """A job that writes a file for each start of its worker, and runs until the file `go` exists."""
     code = (
         "import os, pathlib, time, uuid\n"
         f"folder = pathlib.Path({str(folder)!r})\n"
@@ -70,7 +70,7 @@ def await_starts(folder: Path, name: str, count: int) -> None:
         time.sleep(0.1)
 
 
-def test_jobs_that_ran_on_are_adopted_and_none_is_started_twice(service: ThrowawayService, tmp_path: Path) -> None:
+def test_running_jobs_are_adopted_after_a_restore(service: ThrowawayService, tmp_path: Path) -> None:
     copy, folder = tmp_path / "copy", tmp_path / "starts"
     folder.mkdir()
     with Client(service.url) as client:
@@ -83,7 +83,7 @@ def test_jobs_that_ran_on_are_adopted_and_none_is_started_twice(service: Throwaw
         until(client, moved.id, running)
         database(service, "backup", str(copy))
 
-        # After the backup: one job is in its second attempt, and one is new.
+        # After the backup, one job starts its second attempt, and one is new.
         for process in service.processes():
             if process.job_id == moved.id:
                 os.kill(process.pid, signal.SIGKILL)

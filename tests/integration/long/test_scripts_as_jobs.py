@@ -1,6 +1,6 @@
-"""The scripts that run by hand, as jobs of one service on this machine: under either launcher, several at once.
+"""The scripts that run by hand also run as jobs of one service, under either launcher, several at once.
 
-Those that train lose a process to SIGKILL half-way, recover in place and come to their end.
+Those that train lose a process to SIGKILL half-way, recover in place and finish.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tests.elastic.scripts_table import SCRIPTS, Script
 from tests.elastic.training_scripts import TRAINING, kill_waiting
 
 LAUNCHERS = ("elasticrun", "torchrun")
-_OF_A_WORKER = re.compile(r"^\[a\d+ g\d+ r\d+/\d+\] ")  # in the log of several: whose the line is
+_OF_A_WORKER = re.compile(r"^\[a\d+ g\d+ r\d+/\d+\] ")  # prefix in the log of several workers
 Outcome = tuple[str, tuple[str, ...], int]  # the state, what the workers printed, the attempts of one that succeeds
 _PATIENCE_S = 900.0  # beside a busy loop on every core
 
 
 @pytest.fixture
 def default_service(tmp_path: Path) -> Iterator[ThrowawayService]:
-    """With default settings, but for room: several jobs at once, on however few cores."""
+    """Default settings, except that several jobs run at once on any number of cores."""
     with (
         short_tmpdir() as folder,
         ThrowawayService(tmp_path / "runs", {"ORCHESTRATOR_LOCAL_SLOTS": "6", "TMPDIR": folder}) as running,
@@ -76,7 +76,7 @@ def submit(client: Client, script: Script, folder: Path, launcher: str, **env: s
 
 
 def wait_for_all(client: Client, jobs: Mapping[str, str], kills: Mapping[str, Path] | None = None) -> set[str]:
-    """Wait until all have ended. In each folder of `kills` one process that waits is killed; returns where it was."""
+    """Wait until all have ended. Kill one waiting process in each folder of `kills`, and return the names of those."""
     left, killed = dict(jobs), set[str]()
     deadline = time.monotonic() + _PATIENCE_S
     while left and time.monotonic() < deadline:
@@ -88,7 +88,7 @@ def wait_for_all(client: Client, jobs: Mapping[str, str], kills: Mapping[str, Pa
 
 
 def outcome(client: Client, job_id: str, script: Script) -> Outcome:
-    """A script that fails is started again: what it prints comes as often."""
+    """A script that fails is restarted, so its lines may be repeated."""
     job = client.job(job_id)
     wanted = {line.split()[0] for line in script.prints}
     lines = [_OF_A_WORKER.sub("", line) for line in client.logs(job_id).splitlines()]

@@ -1,4 +1,4 @@
-"""The `torchx` program against the real service."""
+"""The `torchx` program with a real service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def torchx(service: ThrowawayService, cwd: Path, *arguments: str) -> subprocess.
     )
 
 
-def test_a_ddp_script_is_run_followed_listed_and_read_with_torchx(service: ThrowawayService, tmp_path: Path) -> None:
+def test_torchx_runs_a_ddp_script_and_shows_its_status_and_log(service: ThrowawayService, tmp_path: Path) -> None:
     shutil.copy(EXAMPLES / "user_ddp.py", tmp_path)
     own = ("--script", "user_ddp.py", "--", "--steps", "30", "--snapshot", str(tmp_path / "own.pt"))
     started = torchx(service, tmp_path, "run", "--wait", "-s", "orchestrator", "dist.ddp", "-j", "1x2", *own)
@@ -40,7 +40,7 @@ def test_a_ddp_script_is_run_followed_listed_and_read_with_torchx(service: Throw
     assert handle.rpartition("/")[2] in listed.stdout
 
 
-def test_a_running_job_is_cancelled_with_torchx(service: ThrowawayService, tmp_path: Path) -> None:
+def test_torchx_cancels_a_running_job(service: ThrowawayService, tmp_path: Path) -> None:
     (tmp_path / "forever.py").write_text("import time\ntime.sleep(600)\n")
     started = torchx(service, tmp_path, "run", "-s", "orchestrator", "dist.ddp", "-j", "1x1", "--script", "forever.py")
     handle = started.stdout.split()[0]
@@ -57,7 +57,7 @@ def test_a_running_job_is_cancelled_with_torchx(service: ThrowawayService, tmp_p
 
 
 @pytest.mark.parametrize("word", ["auto", "cpu"])
-def test_a_worker_for_each_cpu_that_the_role_asks_for(word: str, service: ThrowawayService, tmp_path: Path) -> None:
+def test_one_worker_is_started_for_each_requested_cpu(word: str, service: ThrowawayService, tmp_path: Path) -> None:
     (tmp_path / "size.py").write_text("import os\nprint('one of', os.environ['WORLD_SIZE'])\n")
     torchrun = ("torchrun", f"--nproc-per-node={word}", "size.py")
     done = torchx(service, tmp_path, "run", "--wait", "-s", "orchestrator", "utils.sh", "--cpu", "3", *torchrun)
@@ -66,7 +66,7 @@ def test_a_worker_for_each_cpu_that_the_role_asks_for(word: str, service: Throwa
     assert log.stdout.count("one of 3") == 3, log
 
 
-def test_a_worker_for_each_gpu_is_refused_where_there_is_none(service: ThrowawayService, tmp_path: Path) -> None:
+def test_one_worker_for_each_gpu_is_refused_without_gpus(service: ThrowawayService, tmp_path: Path) -> None:
     (tmp_path / "size.py").touch()
     torchrun = ("torchrun", "--nproc-per-node=gpu", "size.py")
     done = torchx(service, tmp_path, "run", "-s", "orchestrator", "utils.sh", *torchrun)

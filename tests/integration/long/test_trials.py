@@ -1,4 +1,4 @@
-"""`drill` and `preflight` through the command line, a real service and real processes."""
+"""`drill` and `preflight` on the command line, with a real service and real processes."""
 
 from __future__ import annotations
 
@@ -29,48 +29,46 @@ def orchestrator(service: ThrowawayService, folder: Path, *arguments: str) -> su
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170, check=False)
 
 
-def test_a_drill_kills_a_worker_and_finds_the_same_curve(service: ThrowawayService, tmp_path: Path) -> None:
+def test_a_drill_with_a_kill_finds_the_same_curve(service: ThrowawayService, tmp_path: Path) -> None:
     done = orchestrator(service, tmp_path, "drill", "--steps=24", "--json")
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["verdict"], told["problems"]) == (0, "passed", [])
-    (restored,) = told["restored"]
-    step = 12 if told["steps_redone"] == 2 else 8  # the newest snapshot, or that before one still under way
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"], report["problems"]) == (0, "passed", [])
+    (restored,) = report["restored"]
+    step = 12 if report["steps_redone"] == 2 else 8  # the newest snapshot, or that before one still under way
     assert restored == f"restored step {step} from step-{step:08}-a1-g1 (world size 2 → 2)"
-    assert told["largest_difference"] == 0
-    assert (told["fault"], told["recovered"], told["steps_redone"]) == ("kill", True, 14 - step)
-    assert told["seconds_to_next_step"] >= 0
+    assert report["largest_difference"] == 0
+    assert (report["fault"], report["recovered"], report["steps_redone"]) == ("kill", True, 14 - step)
+    assert report["seconds_to_next_step"] >= 0
 
 
 @pytest.mark.parametrize(
     ("fault", "redone"), [("node-loss", 2), ("preempt", 0), ("corrupt-snapshot", 6), ("disk-full", 0)]
 )
-def test_a_drill_injects_other_faults_and_finds_the_same_curve(
+def test_a_drill_with_another_fault_finds_the_same_curve(
     service: ThrowawayService, tmp_path: Path, fault: str, redone: int
 ) -> None:
-    """Two of a notice leave a snapshot; of a damaged one the one before it is restored."""
+    """A notice saves a snapshot, so no step is repeated. With a damaged one, the previous one is restored."""
     done = orchestrator(service, tmp_path, "drill", "--steps=24", f"--fault={fault}", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert (told["verdict"], told["problems"], told["recovered"]) == ("passed", [], True)
-    assert told["largest_difference"] == 0
-    assert told["steps_redone"] >= 0
-    assert told["steps_redone"] <= redone + 4, "peers may be a step ahead, a snapshot may be under way"
+    report = json.loads(done.stdout)
+    assert (report["verdict"], report["problems"], report["recovered"]) == ("passed", [], True)
+    assert report["largest_difference"] == 0
+    assert report["steps_redone"] >= 0
+    assert report["steps_redone"] <= redone + 4, "peers may be a step ahead, a snapshot may be under way"
 
 
 def test_a_preflight_has_a_verdict_for_each_check(service: ThrowawayService, tmp_path: Path) -> None:
     done = orchestrator(service, tmp_path, "preflight", "--json")
-    told = json.loads(done.stdout)
-    outcomes = {check["check"]: check["outcome"] for check in told["checks"]}
-    assert (done.returncode, told["verdict"]) == (0, "passed"), done.stdout
+    report = json.loads(done.stdout)
+    outcomes = {check["check"]: check["outcome"] for check in report["checks"]}
+    assert (done.returncode, report["verdict"]) == (0, "passed"), done.stdout
     assert outcomes.pop("names") in ("ok", "warn"), "a machine may not know its own name"
     one_node = dict.fromkeys(("ports", "clocks", "pairs"), "skipped")
     assert outcomes == {**one_node, "versions": "ok", "storage": "ok", "bandwidth": "ok", "steps": "ok"}
-    assert [node["failed"] for node in told["nodes"]] == [[]]
+    assert [node["failed"] for node in report["nodes"]] == [[]]
 
 
-def test_a_job_whose_place_is_good_is_submitted_and_one_whose_place_is_not_is_not(
-    service: ThrowawayService, tmp_path: Path
-) -> None:
+def test_a_job_is_submitted_only_if_its_preflight_passes(service: ThrowawayService, tmp_path: Path) -> None:
     good = orchestrator(service, tmp_path, "submit", "--preflight", "--set", "run.trainer.steps=3", "--wait")
     assert (good.returncode, "preflight passed" in good.stderr) == (0, True), good.stderr
     assert good.stdout.startswith("tiny-")

@@ -1,4 +1,4 @@
-"""A service tells a receiver how a job went."""
+"""A service sends the events of a job to a webhook."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.outbox.receiver import Receiver
 SECRET = "a secret that nobody may find anywhere"
 
 
-def test_a_receiver_hears_of_a_jobs_states_through_a_crash_of_the_service(tmp_path: Path) -> None:
+def test_a_receiver_gets_all_states_of_a_job_despite_a_crash_of_the_service(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     with Receiver("500") as receiver:
         config = tmp_path / "orchestrator.toml"
@@ -33,7 +33,7 @@ def test_a_receiver_hears_of_a_jobs_states_through_a_crash_of_the_service(tmp_pa
         with ThrowawayService(runs, settings) as service:
             with Client(service.url) as client:
                 job = client.submit(python_job("import os; print(sorted(os.environ.items()))", notify=["pager"]))
-                receiver.wait(1)  # and this one is answered 500
+                receiver.wait(1)  # this request is answered with 500
                 service.kill()
                 service.start()
             with Client(service.url) as client:
@@ -47,9 +47,9 @@ def test_a_receiver_hears_of_a_jobs_states_through_a_crash_of_the_service(tmp_pa
             content = f"{message.id}.{message.headers['webhook-timestamp']}.".encode() + message.body
             digest = hmac.digest(SECRET.encode(), content, hashlib.sha256)
             assert message.headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
-        told = [message.document for message in receiver.received]
-        assert {document["data"]["job"]["id"] for document in told} == {job.id}
-        states = [one["data"]["event"]["evidence"]["state"] for one in told if one["type"] == "job.state"]
+        documents = [message.document for message in receiver.received]
+        assert {document["data"]["job"]["id"] for document in documents} == {job.id}
+        states = [one["data"]["event"]["evidence"]["state"] for one in documents if one["type"] == "job.state"]
         assert states[-1] == "SUCCEEDED"
     written = b"".join(path.read_bytes() for path in runs.rglob("*") if path.is_file())
     assert b"SUCCEEDED" in written
@@ -58,7 +58,7 @@ def test_a_receiver_hears_of_a_jobs_states_through_a_crash_of_the_service(tmp_pa
 
 
 def _wait_for_ids(receiver: Receiver, count: int) -> set[str]:
-    """Messages by their ids: each may come more than once."""
+    """Wait for so many different messages. Each may arrive more than once."""
     while len({message.id for message in receiver.received}) < count:
         receiver.wait(len(receiver.received) + 1, timeout_s=60)
     return {message.id for message in receiver.received}

@@ -1,4 +1,4 @@
-"""What a pass over many healthy jobs costs more when one of them is hostile: a ratio of CPU time within one process."""
+"""How much more CPU time a pass over many jobs takes if one of them is hostile."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.builders import NOW
 pytestmark = pytest.mark.timeout(600)
 
 JOBS, PASSES = 100, 7
-MANY = 200_000  # of a million, in five folders
+MANY = 200_000  # in each of five folders
 
 
 class Cluster(SteadyCluster):
-    """Every job runs; each is looked at as all three backends look at its folder."""
+    """Every job runs. Its folder is read as all three backends do."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -62,7 +62,7 @@ def reconciler(tmp_path: Path) -> Iterator[Reconciler]:
 
 
 def cost(reconciler: Reconciler) -> float:
-    """CPU seconds of the quickest of some passes: what else the machine does makes none of them quicker."""
+    """The CPU seconds of the fastest of some passes, which does not depend on other load."""
     costs = []
     for _ in range(PASSES):
         began = time.process_time()
@@ -71,7 +71,7 @@ def cost(reconciler: Reconciler) -> float:
     return min(costs)
 
 
-def test_a_million_entries_and_endless_files_cost_no_pass_more_than_itself(
+def test_a_million_entries_and_endless_files_do_not_double_the_cost_of_a_pass(
     tmp_path: Path, reconciler: Reconciler
 ) -> None:
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The trash of the run directory, replaced by a link by a job: the real service empties it each minute."""
+"""A job replaces the trash of the run directory by a link. A real service empties the trash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ job = pathlib.Path(os.environ["ORCHESTRATOR_JOB_DIR"])
 """
 
 
-def test_the_trash_is_emptied_and_what_a_link_in_its_place_leads_to_stays(tmp_path: Path) -> None:
+def test_the_trash_is_emptied_without_following_a_link_in_its_place(tmp_path: Path) -> None:
     outside, config = Outside(tmp_path / "outside"), tmp_path / "orchestrator.toml"
     config.write_text("[retention]\nlogs_days = 0.00001\n")
     settings = {"ORCHESTRATOR_CONFIG": str(config), "ORCHESTRATOR_POLL_S": "0.1"}

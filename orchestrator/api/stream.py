@@ -16,7 +16,7 @@ from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.identity.stream_limit import StreamLimit
 from orchestrator.logs.feed import EVERY_S, Listener
 from orchestrator.queries.tail import Tail
-from orchestrator.store.records import Happening
+from orchestrator.store.records import EventNotice
 from orchestrator.wire.job_views import JobChange
 
 _POLL_S = 0.25
@@ -68,7 +68,7 @@ async def stream_lines(listener: Listener, may_continue: MayContinue) -> AsyncIt
 
 
 async def stream_changes(
-    tail: Tail, event_id: int, wanted: Callable[[Happening], bool], may_continue: MayContinue
+    tail: Tail, event_id: int, wanted: Callable[[EventNotice], bool], may_continue: MayContinue
 ) -> AsyncIterator[str]:
     """The changes after an event as they happen, with heartbeats. Waits while the store does not answer.
 
@@ -95,6 +95,6 @@ async def stream_changes(
             await asyncio.sleep(_POLL_S)
 
 
-def render_change(event: Happening) -> str:
+def render_change(event: EventNotice) -> str:
     data = json.dumps(JobChange(job_id=event.job_id, kind=event.kind).model_dump())
     return f"id: {event.id}\nevent: job\ndata: {data}\n\n"

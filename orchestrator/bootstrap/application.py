@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from orchestrator.api.app import create_app
 from orchestrator.api.deps import Identity, Services
-from orchestrator.bootstrap.given import endpoints_of, limits_of, prices_of, webhook_views_of
+from orchestrator.bootstrap.from_settings import endpoints_of, limits_of, prices_of, webhook_views_of
 from orchestrator.bootstrap.identity import hosts_of
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.deletions import Deletions
@@ -50,7 +50,7 @@ from orchestrator.webhooks.hooks import Hooks, is_proxied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Dependencies:
     """What the application uses and does not build."""
 
     clusters: Mapping[str, Cluster]
@@ -63,8 +63,8 @@ class Surroundings:
     version: str
 
 
-def build_services(settings: Settings, database: Database, identity: Identity, around: Surroundings) -> Services:
-    clusters, clock, vault = around.clusters, around.clock, identity.vault
+def build_services(settings: Settings, database: Database, identity: Identity, given: Dependencies) -> Services:
+    clusters, clock, vault = given.clusters, given.clock, identity.vault
     reader, history, jobs = JobReader(database), HistoryReader(database), SqlJobStore(database)
     chronicles, deletions, cluster_reader = ChronicleReader(database), DeletionStore(database), ClusterReader(database)
     logs = Logs(reader, history, clusters, mask_of=vault.mask_of_project)
@@ -94,26 +94,26 @@ def build_services(settings: Settings, database: Database, identity: Identity, a
         node_cooldown_s=settings.node_cooldown_s,
     )
     return Services(
-        deletions=Deletions(deletions, jobs, reader, clusters, clock, around.wake),
-        nodes=NodeRecords(NodeStore(database), cluster_reader, clock, around.wake, cooldown_s=settings.node_cooldown_s),
-        commands=Commands(jobs, reader, checks, clock, around.wake, history=history),
+        deletions=Deletions(deletions, jobs, reader, clusters, clock, given.wake),
+        nodes=NodeRecords(NodeStore(database), cluster_reader, clock, given.wake, cooldown_s=settings.node_cooldown_s),
+        commands=Commands(jobs, reader, checks, clock, given.wake, history=history),
         plans=Plans(reader, checks),
         queries=Queries(reader, history, ChangeMarks(database)),
         accounts=Accounts(chronicles, logs, clock, prices_of(settings), exclusions=inventory.exclusions),
         usage=Usage(chronicles, clock, prices_of(settings)),
         inventory=inventory,
         identity=identity,
-        intake=around.intake,
+        intake=given.intake,
         logs=logs,
         feeds=Feeds(logs),
-        ready=around.ready,
+        ready=given.ready,
         tail=Tail(EventReader(database)),
-        metrics=around.metrics,
-        version=around.version,
+        metrics=given.metrics,
+        version=given.version,
         hooks=hooks,
         webhooks=webhook_views_of(settings),
         hosts=hosts_of(settings),
-        closing=around.closing,
+        closing=given.closing,
     )
 
 

@@ -37,7 +37,7 @@ _AGENT_MAP = "elastic-orchestrator-agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ClusterSetup:
     """A cluster with the settings of its supervision. Times are in seconds."""
 
     cluster: Cluster
@@ -48,7 +48,7 @@ class Place:
     repeat_s: float | None = None  # when a submission may be repeated; None means after submit_timeout_s
 
 
-def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, common: Site) -> Place:
+def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, common: Site) -> ClusterSetup:
     """`common` has what all clusters of the service share. Raises ConfigurationError."""
     own = build_slurm_site(given, settings)
     stop_timeout_s = settings.stop_timeout_s if given.stop_timeout_s is None else given.stop_timeout_s
@@ -79,7 +79,7 @@ def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, comm
         notice=Notice(before_s=given.notice_s, default_limit_s=given.defaults.time_limit_s),
         partitions=backend.partitions,
     )
-    return Place(
+    return ClusterSetup(
         cluster=cluster,
         site=site,
         poll_s=given.poll_s,
@@ -114,7 +114,7 @@ def build_slurm_site(given: SlurmClusterSettings, settings: Settings) -> SlurmSi
     )
 
 
-def build_kubernetes(name: str, given: KubernetesClusterSettings, settings: Settings, common: Site) -> Place:
+def build_kubernetes(name: str, given: KubernetesClusterSettings, settings: Settings, common: Site) -> ClusterSetup:
     """`common` has what all clusters of the service share. Raises ConfigurationError."""
     client = build_kubernetes_client(given)
     own = build_kubernetes_site(given, settings, namespace=client.namespace)
@@ -146,7 +146,7 @@ def build_kubernetes(name: str, given: KubernetesClusterSettings, settings: Sett
         why_no_workdir=own.workdirs.why_refused if own.shared else None,
         check=backend.check,
     )
-    return Place(
+    return ClusterSetup(
         cluster=cluster,
         site=site,
         poll_s=given.poll_s,

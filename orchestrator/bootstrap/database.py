@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.bootstrap.given import endpoints_of
+from orchestrator.bootstrap.from_settings import endpoints_of
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.settings import Settings
 from orchestrator.store import schema

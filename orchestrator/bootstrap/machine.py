@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.bootstrap.cluster_backends import Place, build_kubernetes, build_slurm
+from orchestrator.bootstrap.cluster_backends import ClusterSetup, build_kubernetes, build_slurm
 from orchestrator.cluster_settings import (
     ClusterSettings,
     KubernetesClusterSettings,
@@ -23,14 +23,14 @@ from orchestrator.settings import Settings
 _SUBMIT_TIMEOUT_S = 1.0  # starting processes on this machine either succeeds or fails at once
 
 
-def build_places(settings: Settings, gpus: int, worker_key: bytes) -> list[Place]:
+def build_clusters(settings: Settings, gpus: int, worker_key: bytes) -> list[ClusterSetup]:
     """Build the configured clusters, or this machine if there are none. Raises ConfigurationError."""
     common = replace(build_site(settings, gpus), worker_key=worker_key)
     configured = settings.clusters or {"local": LocalClusterSettings(backend="local")}
-    return [_place(name, given, settings, common) for name, given in sorted(configured.items())]
+    return [_build_setup(name, given, settings, common) for name, given in sorted(configured.items())]
 
 
-def _place(name: str, given: ClusterSettings, settings: Settings, common: Site) -> Place:
+def _build_setup(name: str, given: ClusterSettings, settings: Settings, common: Site) -> ClusterSetup:
     match given:
         case LocalClusterSettings():
             return _this_machine(name, settings, common)
@@ -40,7 +40,7 @@ def _place(name: str, given: ClusterSettings, settings: Settings, common: Site) 
             return build_kubernetes(name, given, settings, common)
 
 
-def _this_machine(name: str, settings: Settings, site: Site) -> Place:
+def _this_machine(name: str, settings: Settings, site: Site) -> ClusterSetup:
     cluster = Cluster(
         name=name,
         kind="local",
@@ -52,7 +52,7 @@ def _this_machine(name: str, settings: Settings, site: Site) -> Place:
         gpu_type=_gpu_type(),
         max_jobs=settings.max_jobs,
     )
-    return Place(
+    return ClusterSetup(
         cluster=cluster,
         site=site,
         poll_s=settings.poll_s,

@@ -18,12 +18,12 @@ import structlog
 from fastapi import FastAPI
 
 from orchestrator import rundir
-from orchestrator.bootstrap.application import Surroundings, build_app, build_services
+from orchestrator.bootstrap.application import Dependencies, build_app, build_services
 from orchestrator.bootstrap.clock import SystemClock
-from orchestrator.bootstrap.cluster_backends import Place
-from orchestrator.bootstrap.given import endpoints_of, keep_of, limits_of
+from orchestrator.bootstrap.cluster_backends import ClusterSetup
+from orchestrator.bootstrap.from_settings import endpoints_of, keep_of, limits_of
 from orchestrator.bootstrap.identity import build_identity, keys_of
-from orchestrator.bootstrap.machine import build_places, count_gpus
+from orchestrator.bootstrap.machine import build_clusters, count_gpus
 from orchestrator.domain.accounting.retention import Keep
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.job.worker_token import derive_worker_key
@@ -84,14 +84,15 @@ def build(settings: Settings, database: Database, url: str) -> Service:
     clock = SystemClock()
     gpus = count_gpus()
     keys = keys_of(settings)
-    places = build_places(settings, gpus, derive_worker_key(keys[0]))
-    clusters = {place.cluster.name: place.cluster for place in places}
+    setups = build_clusters(settings, gpus, derive_worker_key(keys[0]))
+    clusters = {setup.cluster.name: setup.cluster for setup in setups}
     version = importlib.metadata.version("elastic-orchestrator")
     metrics = Metrics(version=version, clusters=clusters)
     reader, history = JobReader(database), HistoryReader(database)
     traces = [] if settings.otlp_url is None else [_traces(settings.otlp_url, reader, history, metrics, version)]
-    for hear in (Tally(metrics).hear, *(each.hear for each in traces)):
-        database.listen(hear)
+    database.listen(Tally(metrics).count)
+    for each in traces:
+        database.listen(each.enqueue)
     leases, limits = SqlLeaseStore(database), limits_of(settings)
     identity = build_identity(settings, database, clock, keys)
     vault = identity.vault
@@ -102,26 +103,26 @@ def build(settings: Settings, database: Database, url: str) -> Service:
     holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     supervisors = [
         SupervisorLoop(
-            place.cluster.name,
+            setup.cluster.name,
             leases,
-            _supervision(place, database, settings, clock, limits, vault, metrics),
+            _supervision(setup, database, settings, clock, limits, vault, metrics),
             clock,
             metrics,
             holder=holder,
-            poll_s=place.poll_s,
+            poll_s=setup.poll_s,
             lease_s=settings.lease_s,
-            tidy=_housekeeper(place, database, clock, keep).tidy,
+            tidy=_housekeeper(setup, database, clock, keep).tidy,
         )
-        for place in places
+        for setup in setups
     ]
-    sweeper = TrashSweeper([place.cluster.job_root for place in places])
+    sweeper = TrashSweeper([setup.cluster.job_root for setup in setups])
 
     def wake() -> None:
         for supervisor in supervisors:
             supervisor.wake()
 
     closing = threading.Event()
-    around = Surroundings(
+    dependencies = Dependencies(
         clusters=clusters,
         clock=clock,
         intake=reception,
@@ -131,7 +132,7 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         metrics=metrics,
         version=version,
     )
-    services = build_services(settings, database, identity, around)
+    services = build_services(settings, database, identity, dependencies)
     services.hooks.reseal()
     services.hooks.refresh()
     outbox = Outbox(OutboxStore(database), endpoints_of(settings), metrics, made=services.hooks.endpoints)
@@ -152,7 +153,7 @@ def _traces(url: str, jobs: JobReader, history: HistoryReader, metrics: Metrics,
 
 
 def _supervision(
-    place: Place,
+    setup: ClusterSetup,
     database: Database,
     settings: Settings,
     clock: SystemClock,
@@ -161,14 +162,14 @@ def _supervision(
     metrics: Metrics,
 ) -> Callable[[Lease, Callable[[], None]], Reconciler]:
     """Return a function that builds a cluster's reconciler for a lease."""
-    cluster, backend = place.cluster, MeteredBackend(place.cluster.backend, metrics, place.cluster.name)
+    cluster, backend = setup.cluster, MeteredBackend(setup.cluster.backend, metrics, setup.cluster.name)
     journals, reader = SqlJournalStore(database), JobReader(database)
     folders, removable = rundir.LocalRunDirectories(cluster.job_root), JobFolders(cluster.job_root)
     pass_settings = PassSettings(
         limits=replace(limits, gpus_per_node=cluster.gpus, max_jobs=cluster.max_jobs),
-        stop_timeout_s=place.stop_timeout_s + _AGENT_GRACE_S,
-        submit_timeout_s=place.submit_timeout_s,
-        repeat_s=place.repeat_s,
+        stop_timeout_s=setup.stop_timeout_s + _AGENT_GRACE_S,
+        submit_timeout_s=setup.submit_timeout_s,
+        repeat_s=setup.repeat_s,
     )
 
     repeats = Repeats()
@@ -188,7 +189,7 @@ def _supervision(
             repeats=repeats,
         )
         actor = Actor(
-            store, backend, folders, place.site, ports=cluster.ports, require_lease=require_lease, secrets=vault
+            store, backend, folders, setup.site, ports=cluster.ports, require_lease=require_lease, secrets=vault
         )
         sweeper = Sweeper(cluster.name, DeletionStore(database), removable, require_lease=require_lease)
         return Reconciler(store, observer, actor, clock, pass_settings, sweep=sweeper.sweep, repeats=repeats)
@@ -201,5 +202,5 @@ def _readiness(supervisors: Sequence[SupervisorLoop]) -> tuple[bool, str]:
     return all(lives for lives, _ in states), "; ".join(words for _, words in states)
 
 
-def _housekeeper(place: Place, database: Database, clock: SystemClock, keep: Keep) -> Housekeeper:
-    return Housekeeper(place.cluster.name, place.cluster.job_root, RetentionStore(database), clock, keep)
+def _housekeeper(setup: ClusterSetup, database: Database, clock: SystemClock, keep: Keep) -> Housekeeper:
+    return Housekeeper(setup.cluster.name, setup.cluster.job_root, RetentionStore(database), clock, keep)

@@ -27,7 +27,7 @@ from orchestrator.bootstrap.cluster_backends import (
     build_kubernetes_site,
     build_slurm_site,
 )
-from orchestrator.bootstrap.machine import build_places
+from orchestrator.bootstrap.machine import build_clusters
 from orchestrator.cluster_settings import (
     ClusterSettings,
     KubernetesClusterSettings,
@@ -111,11 +111,11 @@ def _try_group(name: str, given: ClusterSettings, settings: Settings) -> Iterato
         given = given.model_copy(update={"gpus_per_node": 0})
     temporary = (Path(tempfile.gettempdir()),)  # holds the empty working directory that is copied
     alone = settings.model_copy(update={"clusters": {name: given}, "workdirs": temporary})
-    (place,) = build_places(alone, 0, b"")
+    (setup,) = build_clusters(alone, 0, b"")
     fresh = not settings.root.exists()
     try:
-        with _closed(place.cluster.backend):
-            yield try_group(place.cluster, place.site)
+        with _closed(setup.cluster.backend):
+            yield try_group(setup.cluster, setup.site)
     finally:
         if fresh:
             with suppress(OSError):

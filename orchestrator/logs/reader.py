@@ -31,7 +31,7 @@ from orchestrator.logs.log_places import Place, find_places
 from orchestrator.logs.output import find_last_output
 from orchestrator.store.history_reader import HistoryReader
 from orchestrator.store.job_reader import JobReader
-from orchestrator.store.records import JobCourse, StoredWorker
+from orchestrator.store.records import LogContext, StoredWorker
 from trainer.contract import layout
 from trainer.contract.exit_record import EventKind
 
@@ -98,17 +98,17 @@ class Logs:
 
     def select(self, job_id: str, request: LogRequest) -> Selection | None:
         """Select the logs of a request. None while the job has no attempt. Raises NotFound."""
-        course = self._jobs.course(job_id)
-        newest = course.newest
+        context = self._jobs.log_context(job_id)
+        newest = context.newest
         if request.attempt is not None and (newest is None or request.attempt > newest):
             raise NotFound(f"job {job_id} has no attempt {request.attempt}")
         attempt = request.attempt or newest
         if attempt is None:
             return None
-        folder = self._folder(job_id, course)
+        folder = self._folder(job_id, context)
         sources = _written_since(folder, self._sources(job_id, folder, attempt, request), request.since)
-        over = course.rests or attempt != newest
-        return Selection(folder, attempt, sources, over, self._mask_of(course.project))
+        over = context.rests or attempt != newest
+        return Selection(folder, attempt, sources, over, self._mask_of(context.project))
 
     def last_output(self, cluster_name: str, attempt: Attempt) -> Output | None:
         """Return when an attempt's workers last printed. None if unknown. Raises OSError."""
@@ -119,12 +119,12 @@ class Logs:
 
     def rests(self, job_id: str) -> bool:
         """Whether the job has ended and no retry is requested."""
-        return self._jobs.course(job_id).rests
+        return self._jobs.log_context(job_id).rests
 
-    def _folder(self, job_id: str, course: JobCourse) -> JobFolder:
-        cluster = self._clusters.get(course.cluster)
+    def _folder(self, job_id: str, context: LogContext) -> JobFolder:
+        cluster = self._clusters.get(context.cluster)
         if cluster is None:
-            raise NotFound(f"cluster {course.cluster} is no longer configured; its logs cannot be found")
+            raise NotFound(f"cluster {context.cluster} is no longer configured; its logs cannot be found")
         return cluster.folder(job_id)
 
     def _sources(self, job_id: str, folder: JobFolder, attempt: int, request: LogRequest) -> list[Source]:

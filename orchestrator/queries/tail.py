@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from orchestrator.store.event_reader import EventReader
-from orchestrator.store.records import Happening
+from orchestrator.store.records import EventNotice
 
 _EVERY_S = 0.5
 _KEPT = 5000  # events; a follower that is farther behind reads from the store
@@ -32,20 +32,20 @@ class Tail:
         self._monotonic = monotonic
         self._turn = threading.Lock()
         self._looked_at = float("-inf")
-        self._known: tuple[int, tuple[Happening, ...]] | None = None  # an id, and all events after it
+        self._known: tuple[int, tuple[EventNotice, ...]] | None = None  # an id, and all events after it
 
     def newest(self) -> int:
         """The id of the newest event, 0 if there is none."""
         return self._reader.newest()
 
-    def recall(self, event_id: int) -> Sequence[Happening] | None:
+    def recall(self, event_id: int) -> Sequence[EventNotice] | None:
         """The events after `event_id` from the cache. None if `look` has to read the store."""
         known = self._known
         if known is None or event_id < known[0] or self._monotonic() >= self._looked_at + self._every_s:
             return None
         return known[1][bisect_right(known[1], event_id, key=lambda each: each.id) :]
 
-    def look(self, event_id: int) -> Sequence[Happening]:
+    def look(self, event_id: int) -> Sequence[EventNotice]:
         """The events after `event_id`, read from the store if necessary. Of concurrent callers, one reads."""
         if self._turn.acquire(blocking=False):
             try:

@@ -119,7 +119,7 @@ class Usage:
 
     def _holdings(self, begin: datetime, end: datetime, projects: Collection[str] | None) -> list[Holding]:
         """What the jobs of `projects` (None: all) held between two times. Raises Refused for more than MOST_JOBS."""
-        lived = self._chronicles.lived(since=begin, until=end, projects=projects, limit=MOST_JOBS + 1)
+        lived = self._chronicles.lifespans(since=begin, until=end, projects=projects, limit=MOST_JOBS + 1)
         if len(lived) > MOST_JOBS:
             raise Refused(f"more than {MOST_JOBS} jobs ran then; choose a shorter time or one project")
         with self._reading:

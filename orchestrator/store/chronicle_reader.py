@@ -54,7 +54,7 @@ class ChronicleReader:
                 has_snapshot=session.scalar(_THERE, {"job_id": job_id}) is not None,
             )
 
-    def lived(
+    def lifespans(
         self, *, since: datetime, until: datetime, projects: Collection[str] | None, limit: int
     ) -> Sequence[Lifespan]:
         """Return the jobs of these projects (None means all) that existed between two times, newest first."""

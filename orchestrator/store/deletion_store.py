@@ -50,7 +50,7 @@ class DeletionStore:
         with self._database.read() as session:
             return [_deletion_of(row) for row in session.scalars(wanted.order_by(DeletionRow.deleted_at))]
 
-    def gone(self, job_id: str) -> None:
+    def files_deleted(self, job_id: str) -> None:
         """Note that the job's files are deleted. Idempotent."""
         with self._database.write() as session:
             session.execute(update(DeletionRow).where(DeletionRow.job_id == job_id).values(files_due=False))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import bindparam, func, select
 
 from orchestrator.store.engine import Database
-from orchestrator.store.records import Happening
+from orchestrator.store.records import EventNotice
 from orchestrator.store.tables import EventRow, JobRow
 
 _NEWEST = select(func.coalesce(func.max(EventRow.id), 0))
@@ -31,10 +31,10 @@ class EventReader:
         with self._database.read() as session:
             return session.scalar(_NEWEST) or 0
 
-    def after(self, event_id: int, *, limit: int) -> Sequence[Happening]:
+    def after(self, event_id: int, *, limit: int) -> Sequence[EventNotice]:
         """Return events with higher ids, in order. Ids become visible in rising order, so none is missed."""
         with self._database.read() as session:
             rows = session.execute(_AFTER, {"after": event_id, "limit": limit}).all()
             return [
-                Happening(id=row.id, job_id=row.job_id, project=row.project, kind=row.kind, at=row.at) for row in rows
+                EventNotice(id=row.id, job_id=row.job_id, project=row.project, kind=row.kind, at=row.at) for row in rows
             ]

@@ -62,12 +62,12 @@ class HistoryReader:
 
     def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[AttemptStanding], str | None]:
         """Return attempts, oldest first."""
-        attempts, behind = self._page(AttemptRow, _ATTEMPTS, attempt_of, job_id, limit, cursor)
+        attempts, next_cursor = self._page(AttemptRow, _ATTEMPTS, attempt_of, job_id, limit, cursor)
         numbers = [attempt.key.number for attempt in attempts]
         with self._database.read() as session:
             wanted = (TrainingRow.job_id == job_id) & TrainingRow.attempt.in_(numbers)
             rows = {row.attempt: row for row in session.scalars(select(TrainingRow).where(wanted))}
-        return [AttemptStanding(one, training_of(rows.get(one.key.number))) for one in attempts], behind
+        return [AttemptStanding(one, training_of(rows.get(one.key.number))) for one in attempts], next_cursor
 
     def events(
         self, job_id: str, *, limit: int, cursor: str | None, newest_first: bool = False
@@ -98,7 +98,7 @@ class HistoryReader:
             newest = session.scalar(select(func.max(AttemptRow.number)).where(AttemptRow.job_id == job_id))
             mine = (JournalRow.job_id == job_id) & (JournalRow.attempt == newest)
             listing = Listing(f"replicas-{job_id}-{newest}", _REPLICAS)
-            rows, behind = listing.page(session, select(JournalRow).where(mine), limit=limit, cursor=cursor)
+            rows, next_cursor = listing.page(session, select(JournalRow).where(mine), limit=limit, cursor=cursor)
             started = select(EventRow).where(
                 EventRow.job_id == job_id,
                 EventRow.attempt == newest,
@@ -109,7 +109,7 @@ class HistoryReader:
             ranks: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
             for worker in session.scalars(workers.order_by(WorkerRow.rank)):
                 ranks[worker.replica, worker.incarnation].append(worker.rank)
-            return [stored_replica_of(row, agents, ranks) for row in rows], behind
+            return [stored_replica_of(row, agents, ranks) for row in rows], next_cursor
 
     def newest_of_kind(
         self, job_id: str, kind: str, *, limit: int, attempt: int | None = None
@@ -174,8 +174,8 @@ class HistoryReader:
         with self._database.read() as session:
             require_job(session, job_id)
             query = select(table).where(table.job_id == job_id)
-            rows, behind = listing.page(session, query, limit=limit, cursor=cursor)
-            return [item_of(row) for row in rows], behind
+            rows, next_cursor = listing.page(session, query, limit=limit, cursor=cursor)
+            return [item_of(row) for row in rows], next_cursor
 
 
 def _count_some(wanted: ColumnElement[bool]) -> Select[int]:

@@ -17,7 +17,7 @@ from orchestrator.store.engine import Database
 from orchestrator.store.lookups import AT_REST, in_parts, require_job
 from orchestrator.store.mapping import attempt_of, desired_of, job_of, training_of
 from orchestrator.store.paging import Key, Listing
-from orchestrator.store.records import JobCourse, JobFilter, JobOrder
+from orchestrator.store.records import JobFilter, JobOrder, LogContext
 from orchestrator.store.tables import AttemptRow, JobLabelRow, JobRow, SnapshotRow, TrainingRow
 
 _UP = (Key(JobRow.created_at, datetime), Key(JobRow.id, str))
@@ -62,21 +62,21 @@ class JobReader:
     ) -> tuple[Sequence[JobStanding], str | None]:
         """Pages stay stable while jobs are added. Raises Refused for a cursor of another list."""
         with self._database.read() as session:
-            rows, behind = _LISTINGS[order].page(session, _matching(session, where), limit=limit, cursor=cursor)
-            return _standings(session, rows), behind
+            rows, next_cursor = _LISTINGS[order].page(session, _matching(session, where), limit=limit, cursor=cursor)
+            return _standings(session, rows), next_cursor
 
     def standing(self, job_id: str) -> JobStanding:
         """Raises NotFound."""
         with self._database.read() as session:
             return _standings(session, [require_job(session, job_id)])[0]
 
-    def course(self, job_id: str) -> JobCourse:
+    def log_context(self, job_id: str) -> LogContext:
         """Raises NotFound."""
         with self._database.read() as session:
-            row = session.execute(_COURSE, {"job_id": job_id}).one_or_none()
+            row = session.execute(_LOG_CONTEXT, {"job_id": job_id}).one_or_none()
         if row is None:
             raise NotFound(f"there is no job {job_id}")
-        return JobCourse(project=row.project, cluster=row.cluster, newest=row.newest, rests=row.rests)
+        return LogContext(project=row.project, cluster=row.cluster, newest=row.newest, rests=row.rests)
 
     def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
         found: dict[str, Requested] = {}
@@ -211,7 +211,7 @@ _NEWEST_ATTEMPTS = _select_newest_attempts()
 _NEWEST_SNAPSHOTS = _select_newest_snapshots()
 _REQUESTED = _select_requested()
 
-_COURSE = select(
+_LOG_CONTEXT = select(
     JobRow.project,
     JobRow.cluster,
     select(func.max(AttemptRow.number)).where(AttemptRow.job_id == JobRow.id).scalar_subquery().label("newest"),

@@ -30,16 +30,16 @@ Sums = dict[tuple[int, int], Kept]
 def read_kept(session: Session, job_id: str, events: Sequence[Event]) -> Sums:
     """Return the sums by attempt and generation. If an attempt's metrics were removed, uses the stored sums."""
     summed = read_sums(events)
-    return summed | read_rows(session, job_id, events, behind=max((attempt for attempt, _ in summed), default=0))
+    return summed | read_rows(session, job_id, events, after=max((attempt for attempt, _ in summed), default=0))
 
 
-def read_rows(session: Session, job_id: str, events: Sequence[Event], *, behind: int) -> Sums:
-    """Sum up the metrics of the attempts after `behind`.
+def read_rows(session: Session, job_id: str, events: Sequence[Event], *, after: int) -> Sums:
+    """Sum up the metrics of the attempts with numbers above `after`.
 
     A repeated step has the row of its last repetition. If the newest generation restarted from an earlier step, rows of
     later steps that it has not reached yet are old and do not count.
     """
-    mine = and_(MetricRow.job_id == job_id, MetricRow.attempt > behind)
+    mine = and_(MetricRow.job_id == job_id, MetricRow.attempt > after)
     terms = _read_terms(session, mine)
     is_thin = _is_thin(session, job_id)
     newest = _find_newest_base(terms, events)

@@ -49,13 +49,13 @@ class Listing:
         """Return the next `limit` rows (at least one) after `cursor`, and the next cursor, None at the end."""
         limit = max(1, limit)
         if cursor is not None:
-            query = query.where(self._behind(self._parse(cursor)))
+            query = query.where(self._after(self._parse(cursor)))
         order = [key.column.desc() if key.descending else key.column.asc() for key in self.keys]
         rows = session.scalars(query.order_by(*order).limit(limit + 1)).all()
         more = len(rows) > limit
         return rows[:limit], self._render(rows[limit - 1]) if more else None
 
-    def _behind(self, values: Sequence[object]) -> ColumnElement[bool]:
+    def _after(self, values: Sequence[object]) -> ColumnElement[bool]:
         alternatives = []
         for position, (key, value) in enumerate(zip(self.keys, values, strict=True)):
             same = [earlier.column == values[index] for index, earlier in enumerate(self.keys[:position])]

@@ -46,7 +46,7 @@ class JobOrder(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobCourse:
+class LogContext:
     """What is needed to find a job's logs and to know whether they are complete."""
 
     project: str
@@ -81,7 +81,7 @@ class ChangeMark:
     rests: bool  # the job has ended and no retry is requested
 
 
-# What a job left behind
+# The history of a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class MetricPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class EventNotice:
     """An event without its content, for followers of all jobs."""
 
     id: int  # of the event; rises over all jobs

@@ -32,14 +32,14 @@ class RetentionStore:
         self._database = database
 
     def ended(
-        self, cluster: str, *, before: datetime, behind: tuple[datetime, str] | None, limit: int
+        self, cluster: str, *, before: datetime, after: tuple[datetime, str] | None, limit: int
     ) -> Sequence[EndedJob]:
-        """Return jobs at rest that ended before a time, earliest first, after the key `behind` (end, id)."""
+        """Return jobs at rest that ended before a time, earliest first, after the key `after` (end, id)."""
         query = select(JobRow.id, JobRow.finished_at).where(
             JobRow.cluster == cluster, AT_REST, JobRow.finished_at < before
         )
-        if behind is not None:
-            query = query.where(tuple_(JobRow.finished_at, JobRow.id) > behind)
+        if after is not None:
+            query = query.where(tuple_(JobRow.finished_at, JobRow.id) > after)
         query = query.order_by(JobRow.finished_at, JobRow.id).limit(limit)
         with self._database.read() as session:
             return [EndedJob(job_id=job_id, finished_at=at) for job_id, at in session.execute(query) if at is not None]
@@ -52,7 +52,7 @@ class RetentionStore:
             used = session.scalar(select(func.count()).where(~AT_REST, source.contains(job_id, autoescape=True)))
             return not rests or bool(used)
 
-    def tell(self, job_id: str, event: Event) -> None:
+    def add_event(self, job_id: str, event: Event) -> None:
         with self._database.write() as session:
             append_events(session, [(job_id, event)])
 
@@ -114,10 +114,10 @@ def _sum_up(session: Session, job_id: str, event: Event, *, newest: int) -> bool
 
     Returns False if there are too many sums; then the metrics must stay.
     """
-    behind = max((attempt for attempt, _ in read_sums(_events(session, job_id, {EventKind.REMOVED.value}))), default=0)
-    if newest <= behind:
+    after = max((attempt for attempt, _ in read_sums(_events(session, job_id, {EventKind.REMOVED.value}))), default=0)
+    if newest <= after:
         return True
-    sums = read_rows(session, job_id, _events(session, job_id, KINDS), behind=behind)
+    sums = read_rows(session, job_id, _events(session, job_id, KINDS), after=after)
     if sums:
         event.evidence[SUMS] = render_sums(sums)
     return len(sums) <= MOST_SUMS

@@ -53,4 +53,4 @@ class Sweeper:
                 log.warning("files of a deleted job are still there", job=deletion.job_id, reason=str(error))
                 continue
             if done:
-                self._store.gone(deletion.job_id)
+                self._store.files_deleted(deletion.job_id)

@@ -52,7 +52,7 @@ class Tally:
             for kind in FailureKind:
                 metrics.node_failures.labels(cluster, kind.value)
 
-    def hear(self, news: Sequence[tuple[str, Event]]) -> None:
+    def count(self, news: Sequence[tuple[str, Event]]) -> None:
         """Count the events of one transaction."""
         for job_id, event in news:
             if event.kind in _IN_PLACE:

@@ -25,9 +25,9 @@ from orchestrator.telemetry.spans import Span, render_attempt, render_first_step
 
 log = structlog.get_logger()
 
-_WAITING_ROOM = 10_000  # events
+_MOST_QUEUED = 10_000  # events
 _PAGE = 200
-_LAST_WORDS_S = 3.0
+_STOP_S = 3.0
 _ENDED_JOBS = frozenset(state.value for state in JobState if state.terminal)
 _EXPORTED_STATES = frozenset(state.value for state in AttemptState if state.terminal) | {AttemptState.INTENDED.value}
 
@@ -50,16 +50,16 @@ class Traces:
         self._history = history
         self._exporter = exporter
         self._metrics = metrics
-        self._heard: queue.Queue[tuple[str, Event] | None] = queue.Queue(maxsize=_WAITING_ROOM)
+        self._queue: queue.Queue[tuple[str, Event] | None] = queue.Queue(maxsize=_MOST_QUEUED)
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
 
-    def hear(self, news: Sequence[tuple[str, Event]]) -> None:
+    def enqueue(self, news: Sequence[tuple[str, Event]]) -> None:
         """Queue the events that end a span. Never blocks."""
         for job_id, event in news:
             if not _ends_a_span(event):
                 continue
             try:
-                self._heard.put_nowait((job_id, event))
+                self._queue.put_nowait((job_id, event))
             except queue.Full:
                 self._metrics.spans_lost.inc()
 
@@ -69,15 +69,15 @@ class Traces:
     def stop(self) -> None:
         """Export what is queued, if that takes at most a few seconds."""
         try:
-            self._heard.put_nowait(None)
-            self._thread.join(timeout=_LAST_WORDS_S)
+            self._queue.put_nowait(None)
+            self._thread.join(timeout=_STOP_S)
         except queue.Full:
             pass
         self._exporter.close()
 
     def _run(self) -> None:
-        while (heard := self._heard.get()) is not None:
-            self.export(*heard)
+        while (queued := self._queue.get()) is not None:
+            self.export(*queued)
 
     def export(self, job_id: str, event: Event) -> None:
         """Send the spans that end with this event."""

@@ -72,7 +72,7 @@ class Housekeeper:
         limit = before(days, now)
         if days is None or limit is None:
             return False
-        ended = self._store.ended(self._cluster, before=limit, behind=self._looked.get(left), limit=_JOBS)
+        ended = self._store.ended(self._cluster, before=limit, after=self._looked.get(left), limit=_JOBS)
         for job in ended:
             event = Event(at=now, kind=EventKind.REMOVED.value, sentence=tell_removal(left, days))
             try:
@@ -104,7 +104,7 @@ class Housekeeper:
             there = [path for path in paths if root.status(path) is not None]
             if not there or self._store.is_needed(job.job_id):
                 return False
-            self._store.tell(job.job_id, event)
+            self._store.add_event(job.job_id, event)
             for path in there:
                 discard(root, path)
         return True

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from orchestrator.api.deps import Services
-from orchestrator.bootstrap.application import Surroundings, build_app, build_services
+from orchestrator.bootstrap.application import Dependencies, build_app, build_services
 from orchestrator.bootstrap.identity import build_identity
 from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.access.identity import LOCAL, Role
@@ -180,7 +180,7 @@ def build_world(
     backend, intake, clock = QuietBackend(), RecordingIntake(), StandingClock(NOW)
     woken: list[None] = []
     clusters = {"local": _build_cluster(root, backend)}
-    around = Surroundings(
+    around = Dependencies(
         clusters=clusters,
         clock=clock,
         intake=intake,

@@ -13,7 +13,7 @@ from orchestrator.api import stream
 from orchestrator.api.stream import stream_changes
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.queries.tail import Tail
-from orchestrator.store.records import Happening
+from orchestrator.store.records import EventNotice
 from tests.api.conftest import World
 from tests.blocks import faults_of, parse_blocks, schema_of_blocks
 from tests.builders import NOW
@@ -28,7 +28,7 @@ class Reader:
     def newest(self) -> int:
         return self.count
 
-    def after(self, event_id: int, *, limit: int) -> list[Happening]:
+    def after(self, event_id: int, *, limit: int) -> list[EventNotice]:
         self.asked += 1
         if self.broken:
             raise StoreUnavailable("away")
@@ -43,8 +43,8 @@ class Time:
         return self.now
 
 
-def an_event(number: int) -> Happening:
-    return Happening(id=number, job_id=f"job-{number % 2}", project="p", kind="k", at=NOW)
+def an_event(number: int) -> EventNotice:
+    return EventNotice(id=number, job_id=f"job-{number % 2}", project="p", kind="k", at=NOW)
 
 
 def ids(events: Any) -> list[int]:
@@ -91,7 +91,7 @@ def time() -> Time:
     return Time()
 
 
-def follow(tail: Tail, begin: int, parts: int, wanted: Callable[[Happening], bool] = lambda _: True) -> list[str]:
+def follow(tail: Tail, begin: int, parts: int, wanted: Callable[[EventNotice], bool] = lambda _: True) -> list[str]:
     """The first `parts` parts of a stream."""
 
     async def collect() -> list[str]:

@@ -23,6 +23,5 @@ def world(backend: str, request: pytest.FixtureRequest) -> Iterator[World]:
     if backend == "memory":
         yield MemoryWorld()
         return
-    database = Database(request.getfixturevalue("url"))
-    yield SqlWorld(database)
-    database.dispose()
+    with Database(request.getfixturevalue("url")) as database:
+        yield SqlWorld(database)

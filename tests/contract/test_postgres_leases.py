@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 
@@ -33,15 +34,13 @@ def backend() -> str:
 @pytest.fixture
 def open_world(url: str) -> Iterator[Callable[[], tuple[Database, SqlWorld]]]:
     """Opens one more connection, like another process."""
-    opened: list[Database] = []
+    with ExitStack() as stack:
 
-    def open_one() -> tuple[Database, SqlWorld]:
-        opened.append(Database(url))
-        return opened[-1], SqlWorld(opened[-1])
+        def open_one() -> tuple[Database, SqlWorld]:
+            database = stack.enter_context(Database(url))
+            return database, SqlWorld(database)
 
-    yield open_one
-    for database in opened:
-        database.dispose()
+        yield open_one
 
 
 OpenWorld = Callable[[], tuple[Database, SqlWorld]]
@@ -128,15 +127,14 @@ def test_only_one_of_two_processes_acquires_a_lease(url: str, open_world: OpenWo
 
 def _race(url: str, holder: str, start: Barrier, answers: Queue[tuple[str, list[Lease | None]]]) -> None:
     """Each cluster's lease is acquired twice: first when it is new, then after it was released."""
-    database = Database(url)
-    leases = SqlLeaseStore(database)
     won: list[Lease | None] = []
-    for race in range(ROUNDS):
-        start.wait(timeout=60)
-        won.append(leases.acquire(f"cluster-{race // 2}", holder, ttl_s=600))
-        start.wait(timeout=60)
-        lease = won[-1]
-        if lease is not None and race % 2 == 0:
-            leases.release(lease)
+    with Database(url) as database:
+        leases = SqlLeaseStore(database)
+        for race in range(ROUNDS):
+            start.wait(timeout=60)
+            won.append(leases.acquire(f"cluster-{race // 2}", holder, ttl_s=600))
+            start.wait(timeout=60)
+            lease = won[-1]
+            if lease is not None and race % 2 == 0:
+                leases.release(lease)
     answers.put((holder, won))
-    database.dispose()

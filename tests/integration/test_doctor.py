@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from deploy.dev.service import processes_of
-from orchestrator.bootstrap.cluster_backends import Place
-from orchestrator.bootstrap.machine import build_places
+from orchestrator.bootstrap.cluster_backends import ClusterSetup
+from orchestrator.bootstrap.machine import build_clusters
 from orchestrator.doctor.doctor import examine
 from orchestrator.doctor.finding import Verdict
 from orchestrator.doctor.trial_group import Timeouts, build_group_plan, try_group
@@ -26,9 +26,9 @@ from tests.pythons import write_python_that_never_begins, write_python_with_a_wr
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    (place,) = build_places(Settings(root=tmp_path / "runs"), 0, b"")
-    return place
+def setup(tmp_path: Path) -> ClusterSetup:
+    (setup,) = build_clusters(Settings(root=tmp_path / "runs"), 0, b"")
+    return setup
 
 
 def options(command: tuple[str, ...]) -> list[str]:
@@ -43,34 +43,34 @@ def test_two_workers_form_a_group_and_leave_no_files(tmp_path: Path) -> None:
     assert not root.exists()
 
 
-def test_the_workers_are_started_like_those_of_a_job(place: Place) -> None:
-    tried = build_group_plan(place.cluster, place.site, workdir="/")
-    job = build_plan(make_job(), make_attempt(), place.site)
+def test_the_workers_are_started_like_those_of_a_job(setup: ClusterSetup) -> None:
+    tried = build_group_plan(setup.cluster, setup.site, workdir="/")
+    job = build_plan(make_job(), make_attempt(), setup.site)
     ours, theirs = options(tried.commands[0]), options(job.commands[0])
     assert ours[: ours.index("--module")] == theirs[: theirs.index("--no-python")]
     assert tried.environments[0].keys() == job.environments[0].keys()
 
 
-def test_an_agent_that_cannot_start_is_reported_with_the_reason(place: Place, tmp_path: Path) -> None:
-    site = replace(place.site, python=str(write_python_with_a_wrong_torch(tmp_path)))
-    _, verdict, sentence = try_group(place.cluster, site)
+def test_an_agent_that_cannot_start_is_reported_with_the_reason(setup: ClusterSetup, tmp_path: Path) -> None:
+    site = replace(setup.site, python=str(write_python_with_a_wrong_torch(tmp_path)))
+    _, verdict, sentence = try_group(setup.cluster, site)
     assert verdict is Verdict.FAILED
     assert "the agent cannot start with" in sentence
     assert "torch 99.1" in sentence
-    assert list(place.cluster.job_root.iterdir()) == []
+    assert list(setup.cluster.job_root.iterdir()) == []
 
 
-def test_a_group_that_does_not_form_is_ended_and_reported(place: Place, tmp_path: Path) -> None:
-    site = replace(place.site, python=str(write_python_that_never_begins(tmp_path)))
-    _, verdict, sentence = try_group(place.cluster, site, Timeouts(meet_s=0.5))
+def test_a_group_that_does_not_form_is_ended_and_reported(setup: ClusterSetup, tmp_path: Path) -> None:
+    site = replace(setup.site, python=str(write_python_that_never_begins(tmp_path)))
+    _, verdict, sentence = try_group(setup.cluster, site, Timeouts(meet_s=0.5))
     assert verdict is Verdict.FAILED
     assert "formed no group within" in sentence
-    assert list(processes_of(place.cluster.job_root)) == []
-    assert list(place.cluster.job_root.iterdir()) == []
+    assert list(processes_of(setup.cluster.job_root)) == []
+    assert list(setup.cluster.job_root.iterdir()) == []
 
 
-def test_a_missing_interpreter_is_reported(place: Place) -> None:
-    _, verdict, sentence = try_group(place.cluster, replace(place.site, python="/opt/none/python3"))
+def test_a_missing_interpreter_is_reported(setup: ClusterSetup) -> None:
+    _, verdict, sentence = try_group(setup.cluster, replace(setup.site, python="/opt/none/python3"))
     assert (verdict, "/opt/none/python3 is not an executable program" in sentence) == (Verdict.FAILED, True)
 
 

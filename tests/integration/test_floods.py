@@ -34,9 +34,8 @@ for folder in (mine, never):
 
 @pytest.fixture
 def database(service: ThrowawayService) -> Iterator[Database]:
-    database = Database(f"sqlite:///{service.root / 'orchestrator.db'}")
-    yield database
-    database.dispose()
+    with Database(f"sqlite:///{service.root / 'orchestrator.db'}") as database:
+        yield database
 
 
 def count(database: Database, table: str, where: str = "1 = 1") -> int:

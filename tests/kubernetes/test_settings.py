@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.bootstrap import service
 from orchestrator.bootstrap.cluster_backends import build_kubernetes_site
-from orchestrator.bootstrap.machine import build_places
+from orchestrator.bootstrap.machine import build_clusters
 from orchestrator.cluster_settings import KubernetesClusterSettings
 from orchestrator.commands.submission import check_submission
 from orchestrator.domain.errors import ConfigurationError, InvalidSpec
@@ -41,7 +41,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
 
 def test_a_minimal_configuration_makes_a_cluster(load: object) -> None:
     settings = load(GKE, ORCHESTRATOR_ADVERTISE_URL="https://orchestrator.example")  # type: ignore[operator]
-    (place,) = build_places(settings, 0, b"key")
+    (place,) = build_clusters(settings, 0, b"key")
     cluster = place.cluster
     assert (cluster.name, cluster.kind, cluster.images, cluster.shares_files) == ("gke", "kubernetes", True, False)
     assert place.site.report_url == "https://orchestrator.example/api/v1/reports"
@@ -52,7 +52,7 @@ def test_a_minimal_configuration_makes_a_cluster(load: object) -> None:
 
 def test_pods_without_shared_files_need_an_address_for_reports(load: object) -> None:
     with pytest.raises(ConfigurationError, match="ADVERTISE_URL"):
-        build_places(load(GKE), 0, b"key")  # type: ignore[operator]
+        build_clusters(load(GKE), 0, b"key")  # type: ignore[operator]
 
 
 def test_the_agent_is_in_the_shared_files_a_config_map_or_an_image(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_without_shared_files_only_reports_count_as_signs_of_life(
 
 def test_an_unknown_context_is_refused_at_the_start(load: object) -> None:
     with pytest.raises(ConfigurationError, match="no context nowhere"):
-        build_places(load(GKE.replace('"lab"', '"nowhere"'), ORCHESTRATOR_ADVERTISE_URL="http://x"), 0, b"key")  # type: ignore[operator]
+        build_clusters(load(GKE.replace('"lab"', '"nowhere"'), ORCHESTRATOR_ADVERTISE_URL="http://x"), 0, b"key")  # type: ignore[operator]
 
 
 def test_placement_fields_of_slurm_are_refused_and_those_of_kubernetes_accepted() -> None:
@@ -147,7 +147,7 @@ def test_an_invalid_overlay_is_refused_at_submission(
     load: object, tmp_path: Path, cluster: str, overlay: dict[str, object], why: str | None
 ) -> None:
     settings = load(cluster, ORCHESTRATOR_ADVERTISE_URL="https://orchestrator.example")  # type: ignore[operator]
-    (place,) = build_places(settings, 0, b"key")
+    (place,) = build_clusters(settings, 0, b"key")
     spec = make_spec(
         run={"command": ["true"], "workdir": str(tmp_path)},
         placement={"overlay": {"spec": {"template": {"spec": overlay}}}},

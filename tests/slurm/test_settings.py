@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.bootstrap.cluster_backends import build_slurm_site
-from orchestrator.bootstrap.machine import build_places
+from orchestrator.bootstrap.machine import build_clusters
 from orchestrator.cluster_settings import SlurmClusterSettings
 from orchestrator.commands.preview import render_plan
 from orchestrator.commands.submission import check_submission
@@ -31,18 +31,18 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def test_without_clusters_there_is_the_local_one_and_otherwise_only_those_configured(load: object) -> None:
-    assert [place.cluster.kind for place in build_places(load(""), 0, b"key")] == ["local"]  # type: ignore[operator]
+    assert [place.cluster.kind for place in build_clusters(load(""), 0, b"key")] == ["local"]  # type: ignore[operator]
     lab = '[clusters.lab]\nbackend = "slurm"\ndefaults = {partition = "main"}\nmax_jobs = 9\n'
-    (place,) = build_places(load(lab), 0, b"key")  # type: ignore[operator]
+    (place,) = build_clusters(load(lab), 0, b"key")  # type: ignore[operator]
     assert (place.cluster.name, place.cluster.kind, place.cluster.max_jobs) == ("lab", "slurm", 9)
     assert (place.cluster.images, place.poll_s, place.submit_timeout_s) == (False, 5.0, 60.0)
     both = lab + '[clusters.local]\nbackend = "local"\n'
-    assert [place.cluster.name for place in build_places(load(both), 0, b"key")] == ["lab", "local"]  # type: ignore[operator]
+    assert [place.cluster.name for place in build_clusters(load(both), 0, b"key")] == ["lab", "local"]  # type: ignore[operator]
 
 
 def test_a_time_limit_that_leaves_little_time_is_refused_or_a_warning(load: object) -> None:
     lab = '[clusters.lab]\nbackend = "slurm"\nnotice_s = 90\n'
-    (place,) = build_places(load(lab), 0, b"key")  # type: ignore[operator]
+    (place,) = build_clusters(load(lab), 0, b"key")  # type: ignore[operator]
     assert place.cluster.notice == Notice(before_s=90)
 
     def spec(limit_s: float) -> JobSpec:

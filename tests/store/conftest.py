@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,8 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def postgres_tables(postgres: str) -> Iterator[Database]:
     with scratch_database(postgres) as url:
         schema.upgrade(url)
-        database = Database(url)
-        yield database
-        database.dispose()
+        with Database(url) as database:
+            yield database
 
 
 @pytest.fixture(params=BACKENDS)
@@ -78,15 +78,8 @@ def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
 @pytest.fixture
 def open_stores(url: str) -> Iterator[Callable[[], Stores]]:
     """Opens more connections to the database, like other processes. All are closed at the end."""
-    opened: list[Database] = []
-
-    def open_one() -> Stores:
-        opened.append(Database(url))
-        return Stores(opened[-1])
-
-    yield open_one
-    for database in opened:
-        database.dispose()
+    with ExitStack() as stack:
+        yield lambda: Stores(stack.enter_context(Database(url)))
 
 
 @pytest.fixture

@@ -21,13 +21,10 @@ from tests.store.harness import Stores
 
 
 def jobs_of(url: str) -> set[str]:
-    database = Database(url)
-    try:
-        schema.check(url)
+    schema.check(url)
+    with Database(url) as database:
         standings, _ = Stores(database).reader.standings(JobFilter(), limit=50, cursor=None)
-        return {standing.job.id for standing in standings}
-    finally:
-        database.dispose()
+    return {standing.job.id for standing in standings}
 
 
 def test_a_copy_has_only_what_was_committed_before(

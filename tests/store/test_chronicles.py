@@ -101,13 +101,13 @@ def test_jobs_that_existed_between_two_times_are_found_by_project(stores: Stores
     add("lives", 19, None, project="speech")
     add("later", 30, None)
 
-    def lived(since: float, until: float, projects: list[str] | None = None, limit: int = 9) -> list[str]:
-        found = stores.chronicles.lived(since=at(since), until=at(until), projects=projects, limit=limit)
+    def existed(since: float, until: float, projects: list[str] | None = None, limit: int = 9) -> list[str]:
+        found = stores.chronicles.lifespans(since=at(since), until=at(until), projects=projects, limit=limit)
         return [span.job_id for span in found]
 
-    assert lived(10, 30) == ["lives", "within", "into"]
-    assert lived(10, 30, ["vision"]) == ["within", "into"]
-    assert lived(10, 30, []) == []
-    assert lived(10, 30, limit=1) == ["lives"]
-    (span,) = stores.chronicles.lived(since=at(10), until=at(19), projects=None, limit=1)
+    assert existed(10, 30) == ["lives", "within", "into"]
+    assert existed(10, 30, ["vision"]) == ["within", "into"]
+    assert existed(10, 30, []) == []
+    assert existed(10, 30, limit=1) == ["lives"]
+    (span,) = stores.chronicles.lifespans(since=at(10), until=at(19), projects=None, limit=1)
     assert (span.job_id, span.updated_at, span.finished_at) == ("within", at(18), at(18))

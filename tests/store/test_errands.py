@@ -96,6 +96,6 @@ def test_an_ended_job_is_deleted_and_leaves_a_record(stores: Stores) -> None:
     assert {name: (each.project, each.owner) for name, each in place.items()} == {"job-1": ("default", "alice")}
     assert deletions.deletion("job-1") == buried
     assert (deletions.due("local"), deletions.due("elsewhere")) == ([buried], [])
-    deletions.gone("job-1")
-    deletions.gone("job-1")
+    deletions.files_deleted("job-1")
+    deletions.files_deleted("job-1")
     assert (deletions.due("local"), deletions.deletion("job-1")) == ([], replace(buried, files_due=False))

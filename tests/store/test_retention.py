@@ -37,10 +37,10 @@ def test_jobs_at_rest_are_found_by_their_end(stores: Stores, retention: Retentio
     retried = end(stores, stores.add("retried"), 10)
     request = make_event("retry.requested")
     assert stores.jobs.record_request("retried", Desired(number=retried.desired.number + 1, retry_number=1), request)
-    found = retention.ended("local", before=at(90), behind=None, limit=9)
+    found = retention.ended("local", before=at(90), after=None, limit=9)
     assert [one.job_id for one in found] == ["b", "c", "a"]
-    behind = retention.ended("local", before=at(90), behind=(at(10), "b"), limit=1)
-    assert [(one.job_id, one.finished_at) for one in behind] == [("c", at(10))]
+    later = retention.ended("local", before=at(90), after=(at(10), "b"), limit=1)
+    assert [(one.job_id, one.finished_at) for one in later] == [("c", at(10))]
 
 
 def test_a_job_is_needed_until_it_and_jobs_that_start_from_it_have_ended(

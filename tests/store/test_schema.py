@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import io
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import text
 
 from alembic import command
 from orchestrator.domain.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
@@ -14,18 +15,8 @@ from orchestrator.store.job_store import SqlJobStore
 
 
 def _execute(url: str, statement: str) -> None:
-    database = Database(url)
-    with database.write() as session:
+    with Database(url) as database, database.write() as session:
         session.execute(text(statement))
-    database.dispose()
-
-
-def _tables(url: str) -> set[str]:
-    database = Database(url)
-    with database.read() as session:
-        names = set(inspect(session.connection()).get_table_names())
-    database.dispose()
-    return names
 
 
 def test_an_upgrade_creates_the_tables_and_is_idempotent(empty_url: str) -> None:
@@ -44,16 +35,11 @@ def own_url(empty_url: str) -> str:
 
 
 def test_the_migrations_create_exactly_the_tables_of_the_code(url: str) -> None:
-    database = Database(url, migrating=True)
     config = schema.build_config()
-    config.stdout = open("/dev/null", "w")  # noqa: SIM115, PTH123
-    try:
-        with database.write() as session:
-            config.attributes["connection"] = session.connection()
-            command.check(config)  # raises when autogenerate would change anything
-    finally:
-        config.stdout.close()
-        database.dispose()
+    config.stdout = io.StringIO()
+    with Database(url, migrating=True) as database, database.write() as session:
+        config.attributes["connection"] = session.connection()
+        command.check(config)  # raises if autogenerate would change anything
 
 
 def test_two_services_may_upgrade_concurrently(empty_url: str) -> None:
@@ -122,10 +108,9 @@ def next_version(tmp_path: Path) -> Path:
 
 
 def test_a_query_without_tables_fails_with_advice(empty_url: str) -> None:
-    database = Database(empty_url)
-    with pytest.raises(StoreUnavailable, match="tables are missing; run `orchestrator db upgrade`"):
+    advice = "tables are missing; run `orchestrator db upgrade`"
+    with Database(empty_url) as database, pytest.raises(StoreUnavailable, match=advice):
         SqlJobStore(database).get("job-1")
-    database.dispose()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +130,6 @@ def test_an_unsupported_database_is_refused(url: str, words: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
 def test_every_scheme_of_postgresql_uses_psycopg_3_and_hides_the_password(scheme: str) -> None:
-    database = Database(f"{scheme}://me:secret@db/jobs")
-    assert database.url.drivername == "postgresql+psycopg"
-    assert database.name == "postgresql+psycopg://me:***@db/jobs"
-    database.dispose()
+    with Database(f"{scheme}://me:secret@db/jobs") as database:
+        assert database.url.drivername == "postgresql+psycopg"
+        assert database.name == "postgresql+psycopg://me:***@db/jobs"

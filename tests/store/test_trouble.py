@@ -77,6 +77,12 @@ def database_file(sqlite_template: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture
+def database(database_file: Path) -> Iterator[Database]:
+    with Database(f"sqlite:///{database_file}") as database:
+        yield database
+
+
 @contextmanager
 def ordinary_user() -> Iterator[None]:
     """Run as nobody if the tests run as root, because root may write to read-only files."""
@@ -102,42 +108,35 @@ def test_a_read_only_folder_is_refused_at_the_start(database_file: Path) -> None
         Database(f"sqlite:///{database_file}")
 
 
-def test_an_error_names_a_file_that_became_read_only(database_file: Path) -> None:
-    database = Database(f"sqlite:///{database_file}")
+def test_an_error_names_a_file_that_became_read_only(database_file: Path, database: Database) -> None:
     database_file.chmod(0o444)
     with ordinary_user(), pytest.raises(StoreUnavailable, match=rf"{database_file}.*file or its folder is read-only"):
         Stores(database).add()
-    database.dispose()
 
 
-def test_a_locked_database_is_reported(database_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_database_is_reported(
+    database_file: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
     other = sqlite3.connect(database_file)
     other.execute("BEGIN IMMEDIATE")
-    database = Database(f"sqlite:///{database_file}")
     stores = Stores(database)
     with pytest.raises(StoreUnavailable, match=r"another process holds a lock.*database is locked"):
         stores.add()
     other.rollback()
     other.close()
     assert stores.add().id == "job-1"  # no restart is needed
-    database.dispose()
 
 
-def test_a_full_disk_is_reported_and_leaves_no_partial_write(database_file: Path) -> None:
-    database = Database(f"sqlite:///{database_file}")
-    stores = Stores(database)
+def test_a_full_disk_is_reported_and_leaves_no_partial_write(database_file: Path, database: Database) -> None:
     with database.write() as session:
         pages = session.scalar(text("PRAGMA page_count"))
         session.execute(text(f"PRAGMA max_page_count = {pages}"))
     with pytest.raises(StoreUnavailable, match=r"the disk is full; free some space"):
-        _add_many(stores)
-    database.dispose()
-    database = Database(f"sqlite:///{database_file}")
-    with database.read() as session:
+        _add_many(Stores(database))
+    with Database(f"sqlite:///{database_file}") as again, again.read() as session:
         jobs, events = (session.scalar(text(f"SELECT count(*) FROM {table}")) for table in ("jobs", "events"))
     assert jobs == events
-    database.dispose()
 
 
 def _add_many(stores: Stores) -> None:
@@ -181,35 +180,32 @@ def test_the_lock_ends_with_its_process(database_file: Path) -> None:
     lock.release()
 
 
-def test_a_write_transaction_has_the_write_lock_from_its_start(database_file: Path) -> None:
+def test_a_write_transaction_has_the_write_lock_from_its_start(database_file: Path, database: Database) -> None:
     """Otherwise a transaction that reads first fails if another one writes before it does, whatever the time-out."""
-    database = Database(f"sqlite:///{database_file}")
     other = sqlite3.connect(database_file, timeout=0)
     with database.write() as session:
         session.execute(text("SELECT * FROM alembic_version")).all()
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             other.execute("BEGIN IMMEDIATE")
     other.close()
-    database.dispose()
 
 
-def test_readers_do_not_wait_for_a_writer(database_file: Path) -> None:
-    database = Database(f"sqlite:///{database_file}")
+def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
     stores = Stores(database)
     stores.add()
     with database.write() as session:
         session.execute(text("UPDATE jobs SET reason = 'not yet'"))
         assert stores.jobs.get("job-1").reason == "waits for a free slot"
     assert stores.jobs.get("job-1").reason == "not yet"
-    database.dispose()
 
 
 def test_a_missing_server_is_reported_without_the_password() -> None:
-    database = Database("postgresql://me:secret@127.0.0.1:1/jobs")
-    with pytest.raises(StoreUnavailable, match=r"me:\*\*\*@127.0.0.1:1/jobs: it does not answer") as caught:
+    with (
+        Database("postgresql://me:secret@127.0.0.1:1/jobs") as database,
+        pytest.raises(StoreUnavailable, match=r"me:\*\*\*@127.0.0.1:1/jobs: it does not answer") as caught,
+    ):
         Stores(database).jobs.get("job-1")
     assert "secret" not in str(caught.value)
-    database.dispose()
 
 
 def test_a_stopped_server_is_reported() -> None:

@@ -17,7 +17,7 @@ from trainer.contract.failure import Failure, FailureKind, render_failure
 
 def _count(*events: Event, job: str = "job-1") -> Metrics:
     metrics = Metrics()
-    Tally(metrics).hear([(job, event) for event in events])
+    Tally(metrics).count([(job, event) for event in events])
     return metrics
 
 
@@ -94,7 +94,7 @@ def test_the_last_attempt_of_a_job_does_not_count_as_a_restart() -> None:
 
 def test_a_restart_needs_a_recovery_of_the_same_job() -> None:
     metrics = Metrics()
-    Tally(metrics).hear([("job-1", _ended(NODE)), ("job-1", _job("FAILED")), ("job-2", _job("RECOVERING"))])
+    Tally(metrics).count([("job-1", _ended(NODE)), ("job-1", _job("FAILED")), ("job-2", _job("RECOVERING"))])
     assert _restarts(metrics) == {}
 
 

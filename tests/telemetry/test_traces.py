@@ -52,9 +52,8 @@ class Collector:
 def database(tmp_path: Path) -> Iterator[Database]:
     url = f"sqlite:///{tmp_path / 'orchestrator.db'}"
     schema.upgrade(url)
-    database = Database(url)
-    yield database
-    database.dispose()
+    with Database(url) as database:
+        yield database
 
 
 @pytest.fixture
@@ -94,7 +93,7 @@ def _live_through(stores: Stores) -> None:
 def test_a_job_is_exported_from_submission_to_end(database: Database, stores: Stores) -> None:
     collector = Collector()
     traces, metrics = _traces(stores, collector)
-    database.listen(traces.hear)
+    database.listen(traces.enqueue)
     traces.start()
     _live_through(stores)
     for _ in range(4):
@@ -153,10 +152,10 @@ def test_only_events_that_end_a_span_are_queued(stores: Stores) -> None:
         make_event("agent.started"),
     ]
     for _ in range(4000):
-        traces.hear([("job-1", event) for event in others])
+        traces.enqueue([("job-1", event) for event in others])
     assert value(metrics, "orchestrator_spans_lost_total") == 0
     for _ in range(4000):
-        traces.hear([("job-1", _job_event(JobState.FAILED))] * 3)
+        traces.enqueue([("job-1", _job_event(JobState.FAILED))] * 3)
     assert value(metrics, "orchestrator_spans_lost_total") == 2000
 
 

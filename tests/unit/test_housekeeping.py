@@ -42,14 +42,14 @@ class Registry:
     error: Exception | None = None
 
     def ended(
-        self, cluster: str, *, before: datetime, behind: tuple[datetime, str] | None, limit: int
+        self, cluster: str, *, before: datetime, after: tuple[datetime, str] | None, limit: int
     ) -> Sequence[EndedJob]:
         self.asked += 1
         if self.error is not None:
             raise self.error
         assert cluster == "local"
         found = sorted((at, name) for name, at in self.jobs.items() if at < before)
-        return [EndedJob(name, at) for at, name in found if behind is None or (at, name) > behind][:limit]
+        return [EndedJob(name, at) for at, name in found if after is None or (at, name) > after][:limit]
 
     def is_needed(self, job_id: str) -> bool:
         return job_id in self.needed
@@ -60,7 +60,7 @@ class Registry:
     def workdirs(self, *, since: datetime) -> Collection[str]:
         return self.used
 
-    def tell(self, job_id: str, event: Event) -> None:
+    def add_event(self, job_id: str, event: Event) -> None:
         self.told.append((job_id, event.sentence))
 
     def forget_metrics(self, job_id: str, event: Event, *, limit: int) -> int:

@@ -138,7 +138,7 @@ class Desk:
     def due(self, cluster: str) -> list[Deletion]:
         return [each for each in self.waiting if each.cluster == cluster]
 
-    def gone(self, job_id: str) -> None:
+    def files_deleted(self, job_id: str) -> None:
         self.waiting = [each for each in self.waiting if each.job_id != job_id]
 
     def delete(self, deletion: Deletion, *, seen: int) -> bool:

@@ -40,7 +40,7 @@ class Shelf:
             raise NotFound(f"there is no job {job_id}")
         return Chronicle(job=self.jobs[job_id], attempts=[], events=[], kept={}, heard_at={})
 
-    def lived(
+    def lifespans(
         self, *, since: datetime, until: datetime, projects: Collection[str] | None, limit: int
     ) -> Sequence[Lifespan]:
         self.asked.append((since, until, projects, limit))
@@ -69,7 +69,7 @@ def names_read(shelf: Shelf, usage: Usage) -> list[str]:
 
 
 def spans_of(shelf: Shelf) -> Sequence[Lifespan]:
-    return shelf.lived(since=at(0), until=at(0), projects=None, limit=MOST_JOBS)
+    return shelf.lifespans(since=at(0), until=at(0), projects=None, limit=MOST_JOBS)
 
 
 def test_a_job_that_held_nothing_has_no_goodput(shelf: Shelf) -> None:

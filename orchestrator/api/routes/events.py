@@ -14,7 +14,7 @@ from orchestrator.api.deps import Services, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.stream import Stream, stream_changes
 from orchestrator.domain.access.identity import Principal, Role
-from orchestrator.store.records import Happening
+from orchestrator.store.records import EventNotice
 from orchestrator.wire.job_views import JobChange
 
 MEDIA_TYPE = "text/event-stream"
@@ -72,7 +72,7 @@ async def _stream(
     services: Services,
     caller: Principal,
     last_event_id: str | None,
-    wanted: Callable[[Happening], bool],
+    wanted: Callable[[EventNotice], bool],
 ) -> Response:
     begin = int(last_event_id) if last_event_id is not None else await run_in_threadpool(services.tail.newest)
     changes = stream_changes(services.tail, begin, wanted, watch_access(request, services.closing))

@@ -163,14 +163,6 @@ def test_a_job_is_scaled_up_once_the_nodes_are_free(client: Client) -> None:
     assert (grown.nodes, grown.pending) == ("2", [])
 
 
-def test_a_job_cannot_be_scaled_beyond_its_cluster(client: Client) -> None:
-    job = until(client, client.submit(python_job(FOREVER)).id, running)
-    with pytest.raises(RequestRefused) as refused:
-        client.scale(job.id, 9)
-    assert [error.pointer for error in refused.value.problem.errors] == ["/nodes"]
-    assert client.job(job.id).asked == "1"
-
-
 def test_a_requested_snapshot_is_saved_without_a_restart(client: Client) -> None:
     job = client.submit(training(workers_per_node=2))
     at_step(client, job.id, 10)
@@ -184,17 +176,6 @@ def test_a_requested_snapshot_is_saved_without_a_restart(client: Client) -> None
     client.snapshot(job.id)
     until(client, job.id, lambda seen: step_of(seen.newest_snapshot) > first)
     assert kinds(client, job.id).count("snapshot.committed") == 2
-
-
-def test_a_snapshot_of_a_job_that_does_not_run_is_refused(client: Client) -> None:
-    holder = until(client, client.submit(python_job(FOREVER, workers=4)).id, running)
-    queued = client.submit(python_job("pass"))
-    with pytest.raises(RequestRefused, match="no attempt is running"):
-        client.snapshot(queued.id)
-    client.cancel(holder.id)
-    assert until(client, queued.id, ended).state == "SUCCEEDED"
-    with pytest.raises(RequestRefused, match="SUCCEEDED"):
-        client.snapshot(queued.id)
 
 
 def test_a_job_waits_for_the_job_in_its_field_after(client: Client) -> None:

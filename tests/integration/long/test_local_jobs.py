@@ -93,14 +93,6 @@ def test_after_a_taken_rendezvous_port_the_next_one_is_used_without_a_charge(tmp
     assert [attempt.port for attempt in rest] == [free]
 
 
-def test_an_ended_job_can_be_retried(client: Client) -> None:
-    job = until(client, client.submit(python_job("raise SystemExit(3)")).id, ended)
-    assert job.state == "FAILED"
-    client.retry(job.id, patch={"run": {"command": ["true"]}})
-    until(client, job.id, lambda seen: seen.attempts > job.attempts)
-    assert until(client, job.id, ended).state == "SUCCEEDED"
-
-
 def test_a_missing_workdir_fails_the_job_without_a_retry(
     client: Client, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

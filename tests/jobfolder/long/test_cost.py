@@ -50,15 +50,14 @@ class Cluster(SteadyCluster):
 def reconciler(tmp_path: Path) -> Iterator[Reconciler]:
     url = f"sqlite:///{tmp_path / 'orchestrator.db'}"
     upgrade(url)
-    database = Database(url)
     spec = make_spec(cluster=CLUSTER, topology={"workers_per_node": WORKERS})
-    add_running(database, make_job("template", spec, JobState.RUNNING, NOW), steps=0)
-    ids = ["template", *copy(database, "template", range(JOBS - 1))]
-    settle(database)
-    for job_id in ids:
-        write_life(tmp_path / "runs", AttemptKey(job_id, 1))
-    yield build_reconciler(database, tmp_path / "runs", Cluster(tmp_path / "runs"))
-    database.dispose()
+    with Database(url) as database:
+        add_running(database, make_job("template", spec, JobState.RUNNING, NOW), steps=0)
+        ids = ["template", *copy(database, "template", range(JOBS - 1))]
+        settle(database)
+        for job_id in ids:
+            write_life(tmp_path / "runs", AttemptKey(job_id, 1))
+        yield build_reconciler(database, tmp_path / "runs", Cluster(tmp_path / "runs"))
 
 
 def cost(reconciler: Reconciler) -> float:

@@ -54,13 +54,13 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 @contextmanager
-def quick_service(root: Path) -> Iterator[ThrowawayService]:
-    """A service with shorter times than the defaults: it polls more often and kills attempts sooner."""
+def quick_service(root: Path, **more: str) -> Iterator[ThrowawayService]:
+    """A service that polls often and stops attempts after two seconds instead of thirty. `more` are settings."""
     # Imported here: tests of the trainer also run where the service is not installed.
     from deploy.dev.service import ThrowawayService
 
     settings = {"ORCHESTRATOR_LOCAL_SLOTS": "4", "ORCHESTRATOR_POLL_S": "0.1", "ORCHESTRATOR_STOP_TIMEOUT_S": "2"}
-    with ThrowawayService(root, settings) as running:
+    with ThrowawayService(root, settings | more) as running:
         yield running
 
 

@@ -18,6 +18,20 @@ def python_job(code: str, *, workers: int = 1, **fields: Any) -> dict[str, Any]:
     return {"name": "small", "run": run, "topology": {"workers_per_node": workers}, **fields}
 
 
+def training_job(
+    *, nodes: str = "1", workers: int = 1, snapshot: dict[str, Any] | None = None, **trainer: Any
+) -> dict[str, Any]:
+    """A small training. By default it runs longer than any test and saves snapshots only on request."""
+    config = {"steps": 100_000, "global_batch": 4, "micro_batch": 2, "seq_len": 16, "strategy": "ddp", **trainer}
+    return {
+        "name": "tiny",
+        "run": {"trainer": config},
+        "topology": {"nodes": nodes, "workers_per_node": workers},
+        "snapshot": {"interval": "100000"} if snapshot is None else snapshot,
+        "supervise": {"backoff_s": [0.1, 0.2]},
+    }
+
+
 def until(client: Client, job_id: str, holds: Callable[[JobView], bool], *, timeout_s: float = 60) -> JobView:
     """Wait until the condition holds. After the time-out, fail with the job's events."""
     deadline = time.monotonic() + timeout_s

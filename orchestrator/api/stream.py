@@ -58,7 +58,7 @@ async def stream_lines(listener: Listener, may_continue: MayContinue) -> AsyncIt
     """
     while not listener.ended and await may_continue():
         try:
-            text = await listener.hear()
+            text = await listener.read()
         except StoreUnavailable:
             text = b""
         if text:

@@ -15,6 +15,7 @@ from orchestrator.backends.kubernetes.watcher import WatchTimes
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.bootstrap.from_settings import ports_of
 from orchestrator.bootstrap.workdirs import build_policy
 from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
 from orchestrator.configured_cluster import Cluster
@@ -69,7 +70,7 @@ def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, comm
         backend=backend,
         job_root=own.service_root,
         plan=lambda job, attempt: build_plan(job, attempt, site),
-        ports=range(settings.rendezvous_ports[0], settings.rendezvous_ports[1] + 1),
+        ports=ports_of(settings),
         gpus=given.gpus_per_node,
         gpu_type=given.gpu_type,
         images=given.containers,
@@ -136,7 +137,7 @@ def build_kubernetes(name: str, given: KubernetesClusterSettings, settings: Sett
         backend=backend,
         job_root=own.service_root,
         plan=lambda job, attempt: build_plan(job, attempt, site),
-        ports=range(settings.rendezvous_ports[0], settings.rendezvous_ports[1] + 1),
+        ports=ports_of(settings),
         gpus=given.gpus_per_node,
         gpu_type=given.gpu_type,
         images=True,

@@ -11,6 +11,12 @@ from orchestrator.webhooks.outbox import Endpoint
 from orchestrator.wire.webhook_views import WebhookView
 
 
+def ports_of(settings: Settings) -> range:
+    """Return the ports for rendezvous."""
+    low, high = settings.rendezvous_ports
+    return range(low, high + 1)
+
+
 def limits_of(settings: Settings) -> Limits:
     """Return the limits that apply to every cluster."""
     quotas = {

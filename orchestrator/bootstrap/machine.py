@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.bootstrap.cluster_backends import ClusterSetup, build_kubernetes, build_slurm
+from orchestrator.bootstrap.from_settings import ports_of
 from orchestrator.cluster_settings import (
     ClusterSettings,
     KubernetesClusterSettings,
@@ -47,7 +48,7 @@ def _this_machine(name: str, settings: Settings, site: Site) -> ClusterSetup:
         backend=LocalBackend(settings.root, slots=settings.local_slots),
         job_root=settings.root,
         plan=lambda job, attempt: build_plan(job, attempt, site),
-        ports=range(settings.rendezvous_ports[0], settings.rendezvous_ports[1] + 1),
+        ports=ports_of(settings),
         gpus=site.gpus_per_node,
         gpu_type=_gpu_type(),
         max_jobs=settings.max_jobs,

@@ -65,7 +65,7 @@ class Intake:
         heavy = {key: None for key in self._heavy if key in launched}
         first = {key: None for key in self._behind if key in launched}
         light = [key for key in first | dict.fromkeys(launched) if key not in heavy]
-        reading.broken = {life for life in self._broken if life[0] in launched}
+        reading.broken = {one for one in self._broken if one[0] in launched}
         reading.read(launched, light, list(heavy))
         self._behind, self._heavy, self._broken = reading.behind, reading.heavy, reading.broken
         return reading.unread

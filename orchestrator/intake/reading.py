@@ -149,10 +149,10 @@ class Reading:
 
     def _take(self, batch: JournalBatch) -> None:
         if batch.has_broken_exit:
-            life = (batch.key, batch.replica, batch.incarnation)
-            if life in self.broken and not batch.has_news:
+            incarnation = (batch.key, batch.replica, batch.incarnation)
+            if incarnation in self.broken and not batch.has_news:
                 return
-            self.broken.add(life)
+            self.broken.add(incarnation)
         self._part.setdefault(batch.key, []).append(batch)
         self._part_bytes += batch.length
         self._room -= batch.length

@@ -73,7 +73,7 @@ class Feed:
             return None
         try:
             self._read_on()
-            listener.heard, listener.ended = self.sent.count, self.sent.ended
+            listener.position, listener.ended = self.sent.count, self.sent.ended
             last_lines = self._follower.last_lines()
             self._listeners.add(listener)
         finally:
@@ -104,7 +104,7 @@ class Feed:
 
     def _count_heard(self, sent: _Sent, pieces: Sequence[bytes]) -> int:
         """Count the pieces that every listener has, or that are too many to keep for the slowest."""
-        count = min((listener.heard for listener in self._listeners), default=sent.count) - sent.dropped
+        count = min((listener.position for listener in self._listeners), default=sent.count) - sent.dropped
         count, kept = max(0, count), sum(map(len, pieces[max(0, count) :]))
         while kept > _KEPT_BYTES and count < len(pieces) - 1:
             kept -= len(pieces[count])
@@ -119,10 +119,10 @@ class Listener:
         self._feed = feed
         self._tail = tail
         self._readers = readers
-        self.heard = -1  # number of pieces; -1 before the start
+        self.position = -1  # number of pieces; -1 before the start
         self.ended = False
 
-    async def hear(self) -> bytes:
+    async def read(self) -> bytes:
         """Return what is new since the last call, from memory or the disk. Raises StoreUnavailable."""
         text = self.recall()
         if text is not None:
@@ -132,20 +132,20 @@ class Listener:
     def recall(self) -> bytes | None:
         """Return what is new in memory. None if the log must be read."""
         sent = self._feed.sent
-        if self.heard < 0 or (sent.count == self.heard and not self._feed.is_fresh()):
+        if self.position < 0 or (sent.count == self.position and not self._feed.is_fresh()):
             return None
         return self._take(sent)
 
     def look(self) -> bytes:
-        if self.heard < 0:
+        if self.position < 0:
             return self._feed.begin(self, self._tail) or b""
         self._feed.look()
         return self._take(self._feed.sent)
 
     def _take(self, sent: _Sent) -> bytes:
-        missed = self.heard < sent.dropped
-        pieces = sent.pieces[max(0, self.heard - sent.dropped) :]
-        self.heard, self.ended = sent.count, sent.ended
+        missed = self.position < sent.dropped
+        pieces = sent.pieces[max(0, self.position - sent.dropped) :]
+        self.position, self.ended = sent.count, sent.ended
         return b"".join([_LEFT_OUT, *pieces] if missed else pieces)
 
 

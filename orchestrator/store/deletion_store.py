@@ -28,12 +28,12 @@ class DeletionStore:
         `seen`.
         """
         with self._database.write() as session:
-            gone = delete(JobRow).where(
+            deleted = delete(JobRow).where(
                 JobRow.id == deletion.job_id,
                 JobRow.desired_number == seen,
                 AT_REST,
             )
-            if session.scalar(gone.returning(JobRow.id)) is None:
+            if session.scalar(deleted.returning(JobRow.id)) is None:
                 return False
             session.execute(insert(DeletionRow).values(asdict(deletion)))
             return True

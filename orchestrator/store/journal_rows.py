@@ -77,14 +77,14 @@ class JournalRows:
         self._take_lines(batch, lines, training)
         if batch.has_broken_exit and training.stored.say("exit"):
             sentence = f"Replica {batch.replica} left an exit.json that cannot be parsed. It is ignored."
-            self._say(batch.key, sentence, kind=OwnKind.FILE_BROKEN)
+            self._add_own_event(batch.key, sentence, kind=OwnKind.FILE_BROKEN)
         if journal.exit_record is None and batch.exit_record is not None:
             journal.exit_record = shorten_evidence(render_exit_record(batch.exit_record))
 
     def refuse(self, batch: JournalBatch, refusal: str, training: Training) -> None:
         """Add one event that the replica's journals are not stored. A refused HTTP report gets an error instead."""
         if not batch.reported and training.stored.say("replica"):
-            self._say(batch.key, f"{refusal} Its journals are not stored.")
+            self._add_own_event(batch.key, f"{refusal} Its journals are not stored.")
 
     def _take_event(self, batch: JournalBatch, event: JournalEvent, training: Training) -> None:
         summary, stored = training.summary, training.stored
@@ -97,7 +97,7 @@ class JournalRows:
         room, is_free = stored.find_room(training.launch, event.kind, event.generation)
         if not is_free:
             if stored.say(room):
-                self._say(batch.key, stored.tell_full(room, training.launch), {"room": room.value})
+                self._add_own_event(batch.key, stored.tell_full(room, training.launch), {"room": room.value})
             return
         row = self._event(batch, event)
         stored.count_event(room, event.kind, event.generation, _size_of(row))
@@ -120,9 +120,9 @@ class JournalRows:
         level = stored.level()
         self._metrics += _metrics(batch.key, fitting, stored, self._arrived_at)
         if stored.level() > level and stored.say(f"{Room.POINTS}-{stored.level()}"):
-            self._say(batch.key, tell_thinned(stored.level()), {"room": Room.POINTS.value})
+            self._add_own_event(batch.key, tell_thinned(stored.level()), {"room": Room.POINTS.value})
 
-    def _say(
+    def _add_own_event(
         self,
         key: AttemptKey,
         sentence: str,
@@ -131,9 +131,9 @@ class JournalRows:
         kind: OwnKind = OwnKind.LIMIT_REACHED,
     ) -> None:
         """Add an event of the service itself."""
-        said = Event(at=self._arrived_at, kind=kind, sentence=sentence, attempt=key.number, evidence=evidence or {})
-        self.events.append((key.job_id, said))
-        self.news.append((key.job_id, said))
+        event = Event(at=self._arrived_at, kind=kind, sentence=sentence, attempt=key.number, evidence=evidence or {})
+        self.events.append((key.job_id, event))
+        self.news.append((key.job_id, event))
 
     def write(self, session: Session) -> None:
         """Write all rows except the events."""

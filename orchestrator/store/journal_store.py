@@ -19,7 +19,7 @@ from orchestrator.store.journal_rows import JournalRows, Training
 from orchestrator.store.lookups import append_events, in_parts
 from orchestrator.store.mapping import stored_of, summary_of
 from orchestrator.store.tables import AttemptRow, JournalRow, TrainingRow
-from orchestrator.store.upserts import Journal, Life, write_journals, write_trainings
+from orchestrator.store.upserts import Incarnation, Journal, write_journals, write_trainings
 
 
 class SqlJournalStore:
@@ -43,12 +43,12 @@ class SqlJournalStore:
         wanted = set(keys)
         with self._database.read() as session:
             for some in _jobs_of(keys):
-                for job_id, attempt, replica, life, progress, events, exited in session.execute(
+                for job_id, attempt, replica, incarnation, progress, events, exited in session.execute(
                     select(*columns).where(JournalRow.job_id.in_(some))
                 ):
                     key = AttemptKey(job_id, attempt)
                     if key in wanted:
-                        found[key][replica, life] = JournalOffsets(progress, events, exited)
+                        found[key][replica, incarnation] = JournalOffsets(progress, events, exited)
         return found
 
     def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
@@ -68,16 +68,16 @@ class SqlJournalStore:
                 if place in refused:
                     rows.refuse(batch, refused[place], trainings[batch.key])
                 else:
-                    rows.take(batch, journals.setdefault(_life(batch), Journal()), trainings[batch.key])
+                    rows.take(batch, journals.setdefault(_incarnation_of(batch), Journal()), trainings[batch.key])
             write_trainings(session, {key: (each.summary, each.stored) for key, each in trainings.items()})
             taken = [batch for place, batch in enumerate(batches) if place not in refused]
-            write_journals(session, {life: journals[life] for life in map(_life, taken)})
+            write_journals(session, {incarnation: journals[incarnation] for incarnation in map(_incarnation_of, taken)})
             rows.write(session)
             append_events(session, rows.events, news=rows.news)
         return refused
 
 
-def _life(batch: JournalBatch) -> Life:
+def _incarnation_of(batch: JournalBatch) -> Incarnation:
     return batch.key, batch.replica, batch.incarnation
 
 
@@ -110,7 +110,7 @@ def _read_launches(session: Session, keys: Sequence[AttemptKey]) -> dict[Attempt
     return found
 
 
-def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[Life, Journal]:
+def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[Incarnation, Journal]:
     wanted = set(keys)
     return {
         (key, row.replica, row.incarnation): Journal(row.progress_to, row.events_to, row.exit_record)

@@ -12,7 +12,7 @@ from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import JobState
 from orchestrator.store.dialect import is_postgres
 from orchestrator.store.engine import News, add_news, subscriptions_of
-from orchestrator.store.outbox_store import owe
+from orchestrator.store.outbox_store import add_deliveries
 from orchestrator.store.sanitize import clean_integer, shorten_evidence
 from orchestrator.store.tables import AttemptRow, EventRow, JobRow, JournalRow
 from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
@@ -75,7 +75,8 @@ def append_events(session: Session, events: Sequence[tuple[str, Event]], *, news
         session.connection().execute(_INSERT_EVENT, columns)
         return
     ids = session.connection().execute(_INSERT_EVENT_WITH_ID, columns).scalars().all()
-    owe(session, [(row, job_id, event) for row, (job_id, event) in zip(ids, events, strict=True)], subscriptions)
+    numbered = [(row, job_id, event) for row, (job_id, event) in zip(ids, events, strict=True)]
+    add_deliveries(session, numbered, subscriptions)
 
 
 def _columns(job_id: str, event: Event) -> dict[str, object]:

@@ -276,7 +276,6 @@ def stored_worker_of(row: WorkerRow) -> StoredWorker:
 
 
 AgentPlace = tuple[str | None, int | None]  # its node's name, its pid
-_LIFE = ("replica", "incarnation")
 
 
 def agents_of(started: Iterable[EventRow]) -> dict[tuple[int, int], AgentPlace]:
@@ -286,7 +285,7 @@ def agents_of(started: Iterable[EventRow]) -> dict[tuple[int, int], AgentPlace]:
     """
     found: dict[tuple[int, int], AgentPlace] = {}
     for row in started:
-        replica, incarnation, pid = (row.evidence.get(name) for name in (*_LIFE, "pid"))
+        replica, incarnation, pid = (row.evidence.get(name) for name in ("replica", "incarnation", "pid"))
         host = row.evidence.get("host")
         if isinstance(replica, int) and isinstance(incarnation, int):
             found[replica, incarnation] = (
@@ -299,8 +298,8 @@ def agents_of(started: Iterable[EventRow]) -> dict[tuple[int, int], AgentPlace]:
 def stored_replica_of(
     row: JournalRow, agents: Mapping[tuple[int, int], AgentPlace], ranks: Mapping[tuple[int, int], Sequence[int]]
 ) -> StoredReplica:
-    life = (row.replica, row.incarnation)
-    name, pid = agents.get(life, (None, None))
+    incarnation = (row.replica, row.incarnation)
+    name, pid = agents.get(incarnation, (None, None))
     outcome = None if row.exit_record is None else row.exit_record.get("outcome")
     return StoredReplica(
         attempt=row.attempt,
@@ -308,7 +307,7 @@ def stored_replica_of(
         incarnation=row.incarnation,
         name=name,
         pid=pid,
-        ranks=ranks.get(life, ()),
+        ranks=ranks.get(incarnation, ()),
         ended=outcome if isinstance(outcome, str) else None,
     )
 

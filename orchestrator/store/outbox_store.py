@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Exists, delete, func, insert, select, update
 from sqlalchemy.orm import Session, aliased
 
 from orchestrator.domain.access.webhook import Webhook, webhooks_for
@@ -23,7 +23,9 @@ _IN_ORDER_S = 600.0
 _MAX_ERROR_CHARS = 500
 
 
-def owe(session: Session, events: Sequence[tuple[int, str, Event]], subscriptions: Sequence[Webhook]) -> None:
+def add_deliveries(
+    session: Session, events: Sequence[tuple[int, str, Event]], subscriptions: Sequence[Webhook]
+) -> None:
     """Insert the deliveries of these events (id, job, event), in the transaction that inserted the events."""
     notify = _notify(session, {job_id for _, job_id, _ in events})
     now = store_time(session)
@@ -56,25 +58,12 @@ class OutboxStore:
         Only the earliest pending delivery of each job is returned, unless it is older than ten minutes.
         """
         if self.oldest_due_s(webhook) is None:
-            return []  # without a write transaction
+            return []  # saves a write transaction
         with self._database.write() as session:
             now = store_time(session)
-            earlier = aliased(DeliveryRow)
-            held_back = (
-                select(earlier.id)
-                .where(
-                    earlier.job_id == DeliveryRow.job_id,
-                    earlier.webhook == DeliveryRow.webhook,
-                    earlier.event_id < DeliveryRow.event_id,
-                    earlier.due_at.is_not(None),
-                    earlier.created_at > now - timedelta(seconds=_IN_ORDER_S),
-                )
-                .exists()
-            )
-            due = (DeliveryRow.webhook == webhook) & (DeliveryRow.due_at <= now)
             rows = session.scalars(
                 select(DeliveryRow)
-                .where(due, ~held_back)
+                .where(_is_due(webhook, now), ~_waits_for_earlier(now))
                 .order_by(DeliveryRow.due_at, DeliveryRow.event_id)
                 .limit(limit)
                 .with_for_update(skip_locked=True)
@@ -112,8 +101,7 @@ class OutboxStore:
         """Return the age of the oldest delivery that is due now. None if there is none."""
         with self._database.read() as session:
             now = store_time(session)
-            due = (DeliveryRow.webhook == webhook) & (DeliveryRow.due_at <= now)
-            oldest = session.scalar(select(func.min(DeliveryRow.created_at)).where(due))
+            oldest = session.scalar(select(func.min(DeliveryRow.created_at)).where(_is_due(webhook, now)))
             return None if oldest is None else max(0.0, (now - oldest).total_seconds())
 
     def sweep(self, *, owed_s: float) -> int:
@@ -122,6 +110,26 @@ class OutboxStore:
             limit = store_time(session) - timedelta(seconds=owed_s)
             stale = DeliveryRow.due_at.is_not(None) & (DeliveryRow.created_at < limit)
             return len(session.scalars(delete(DeliveryRow).where(stale).returning(DeliveryRow.id)).all())
+
+
+def _is_due(webhook: str, now: datetime) -> ColumnElement[bool]:
+    return (DeliveryRow.webhook == webhook) & (DeliveryRow.due_at <= now)
+
+
+def _waits_for_earlier(now: datetime) -> Exists:
+    """Whether an earlier delivery of the same job is pending and not older than ten minutes."""
+    earlier = aliased(DeliveryRow)
+    return (
+        select(earlier.id)
+        .where(
+            earlier.job_id == DeliveryRow.job_id,
+            earlier.webhook == DeliveryRow.webhook,
+            earlier.event_id < DeliveryRow.event_id,
+            earlier.due_at.is_not(None),
+            earlier.created_at > now - timedelta(seconds=_IN_ORDER_S),
+        )
+        .exists()
+    )
 
 
 def _notify(session: Session, job_ids: set[str]) -> dict[str, list[str]]:

@@ -30,9 +30,9 @@ class SecretStore:
 
     def remove(self, project: str, name: str) -> bool:
         """Delete a secret. Returns whether it existed."""
-        gone = delete(SecretRow).where(_is(project, name)).returning(SecretRow.name)
+        deleted = delete(SecretRow).where(_is(project, name)).returning(SecretRow.name)
         with self._database.write() as session:
-            return session.scalar(gone) is not None
+            return session.scalar(deleted) is not None
 
     def of_project(self, project: str) -> Sequence[SealedSecret]:
         """Return a project's secrets, by name."""

@@ -38,7 +38,7 @@ from orchestrator.store.mapping import stored_document, summary_columns
 from orchestrator.store.tables import Base, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 
 Values = dict[str, object]
-Life = tuple[AttemptKey, int, int]  # attempt, replica, incarnation
+Incarnation = tuple[AttemptKey, int, int]  # attempt, replica, incarnation
 
 
 @dataclass(slots=True)
@@ -59,19 +59,19 @@ def write_trainings(session: Session, trainings: Mapping[AttemptKey, tuple[Train
     _write(session, _upsert_training(_dialect(session)), rows)
 
 
-def write_journals(session: Session, journals: Mapping[Life, Journal]) -> None:
+def write_journals(session: Session, journals: Mapping[Incarnation, Journal]) -> None:
     """Write how far each incarnation was read, and its exit record if there is one."""
     rows: list[Values] = [
         {
             "job_id": key.job_id,
             "attempt": key.number,
             "replica": replica,
-            "incarnation": life,
+            "incarnation": incarnation,
             "progress_to": journal.progress_to,
             "events_to": journal.events_to,
             "exit_record": journal.exit_record,
         }
-        for (key, replica, life), journal in journals.items()
+        for (key, replica, incarnation), journal in journals.items()
     ]
     _write(session, _upsert_journal(_dialect(session)), rows)
 

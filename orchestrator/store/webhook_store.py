@@ -37,11 +37,11 @@ class WebhookStore:
     def remove(self, name: str) -> bool:
         """Delete a webhook and abandon its pending deliveries. Returns whether it existed."""
         with self._database.write() as session:
-            gone = session.scalar(delete(WebhookRow).where(WebhookRow.name == name).returning(WebhookRow.name))
-            owed = (DeliveryRow.webhook == name) & DeliveryRow.due_at.is_not(None)
-            if gone is not None:
-                session.execute(update(DeliveryRow).where(owed).values(due_at=None, last_error="it was removed"))
-            return gone is not None
+            deleted = session.scalar(delete(WebhookRow).where(WebhookRow.name == name).returning(WebhookRow.name))
+            pending = (DeliveryRow.webhook == name) & DeliveryRow.due_at.is_not(None)
+            if deleted is not None:
+                session.execute(update(DeliveryRow).where(pending).values(due_at=None, last_error="it was removed"))
+            return deleted is not None
 
     def all(self) -> Sequence[StoredWebhook]:
         """Return all webhooks, by name."""

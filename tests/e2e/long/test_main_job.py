@@ -15,7 +15,7 @@ from deploy.dev.demo import steps_of
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.wire.job_views import JobView
-from tests.jobs import ended, until
+from tests.jobs import ended, training_job, until
 
 pytestmark = pytest.mark.timeout(700)
 
@@ -24,14 +24,8 @@ STEPS = 80
 
 
 def training(**trainer: Any) -> dict[str, Any]:
-    config = {"steps": STEPS, "global_batch": 8, "micro_batch": 4, "seq_len": 32, "strategy": "ddp", **trainer}
-    return {
-        "name": "tiny",
-        "run": {"trainer": config},
-        "topology": {"workers_per_node": 2},
-        "snapshot": {"interval": "10", "keep": 8},
-        "supervise": {"backoff_s": [0.1, 0.2]},
-    }
+    config = {"steps": STEPS, "global_batch": 8, "micro_batch": 4, "seq_len": 32, **trainer}
+    return training_job(workers=2, snapshot={"interval": "10", "keep": 8}, **config)
 
 
 def curve(service: ThrowawayService, job: JobView) -> dict[int, float]:

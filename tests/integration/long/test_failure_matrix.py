@@ -20,7 +20,8 @@ from deploy.dev.service import Marked, ThrowawayService
 from orchestrator.client import Client
 from orchestrator.wire.insight import WhyView
 from orchestrator.wire.job_views import JobView
-from tests.jobs import ended, python_job, running, until
+from tests.conftest import quick_service
+from tests.jobs import ended, python_job, running, training_job, until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -28,7 +29,7 @@ PATIENCE_S = 240.0
 NONE_LEFT = {"application": 0, "launch": 0, "node": 0, "hang": 0, "storage": 0, "preemption": 0}
 BLAMED = "import os, sys, time\nrank = int(os.environ['RANK'])\nif rank != 1: time.sleep(600)\n"
 FOREVER = "import time; time.sleep(600)"
-TRAINING = {"steps": 100_000, "global_batch": 4, "micro_batch": 2, "seq_len": 16, "strategy": "ddp"}
+
 
 Strike = Callable[[ThrowawayService, Client, JobView], None]
 
@@ -39,14 +40,9 @@ def job_of(code: str, *, workers: int = 2, budgets: Mapping[str, int] = NONE_LEF
     return python_job(code, workers=workers, supervise=policy)
 
 
-def train(*, nodes: str = "1", workers: int = 2, interval: str = "100000", **trainer: Any) -> dict[str, Any]:
-    return {
-        "name": "tiny",
-        "run": {"trainer": {**TRAINING, **trainer}},
-        "topology": {"nodes": nodes, "workers_per_node": workers},
-        "snapshot": {"interval": interval},
-        "supervise": {"backoff_s": [0.1, 0.2], "budgets": dict(NONE_LEFT)},
-    }
+def train(*, workers: int = 2, interval: str = "100000", **trainer: Any) -> dict[str, Any]:
+    spec = training_job(workers=workers, snapshot={"interval": interval}, **trainer)
+    return spec | {"supervise": {"backoff_s": [0.1, 0.2], "budgets": dict(NONE_LEFT)}}
 
 
 def runs(program: list[str], **fields: Any) -> dict[str, Any]:
@@ -339,13 +335,9 @@ CASES = (
 
 @pytest.fixture(scope="module")
 def running_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayService]:
-    settings = {
-        "ORCHESTRATOR_LOCAL_SLOTS": "4",
-        "ORCHESTRATOR_POLL_S": "0.1",
-        "ORCHESTRATOR_STOP_TIMEOUT_S": "2",
-        "ORCHESTRATOR_FAILURE_PATTERNS": '[{"text": "license server", "kind": "infrastructure"}]',
-    }
-    with ThrowawayService(tmp_path_factory.mktemp("matrix") / "runs", settings) as service:
+    patterns = '[{"text": "license server", "kind": "infrastructure"}]'
+    folder = tmp_path_factory.mktemp("matrix")
+    with quick_service(folder / "runs", ORCHESTRATOR_FAILURE_PATTERNS=patterns) as service:
         yield service
 
 
@@ -416,8 +408,7 @@ def test_a_damaged_snapshot_is_named_with_its_file(running_service: ThrowawaySer
 
 
 def test_a_failure_that_training_recovered_from_is_reported_as_over(running_service: ThrowawayService) -> None:
-    spec = train(workers=2, steps=400, interval="20")
-    spec["supervise"] = {"backoff_s": [0.1, 0.2]}
+    spec = training_job(workers=2, steps=400, snapshot={"interval": "20"})
     with Client(running_service.url) as client:
         job = client.submit(spec)
         until(client, job.id, lambda seen: (seen.step or 0) >= 30, timeout_s=PATIENCE_S)

@@ -16,6 +16,7 @@ import pytest
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
+from tests.conftest import quick_service
 from tests.jobs import ended, python_job, running, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -51,8 +52,8 @@ def test_a_report_with_invalid_offsets_is_refused(service: ThrowawayService, cli
 
 
 def test_a_job_without_a_free_port_waits_with_the_reason(tmp_path: Path) -> None:
-    settings = {"ORCHESTRATOR_RENDEZVOUS_PORTS": "[29901, 29901]", "ORCHESTRATOR_LOCAL_SLOTS": "4"}
-    with ThrowawayService(tmp_path, settings) as service, Client(service.url) as client:
+    ports = "[29901, 29901]"
+    with quick_service(tmp_path, ORCHESTRATOR_RENDEZVOUS_PORTS=ports) as service, Client(service.url) as client:
         first = client.submit(python_job("import time; time.sleep(3)"))
         second = client.submit(python_job("pass"))
         waiting = until(client, second.id, lambda job: "ports" in job.reason)

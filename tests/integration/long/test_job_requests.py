@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client, RequestRefused
 from orchestrator.wire.job_views import JobView
-from tests.jobs import ended, python_job, running, until
+from tests.conftest import quick_service
+from tests.jobs import ended, python_job, running, training_job, until
 from trainer.contract.manifest import parse_snapshot_name
 
 pytestmark = pytest.mark.timeout(240)
 
 FOREVER = "import time; time.sleep(600)"
-
-
-def training(*, interval: str = "100000", **topology: Any) -> dict[str, Any]:
-    """A training that saves snapshots only on request and runs longer than any test."""
-    config = {"steps": 100_000, "global_batch": 4, "micro_batch": 2, "seq_len": 16, "strategy": "ddp"}
-    return {
-        "name": "tiny",
-        "run": {"trainer": config},
-        "topology": {"nodes": "1", "workers_per_node": 1, **topology},
-        "snapshot": {"interval": interval},
-        "supervise": {"backoff_s": [0.1, 0.2]},
-    }
 
 
 def at_step(client: Client, job_id: str, step: int) -> JobView:
@@ -51,7 +39,7 @@ def kinds(client: Client, job_id: str) -> list[str]:
 
 
 def test_a_suspended_training_saves_a_snapshot_and_resumes_from_it(service: ThrowawayService, client: Client) -> None:
-    job = client.submit(training(workers_per_node=3))
+    job = client.submit(training_job(workers=3))
     at_step(client, job.id, 20)
     other = client.submit(python_job("pass", workers=4))
     assert until(client, other.id, lambda seen: "slots" in seen.reason).state == "QUEUED"
@@ -130,7 +118,7 @@ def test_a_suspended_job_can_be_cancelled_and_retried(client: Client) -> None:
 
 
 def test_a_scaled_training_continues_from_a_snapshot_on_the_new_number_of_nodes(client: Client) -> None:
-    job = client.submit(training())
+    job = client.submit(training_job())
     before = at_step(client, job.id, 20)
     assert (before.nodes, before.world_size) == ("1", 1)
 
@@ -164,7 +152,7 @@ def test_a_job_is_scaled_up_once_the_nodes_are_free(client: Client) -> None:
 
 
 def test_a_requested_snapshot_is_saved_without_a_restart(client: Client) -> None:
-    job = client.submit(training(workers_per_node=2))
+    job = client.submit(training_job(workers=2))
     at_step(client, job.id, 10)
     assert client.job(job.id).newest_snapshot is None
     client.snapshot(job.id)
@@ -202,13 +190,8 @@ def test_a_job_waits_for_a_failed_one_until_its_retry_succeeds(client: Client) -
 
 
 def test_a_job_beyond_its_projects_quota_waits_without_blocking_other_projects(tmp_path: Path) -> None:
-    settings = {
-        "ORCHESTRATOR_LOCAL_SLOTS": "8",
-        "ORCHESTRATOR_POLL_S": "0.1",
-        "ORCHESTRATOR_STOP_TIMEOUT_S": "2",
-        "ORCHESTRATOR_PROJECTS": '{"research": {"max_jobs": 2}, "small": {"max_devices": 1}}',
-    }
-    with ThrowawayService(tmp_path, settings) as service, Client(service.url) as client:
+    projects = '{"research": {"max_jobs": 2}, "small": {"max_devices": 1}}'
+    with quick_service(tmp_path, ORCHESTRATOR_PROJECTS=projects) as service, Client(service.url) as client:
         held = [client.submit(python_job(FOREVER, project="research")) for _ in range(2)]
         for job in held:
             until(client, job.id, running)
@@ -227,19 +210,13 @@ def test_a_job_beyond_its_projects_quota_waits_without_blocking_other_projects(t
 
 
 def test_a_cluster_runs_at_most_its_limit_of_jobs(tmp_path: Path) -> None:
-    settings = {
-        "ORCHESTRATOR_LOCAL_SLOTS": "8",
-        "ORCHESTRATOR_POLL_S": "0.1",
-        "ORCHESTRATOR_STOP_TIMEOUT_S": "2",
-        "ORCHESTRATOR_MAX_JOBS": "1",
-    }
-    with ThrowawayService(tmp_path, settings) as service, Client(service.url) as client:
+    with quick_service(tmp_path, ORCHESTRATOR_MAX_JOBS="1") as service, Client(service.url) as client:
         first = until(client, client.submit(python_job(FOREVER)).id, running)
         second = client.submit(python_job("pass"))
         waiting = until(client, second.id, lambda job: "at most" in job.reason)
         assert waiting.reason == "waits: the cluster runs 1 of at most 1 job"
         (cluster,) = client.clusters()
-        assert (cluster.slots.used, cluster.slots.total, cluster.slots.free) == (1, 8, 7)
+        assert (cluster.slots.used, cluster.slots.total, cluster.slots.free) == (1, 4, 3)
         assert cluster.jobs == {"RUNNING": 1, "QUEUED": 1}
         assert cluster.lease is not None
         assert not cluster.lease.expired

@@ -13,6 +13,7 @@ import pytest
 from deploy.dev.service import ThrowawayService, processes_of
 from orchestrator.client import Client
 from orchestrator.domain.access.identity import Role
+from tests.conftest import quick_service
 from tests.jobs import ended, python_job, running, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -49,11 +50,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
         "ORCHESTRATOR_TOKEN": admin,
         "ORCHESTRATOR_HOOK_SECRET": hook,
         "ORCHESTRATOR_ADVERTISE_URL": "http://127.0.0.1:1",
-        "ORCHESTRATOR_LOCAL_SLOTS": "4",
-        "ORCHESTRATOR_POLL_S": "0.1",
         "ORCHESTRATOR_LOG_LEVEL": "debug",
     }
-    with ThrowawayService(folder / "runs", settings) as service, Client(service.url, admin) as client:
+    with quick_service(folder / "runs", **settings) as service, Client(service.url, admin) as client:
         person = client.create_token("alice", {"*": Role.OPERATOR}).token
         stored = httpx.post(
             f"{service.url}/api/v1/secrets",

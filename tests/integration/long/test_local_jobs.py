@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import time
 import urllib.request
@@ -57,18 +55,6 @@ def test_a_job_that_ended_while_the_service_was_down_is_adopted(service: Throwaw
     with Client(service.url) as again:
         assert (until(again, good.id, ended).state, until(again, bad.id, ended).state) == ("SUCCEEDED", "FAILED")
         assert again.job(good.id).attempts == again.job(bad.id).attempts == 1
-
-
-def test_the_loss_of_all_processes_starts_a_new_attempt(service: ThrowawayService, client: Client) -> None:
-    job = until(client, client.submit(python_job("import time; time.sleep(3)")).id, running)
-    for process in service.processes():
-        os.kill(process.pid, signal.SIGKILL)
-    done = until(client, job.id, ended)
-    assert (done.state, done.attempts) == ("SUCCEEDED", 2)
-    first, second = client.attempts(job.id)
-    assert (first.state, second.state) == ("LOST", "SUCCEEDED")
-    assert first.rendezvous_id != second.rendezvous_id
-    assert first.port != second.port
 
 
 def test_after_a_taken_rendezvous_port_the_next_one_is_used_without_a_charge(tmp_path: Path) -> None:

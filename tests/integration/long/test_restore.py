@@ -16,6 +16,7 @@ from deploy.dev.databases import scratch_database
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.store import schema
+from tests.conftest import quick_service
 from tests.jobs import ended, python_job, running, until
 
 pytestmark = pytest.mark.timeout(900)
@@ -25,14 +26,13 @@ PATIENCE_S = 240.0
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ThrowawayService]:
-    settings = {"ORCHESTRATOR_LOCAL_SLOTS": "4", "ORCHESTRATOR_POLL_S": "0.1", "ORCHESTRATOR_STOP_TIMEOUT_S": "2"}
     if request.param == "sqlite":
-        with ThrowawayService(tmp_path / "runs", settings) as running_service:
+        with quick_service(tmp_path / "runs") as running_service:
             yield running_service
         return
     with scratch_database(request.getfixturevalue("postgres")) as url:
         schema.upgrade(url)
-        with ThrowawayService(tmp_path / "runs", {**settings, "ORCHESTRATOR_DATABASE_URL": url}) as running_service:
+        with quick_service(tmp_path / "runs", ORCHESTRATOR_DATABASE_URL=url) as running_service:
             yield running_service
 
 

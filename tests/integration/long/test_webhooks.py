@@ -7,8 +7,8 @@ import hashlib
 import hmac
 from pathlib import Path
 
-from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
+from tests.conftest import quick_service
 from tests.jobs import ended, python_job, until
 from tests.outbox.receiver import Receiver
 
@@ -24,13 +24,7 @@ def test_a_receiver_gets_all_states_of_a_job_despite_a_crash_of_the_service(tmp_
             f'[webhooks.audit]\nurl = "{receiver.url}"\nsecret_env = "ORCHESTRATOR_PAGER"\nall_jobs = true\n'
             'events = ["agent.*", "generation.*"]\n'
         )
-        settings = {
-            "ORCHESTRATOR_CONFIG": str(config),
-            "ORCHESTRATOR_PAGER": SECRET,
-            "ORCHESTRATOR_LOCAL_SLOTS": "4",
-            "ORCHESTRATOR_POLL_S": "0.1",
-        }
-        with ThrowawayService(runs, settings) as service:
+        with quick_service(runs, ORCHESTRATOR_CONFIG=str(config), ORCHESTRATOR_PAGER=SECRET) as service:
             with Client(service.url) as client:
                 job = client.submit(python_job("import os; print(sorted(os.environ.items()))", notify=["pager"]))
                 receiver.wait(1)  # this request is answered with 500

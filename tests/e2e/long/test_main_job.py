@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from deploy.dev.demo import steps_of
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.wire.job_views import JobView
+from tests.elastic.harness import wait_for
 from tests.jobs import ended, training_job, until
 
 pytestmark = pytest.mark.timeout(700)
@@ -117,9 +117,7 @@ def test_a_script_without_our_imports_is_restarted_and_continues(
     snapshot = tmp_path / "own.pt"
     run = {"script": "user_ddp.py", "args": ["--steps", "300", "--snapshot", str(snapshot)], "workdir": str(tmp_path)}
     job = client.submit({"name": "own", "run": run, "topology": {"workers_per_node": 2}})
-    deadline = time.monotonic() + 60
-    while not snapshot.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(snapshot.exists, "snapshot of the script")
     kill(service, only_rank=0)
     done = until(client, job.id, ended, timeout_s=300)
     assert done.state == "SUCCEEDED"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from orchestrator.client import Client
 from orchestrator.wire.insight import WhyView
 from orchestrator.wire.job_views import JobView
 from tests.conftest import quick_service
+from tests.elastic.harness import wait_for
 from tests.jobs import ended, python_job, running, training_job, until
 
 pytestmark = pytest.mark.timeout(900)
@@ -57,11 +57,12 @@ def kill(
     how: signal.Signals = signal.SIGKILL,
 ) -> None:
     """Wait until there is such a process, then signal all such processes."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := [process for process in service.processes() if process.job_id == job.id and chosen(process)]):
-        assert time.monotonic() < deadline, "there is no such process"
-        time.sleep(0.1)
-    for process in found:
+
+    def found() -> list[Marked]:
+        return [process for process in service.processes() if process.job_id == job.id and chosen(process)]
+
+    wait_for(found, "process to signal", PATIENCE_S)
+    for process in found():
         try:
             os.kill(process.pid, how)
         except ProcessLookupError:
@@ -326,7 +327,6 @@ CASES = (
         strike=stop_rank,
         kind="hang",
         rank=1,
-        says="",
         verdict="Rank 1 hung at",
         remedy="hang",
     ),

@@ -17,6 +17,7 @@ import pytest
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from tests.conftest import quick_service
+from tests.elastic.harness import wait_for
 from tests.jobs import ended, python_job, running, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -73,9 +74,7 @@ def test_a_job_that_finishes_while_a_retry_is_requested_still_ends(service: Thro
     job = until(client, client.submit(python_job("import time; time.sleep(2)")).id, running)
     os.kill(service.pid, signal.SIGSTOP)
     try:
-        deadline = time.monotonic() + 30
-        while list(service.processes()) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_for(lambda: not list(service.processes()), "end of the job's processes")
         retry = [sys.executable, "-m", "orchestrator.cli", "retry", job.id]
         asking = subprocess.Popen(retry, env={**os.environ, "ORCHESTRATOR_URL": service.url})
         time.sleep(1)
@@ -100,9 +99,7 @@ def test_a_service_with_a_closed_log_pipe_keeps_running(tmp_path: Path) -> None:
     os.close(reader)
     try:
         announced = tmp_path / "service.json"
-        deadline = time.monotonic() + 30
-        while not announced.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(announced.exists, "announcement of the service")
         with Client(json.loads(announced.read_text())["url"]) as client:
             assert until(client, client.submit(python_job("pass")).id, ended).state == "SUCCEEDED"
             assert until(client, client.submit(python_job("pass")).id, ended).state == "SUCCEEDED"

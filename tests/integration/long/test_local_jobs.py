@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 import urllib.request
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
+from tests.elastic.harness import wait_for
 from tests.jobs import ended, python_job, running, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -29,11 +29,11 @@ def test_a_job_without_free_slots_waits_with_the_reason(client: Client) -> None:
 
 
 def test_a_worker_that_ignores_sigterm_is_killed(service: ThrowawayService, client: Client) -> None:
-    stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
+    stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); {FOREVER}"
     job = until(client, client.submit(python_job(stubborn)).id, running)
-    time.sleep(1)
+    until(client, job.id, lambda _: "ready" in client.logs(job.id))
     client.cancel(job.id)
-    assert until(client, job.id, ended, timeout_s=20).state == "CANCELLED"
+    assert until(client, job.id, ended).state == "CANCELLED"
     assert list(service.processes()) == []
 
 
@@ -48,9 +48,7 @@ def test_a_job_that_ended_while_the_service_was_down_is_adopted(service: Throwaw
         running,
     )
     service.kill()
-    deadline = time.monotonic() + 30
-    while list(service.processes()) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: not list(service.processes()), "end of the jobs' processes")
     service.start()
     with Client(service.url) as again:
         assert (until(again, good.id, ended).state, until(again, bad.id, ended).state) == ("SUCCEEDED", "FAILED")

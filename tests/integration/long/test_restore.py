@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.store import schema
 from tests.conftest import quick_service
+from tests.elastic.harness import wait_for
 from tests.jobs import ended, python_job, running, until
 
 pytestmark = pytest.mark.timeout(900)
@@ -64,10 +64,7 @@ def starts(folder: Path, name: str) -> int:
 
 
 def await_starts(folder: Path, name: str, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while starts(folder, name) < count:
-        assert time.monotonic() < deadline, f"{name} was started {starts(folder, name)} times"
-        time.sleep(0.1)
+    wait_for(lambda: starts(folder, name) >= count, f"start {count} of {name}", PATIENCE_S)
 
 
 def test_running_jobs_are_adopted_after_a_restore(service: ThrowawayService, tmp_path: Path) -> None:

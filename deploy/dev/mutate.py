@@ -117,7 +117,7 @@ SUITES = (
         "contract/test_supervisor_store",
         "store/test_supervision",
     ),
-    _on_sqlite(["orchestrator/store/job_store.py"], "store/test_jobs"),
+    _on_sqlite(["orchestrator/store/job_store.py"], "store/test_jobs", "contract/test_job_requests"),
     _on_sqlite(["orchestrator/store/cluster_reader.py"], "store/test_clusters"),
     _on_sqlite(
         [f"orchestrator/store/{name}.py" for name in ("journal_rows", "journal_store")],

@@ -22,8 +22,10 @@ from orchestrator.store.lookups import append_events
 from tests.builders import make_event
 from tests.contract.worlds import SqlWorld, acquire, add_job
 from tests.elastic.harness import wait_for
+from tests.examples import examples
 
-ROUNDS = 100
+ROUNDS = examples(20, 100)
+PATIENCE_S = 300
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_a_takeover_waits_for_a_guarded_write(open_world: OpenWorld) -> None:
             wait_for(lambda: _is_blocked(theirs) or taking.done(), "takeover that waits")
             assert not taking.done()
             append_events(session, [("job-1", make_event(sentence="written in time"))])
-        taken = taking.result(timeout=10)
+        taken = taking.result(timeout=PATIENCE_S)
     assert taken.token > lease.token
     assert [event.sentence for event in world.events("job-1")][1:] == ["written in time"]
     with pytest.raises(LeaseLost):
@@ -115,9 +117,9 @@ def test_only_one_of_two_processes_acquires_a_lease(url: str, open_world: OpenWo
     racers = [spawn.Process(target=_race, args=(url, name, start, answers)) for name in ("one", "two")]
     for racer in racers:
         racer.start()
-    won = dict(answers.get(timeout=120) for _ in racers)
+    won = dict(answers.get(timeout=PATIENCE_S) for _ in racers)
     for racer in racers:
-        racer.join(timeout=30)
+        racer.join(timeout=PATIENCE_S)
     for race in range(ROUNDS):
         assert sorted([won["one"][race] is None, won["two"][race] is None]) == [False, True], race
     tokens = [(won["one"][race] or won["two"][race]).token for race in range(ROUNDS)]
@@ -131,9 +133,9 @@ def _race(url: str, holder: str, start: Barrier, answers: Queue[tuple[str, list[
     with Database(url) as database:
         leases = SqlLeaseStore(database)
         for race in range(ROUNDS):
-            start.wait(timeout=60)
+            start.wait(timeout=PATIENCE_S)
             won.append(leases.acquire(f"cluster-{race // 2}", holder, ttl_s=600))
-            start.wait(timeout=60)
+            start.wait(timeout=PATIENCE_S)
             lease = won[-1]
             if lease is not None and race % 2 == 0:
                 leases.release(lease)

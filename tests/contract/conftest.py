@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from orchestrator.store.engine import Database
 from tests.contract.worlds import MemoryWorld, SqlWorld, World
-from tests.store.conftest import postgres_tables, sqlite_template, url
+from tests.store.conftest import database, postgres_tables, sqlite_tables, sqlite_template, url
 
-__all__ = ["postgres_tables", "sqlite_template", "url"]
+__all__ = ["database", "postgres_tables", "sqlite_tables", "sqlite_template", "url"]
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
@@ -19,9 +16,5 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def world(backend: str, request: pytest.FixtureRequest) -> Iterator[World]:
-    if backend == "memory":
-        yield MemoryWorld()
-        return
-    with Database(request.getfixturevalue("url")) as database:
-        yield SqlWorld(database)
+def world(backend: str, request: pytest.FixtureRequest) -> World:
+    return MemoryWorld() if backend == "memory" else SqlWorld(request.getfixturevalue("database"))

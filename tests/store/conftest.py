@@ -39,6 +39,14 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def sqlite_tables(sqlite_template: Path) -> Iterator[Database]:
+    path = sqlite_template.with_name("shared.db")
+    shutil.copy(sqlite_template, path)
+    with Database(f"sqlite:///{path}") as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
 def postgres_tables(postgres: str) -> Iterator[Database]:
     with scratch_database(postgres) as url:
         schema.upgrade(url)
@@ -70,9 +78,7 @@ def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
         return
     shared: Database = request.getfixturevalue("postgres_tables")
     yield shared.url.render_as_string(hide_password=False)
-    with shared.write() as session:
-        for table in _TABLES:
-            session.execute(text(f"DELETE FROM {table}"))
+    _empty(shared)
 
 
 @pytest.fixture
@@ -83,8 +89,22 @@ def open_stores(url: str) -> Iterator[Callable[[], Stores]]:
 
 
 @pytest.fixture
-def stores(open_stores: Callable[[], Stores]) -> Stores:
-    return open_stores()
+def database(backend: str, request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A database with empty tables. Tests share it, because a new engine compiles each statement again."""
+    shared: Database = request.getfixturevalue("sqlite_tables" if backend == "sqlite" else "postgres_tables")
+    yield shared
+    _empty(shared)
+
+
+@pytest.fixture
+def stores(database: Database) -> Stores:
+    return Stores(database)
+
+
+def _empty(database: Database) -> None:
+    with database.write() as session:
+        for table in _TABLES:
+            session.execute(text(f"DELETE FROM {table}"))
 
 
 @pytest.fixture

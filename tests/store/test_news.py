@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from orchestrator.domain.errors import NotFound
@@ -9,6 +11,12 @@ from orchestrator.domain.job.event import EventKind
 from orchestrator.store.engine import News
 from tests.builders import at, make_attempt, make_batch, make_event, make_job, make_journal_event, make_progress
 from tests.store.harness import Stores
+
+
+@pytest.fixture
+def stores(open_stores: Callable[[], Stores]) -> Stores:
+    """On a database of its own, because listeners cannot be removed."""
+    return open_stores()
 
 
 @pytest.fixture

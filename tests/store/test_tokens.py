@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -37,21 +36,13 @@ def a_session(digest: str = "s1", *, seconds: float = 60, created: float = 0, to
 
 
 @pytest.fixture
-def tokens(stores: Stores) -> Iterator[TokenStore]:
-    yield TokenStore(stores.database)
-    _empty(stores)
+def tokens(stores: Stores) -> TokenStore:
+    return TokenStore(stores.database)
 
 
 @pytest.fixture
-def secrets(stores: Stores) -> Iterator[SecretStore]:
-    yield SecretStore(stores.database)
-    _empty(stores)
-
-
-def _empty(stores: Stores) -> None:
-    with stores.database.write() as session:
-        for table in ("tokens", "sessions", "secrets"):
-            session.execute(text(f"DELETE FROM {table}"))
+def secrets(stores: Stores) -> SecretStore:
+    return SecretStore(stores.database)
 
 
 def test_a_token_is_read_back_unchanged(tokens: TokenStore) -> None:

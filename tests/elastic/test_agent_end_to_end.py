@@ -201,18 +201,8 @@ def test_a_guarded_torchrun_has_the_same_records(job: Job, tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_the_guard_explains_a_failure_by_the_workers_log(job: Job) -> None:
-    agent = job.policy().start(*torchrun("--max-restarts=1"), BROKEN, "1", program=GUARD)
-    assert agent.wait() == 1
-    record = agent.exit_record()
-    assert (record.outcome, record.generation, record.restarts) == (Outcome.FAILED, 2, 1)
-    assert record.failure is not None
-    assert (record.failure.message, record.failure.rank) == ("ValueError: the data set is empty", 1)
-
-
-@pytest.mark.long
-def test_the_guard_journals_each_generation_of_workers_that_report_nothing(job: Job) -> None:
-    """Otherwise the service would not know that the group runs."""
+def test_the_guard_explains_a_failure_and_journals_each_generation(job: Job) -> None:
+    """The workers report nothing. Without the journal the service would not know that the group runs."""
     agent = job.policy().start(*torchrun("--nnodes=1", "--max-restarts=1"), BROKEN, "1", program=GUARD)
     wait_for(lambda: agent.events("generation.started"), "event of the first generation")
     assert agent.wait() == 1
@@ -220,6 +210,10 @@ def test_the_guard_journals_each_generation_of_workers_that_report_nothing(job: 
     assert started == [(1, 2), (2, 2)]
     kinds = [event["kind"] for event in agent.events()]
     assert kinds.index("generation.started") < kinds.index("worker.failed")
+    record = agent.exit_record()
+    assert (record.outcome, record.generation, record.restarts) == (Outcome.FAILED, 2, 1)
+    assert record.failure is not None
+    assert (record.failure.message, record.failure.rank) == ("ValueError: the data set is empty", 1)
 
 
 @pytest.mark.long

@@ -77,8 +77,8 @@ def test_one_byte_of_the_newest_committed_snapshot_is_changed(tmp_path: Path) ->
     old = a_snapshot(tmp_path, 1, {"a.distcp": b"old"})
     new = a_snapshot(tmp_path, 2, {".metadata": b"m", "a.distcp": b"0123456789", "b.distcp": b"01234"})
     a_snapshot(tmp_path, 3, {"a.distcp": b"torn"}, committed=False)
-    words = damage_newest(str(tmp_path))
-    assert words == f"byte 2 of b.distcp in snapshot {new.name} was changed; the next restore detects it"
+    sentence = damage_newest(str(tmp_path))
+    assert sentence == f"byte 2 of b.distcp in snapshot {new.name} was changed; the next restore detects it"
     assert (new / "b.distcp").read_bytes() == b"01" + bytes([ord("2") ^ 0xFF]) + b"34"
     assert ((new / "a.distcp").read_bytes(), (old / "a.distcp").read_bytes()) == (b"0123456789", b"old")
 

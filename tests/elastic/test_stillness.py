@@ -159,8 +159,8 @@ class Board:
     def __init__(self, document: list[Round], node: str) -> None:
         self._document, self._node = document, node
 
-    def report_stillness(self, words: str | None) -> None:
-        self._document[0] = rounds.report_stillness(self._document[0], self._document[0].number, self._node, words)
+    def report_stillness(self, report: str | None) -> None:
+        self._document[0] = rounds.report_stillness(self._document[0], self._document[0].number, self._node, report)
 
     def find_stillness(self) -> Sequence[str] | None:
         return rounds.find_stillness(rounds.parse_round(rounds.render_round(self._document[0])))

@@ -199,13 +199,13 @@ def _workdir(wanted: str) -> str:
 def _write_termination_message(attempt_dir: Path, replica: int, path: str | None) -> None:
     """Write the newest incarnation's exit record to the termination message."""
     folder = layout.replica_dir(attempt_dir.parent.parent, int(attempt_dir.name), replica)
-    lives = sorted((int(each.name) for each in folder.glob("*") if each.name.isdecimal()), reverse=True)
-    document = read_document(folder / str(lives[0]) / layout.EXIT) if lives else None
+    incarnations = sorted((int(each.name) for each in folder.glob("*") if each.name.isdecimal()), reverse=True)
+    document = read_document(folder / str(incarnations[0]) / layout.EXIT) if incarnations else None
     if document is None or path is None:
         return
     with suppress(OSError, ValueError):
-        words = LastWords(replica=replica, incarnation=lives[0], record=parse_exit_record(document))
-        Path(path).write_text(render_last_words(words))
+        message = LastWords(replica=replica, incarnation=incarnations[0], record=parse_exit_record(document))
+        Path(path).write_text(render_last_words(message))
 
 
 if __name__ == "__main__":

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.elastic.harness import (
     COLLECTIVE,
-    ELASTICRUN,
-    ROOT,
     STEADY,
     TWO,
     Agent,
@@ -33,14 +29,6 @@ from trainer.elastic.health.processes import descendants
 pytestmark = pytest.mark.timeout(300)
 
 PAUSE_S = 12.0
-TICKS = """\
-import os, pathlib, sys, time
-folder = pathlib.Path(sys.argv[1])
-with (folder / "starts").open("a") as starts: starts.write(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n")
-while not (folder / "finish").exists():
-    with (folder / "ticks").open("a") as ticks: ticks.write(".")
-    time.sleep(0.05)
-"""
 whole = pytest.mark.parametrize("whole", [False, True], ids=["agent", "agent and workers"])
 
 
@@ -61,36 +49,12 @@ def await_more(count: Callable[[], int], what: str, by: int = 20) -> None:
     wait_for(lambda: count() >= before + by, what)
 
 
-@contextmanager
-def by_hand(tmp_path: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    (tmp_path / "script.py").write_text(TICKS)
-    command = [*ELASTICRUN, *flags, str(tmp_path / "script.py"), str(tmp_path)]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(90)
-
-
 @whole
-@pytest.mark.parametrize("flags", [[], ["--nnodes=1:2", *c10d(0, host=True)]], ids=["one node", "one node of two"])
-def test_outside_a_job_a_paused_agent_continues_with_its_workers(tmp_path: Path, whole: bool, flags: list[str]) -> None:
-    """An agent that could take in another node also has a rendezvous store, which must not count as silent."""
-    ticks = tmp_path / "ticks"
-    flags = [flag.replace("127.0.0.1:0", f"127.0.0.1:{free_port()}") for flag in flags]
-    with by_hand(tmp_path, *flags) as process:
-        wait_for(lambda: ticks.exists() and ticks.stat().st_size > 20, "ticks")
-        pause(process.pid, whole=whole)
-        await_more(lambda: ticks.stat().st_size, "ticks after the pause", by=100)
-        (tmp_path / "finish").touch()
-        assert process.wait(90) == 0
-    assert (tmp_path / "starts").read_text() == "restart 0\n"
-
-
-@whole
-def test_in_a_job_a_paused_agent_continues_with_its_workers(job: Job, tmp_path: Path, whole: bool) -> None:
-    agent = job.policy().start(TWO, STEADY, str(tmp_path / "finish"))
+@pytest.mark.parametrize("has_store", [False, True], ids=["one node", "one node of two"])
+def test_a_paused_agent_continues_with_its_workers(job: Job, tmp_path: Path, has_store: bool, whole: bool) -> None:
+    """An agent that could take in another node has a rendezvous store, which must not count as silent."""
+    flags = ["--nnodes=1:2", *c10d(free_port(), host=True)] if has_store else []
+    agent = job.policy().start(*flags, TWO, STEADY, str(tmp_path / "finish"))
     pids = agent.pids(1)
     wait_for(lambda: len(agent.progress(1)) > 20, "steps")
     pause(agent.process.pid, whole=whole)

@@ -64,7 +64,7 @@ class GroupHang:
 class Board(Protocol):
     """Where the agents of a group report that their workers are still."""
 
-    def report_stillness(self, words: str | None) -> None:
+    def report_stillness(self, report: str | None) -> None:
         """Replace this agent's report; None withdraws it."""
 
     def find_stillness(self) -> Sequence[str] | None:

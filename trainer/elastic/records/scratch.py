@@ -1,6 +1,6 @@
 """Temporary folders that are removed even if their owner is killed.
 
-Each folder is locked while its owner lives. Whoever creates the next one removes the folders that are not locked.
+Each folder is locked while its owner lives. The process that creates the next one removes all that are not locked.
 """
 
 from __future__ import annotations

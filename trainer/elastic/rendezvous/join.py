@@ -61,7 +61,7 @@ class Rendezvous(Protocol):
         None if there is no such reason. Takes at most two seconds.
         """
 
-    def report_stillness(self, words: str | None) -> None:
+    def report_stillness(self, report: str | None) -> None:
         """Report to the group that this agent's workers are still. None withdraws the report."""
 
     def find_stillness(self) -> Sequence[str] | None:
@@ -110,8 +110,8 @@ class Alone:
     def explain_lost_peers(self) -> str | None:
         return None
 
-    def report_stillness(self, words: str | None) -> None:
-        self._round = rounds.report_stillness(self._round, self._round.number, self._me.node, words)
+    def report_stillness(self, report: str | None) -> None:
+        self._round = rounds.report_stillness(self._round, self._round.number, self._me.node, report)
 
     def find_stillness(self) -> Sequence[str] | None:
         return rounds.find_stillness(self._round)
@@ -216,10 +216,10 @@ class Shared:
         away_s = self._store.find_absence()
         return None if away_s is None else f"this node was out of contact with the others for {away_s:.0f} s"
 
-    def report_stillness(self, words: str | None) -> None:
+    def report_stillness(self, report: str | None) -> None:
         assert self._formed is not None
         number, node = self._formed.number, self._me.node
-        self._store.amend(partial(rounds.report_stillness, number=number, node=node, words=words))
+        self._store.amend(partial(rounds.report_stillness, number=number, node=node, report=report))
 
     def find_stillness(self) -> Sequence[str] | None:
         now, _ = self._store.newest()

@@ -183,17 +183,17 @@ def finish(round_: Round, number: int, node: str) -> Round:
     return replace(round_, finished=round_.finished | {node}) if is_current else round_
 
 
-def report_stillness(round_: Round, number: int, node: str, words: str | None) -> Round:
+def report_stillness(round_: Round, number: int, node: str, report: str | None) -> Round:
     """Note the report of a member of round `number` that its workers are still. None withdraws it."""
     if round_.stage is not Stage.FORMED or round_.number != number or not round_.has(node):
         return round_
     others = tuple(each for each in round_.still if each[0] != node)
-    return replace(round_, still=others if words is None else (*others, (node, words)))
+    return replace(round_, still=others if report is None else (*others, (node, report)))
 
 
 def find_stillness(round_: Round) -> tuple[str, ...] | None:
     """The reports of all members whose workers run. None while a report is missing."""
-    reported = {node: words for node, words in round_.still if round_.has(node) and node not in round_.finished}
+    reported = {node: report for node, report in round_.still if round_.has(node) and node not in round_.finished}
     return tuple(reported.values()) if reported and reported.keys() == round_.nodes - round_.finished else None
 
 
@@ -207,11 +207,11 @@ def watched_by(round_: Round, node: str) -> frozenset[str]:
 
     So the number of heartbeats that are read grows with the number of agents, not with its square.
     """
-    everybody = [member.node for member in (*round_.members, *round_.waiting)]
-    everybody += sorted(round_.awaited - set(everybody))
-    if not everybody:
+    nodes = [member.node for member in (*round_.members, *round_.waiting)]
+    nodes += sorted(round_.awaited - set(nodes))
+    if not nodes:
         return frozenset()
-    return frozenset(everybody if everybody[0] == node else everybody[:1]) - {node}
+    return frozenset(nodes if nodes[0] == node else nodes[:1]) - {node}
 
 
 def can_do_without(round_: Round, nodes: Collection[str], limits: Limits) -> bool:
@@ -290,7 +290,7 @@ def parse_round(text: str) -> Round:
             waiting=_parse_members(document["waiting"]),
             finished=frozenset(document["finished"]),
             store=None if document["store"] is None else WorkersStore(**document["store"]),
-            still=tuple((node, words) for node, words in document["still"]),
+            still=tuple((node, report) for node, report in document["still"]),
             change=document["change"],
             unsettled=document["unsettled"],
             reason=document["reason"],

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from deploy.dev.databases import scratch_database
-from orchestrator.store import schema
+from orchestrator.store import schema, sqlite
 from orchestrator.store.engine import Database
 from tests.store.harness import Stores
 
@@ -49,7 +49,7 @@ def sqlite_tables(sqlite_template: Path) -> Iterator[Database]:
 @pytest.fixture(scope="session")
 def postgres_tables(postgres: str) -> Iterator[Database]:
     with scratch_database(postgres) as url:
-        schema.upgrade(url)
+        schema.upgrade(patient(url))
         with Database(url) as database:
             yield database
 
@@ -66,7 +66,15 @@ def empty_url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> I
         yield f"sqlite:///{tmp_path / 'orchestrator.db'}"
         return
     with scratch_database(request.getfixturevalue("postgres")) as url:
-        yield url
+        yield patient(url)
+
+
+def patient(url: str) -> str:
+    """Raise PostgreSQL's time-out within a transaction: on a busy machine, Alembic computes for longer than 5 s."""
+    if not url.startswith("postgresql"):
+        return url
+    option = {"options": "-c idle_in_transaction_session_timeout=120000"}
+    return make_url(url).update_query_dict(option).render_as_string(hide_password=False)
 
 
 @pytest.fixture
@@ -82,8 +90,9 @@ def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
 
 
 @pytest.fixture
-def open_stores(url: str) -> Iterator[Callable[[], Stores]]:
+def open_stores(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Stores]]:
     """Opens more connections to the database, like other processes. All are closed at the end."""
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 120)  # a busy machine is slow
     with ExitStack() as stack:
         yield lambda: Stores(stack.enter_context(Database(url)))
 

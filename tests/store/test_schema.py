@@ -9,9 +9,10 @@ from sqlalchemy import text
 
 from alembic import command
 from orchestrator.domain.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
-from orchestrator.store import schema
+from orchestrator.store import schema, sqlite
 from orchestrator.store.engine import Database
 from orchestrator.store.job_store import SqlJobStore
+from tests.store.conftest import patient
 
 
 def _execute(url: str, statement: str) -> None:
@@ -37,12 +38,13 @@ def own_url(empty_url: str) -> str:
 def test_the_migrations_create_exactly_the_tables_of_the_code(url: str) -> None:
     config = schema.build_config()
     config.stdout = io.StringIO()
-    with Database(url, migrating=True) as database, database.write() as session:
+    with Database(patient(url), migrating=True) as database, database.write() as session:
         config.attributes["connection"] = session.connection()
         command.check(config)  # raises if autogenerate would change anything
 
 
-def test_two_services_may_upgrade_concurrently(empty_url: str) -> None:
+def test_two_services_may_upgrade_concurrently(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 120)
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         for done in [one.submit(schema.upgrade, empty_url), other.submit(schema.upgrade, empty_url)]:
             done.result()

@@ -38,8 +38,8 @@ def test_the_simulation_ends_with_its_only_job() -> None:
 
 def test_the_mean_of_three_seeds_is_close_to_dalys_model() -> None:
     """The benchmark simulate_ettr compares the mean of thirty seeds on large clusters."""
-    scenario = make_scenario(mtbf_h=3.09, days=54)
-    ratios = [ettr(simulate(mtbf_h=3.09, days=54, seed=seed)) for seed in (1, 2, 3)]
+    scenario = make_scenario(mtbf_h=3.09, days=18)
+    ratios = [ettr(simulate(mtbf_h=3.09, days=18, seed=seed)) for seed in (1, 2, 3)]
     assert statistics.mean(ratios) == pytest.approx(closed_form(scenario), rel=0.005)
 
 
@@ -52,19 +52,19 @@ def test_a_restart_takes_as_long_as_the_scenario_says() -> None:
 
 
 @pytest.mark.parametrize("trace", sorted(set(TRACES) - {"mixed"}))
-@pytest.mark.parametrize("spares", [None, 2])
-def test_every_trace_keeps_the_invariants(trace: str, spares: int | None) -> None:
-    result = simulate(trace=trace, spares=spares, gpus=128, days=4)
+def test_every_trace_keeps_the_invariants(trace: str) -> None:
+    """With unlimited spares, test_policy does the same for all kinds of incidents together."""
+    result = simulate(trace=trace, spares=2, gpus=128, days=4)
     assert result.violations == []
     assert result.bins.total() == result.total == result.lasted_us * 128
     assert result.attempts <= result.faults.total() + 1
 
 
 def test_the_same_seed_gives_the_same_output() -> None:
-    results = [simulate(trace="mixed", gpus=512, days=1, seed=5) for _ in range(2)]
+    results = [simulate(trace="mixed", gpus=464, days=0.5, seed=5) for _ in range(2)]
     first, second = (json.dumps(build_report(result)) + render_report(result) for result in results)
     assert first == second
-    other = json.dumps(build_report(simulate(trace="mixed", gpus=512, days=1, seed=6)))
+    other = json.dumps(build_report(simulate(trace="mixed", gpus=464, days=0.5, seed=6)))
     assert not first.startswith(other)
 
 

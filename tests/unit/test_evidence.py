@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pytest
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, JobState
-from orchestrator.domain.observation.observation import Liveness, Observation, Presence
+from orchestrator.domain.observation.observation import Liveness, Observation, Presence, ReplicaSighting
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import Decision, EndAttempt
 from orchestrator.domain.policy.evidence import Source, permits_end, weigh
 from orchestrator.supervisor.act import Actor
 from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
-from trainer.contract.exit_record import Outcome
+from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import FailureKind
 
 A, D, U = Liveness.ALIVE, Liveness.DEAD, Liveness.UNKNOWN
@@ -57,31 +58,37 @@ def test_an_attempt_that_is_not_live_has_no_evidence() -> None:
     assert weigh(a_situation(a_job(), an_attempt(AttemptState.LOST))) == {}
 
 
+def all_observations() -> Iterator[Observation]:
+    """Every combination of what two replicas, their records and their reports may show."""
+    outcomes = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.PREEMPTED, Outcome.CANCELLED, Outcome.REFUSED)
+    records = [an_exit(each, FailureKind.APPLICATION if each is Outcome.FAILED else None) for each in outcomes]
+    pairs = [(a_replica(first), a_replica(second, 1)) for first, second in itertools.product(Liveness, repeat=2)]
+    for presence in Presence:
+        replicas: Sequence[tuple[ReplicaSighting, ...]] = (
+            [()] if presence in (Presence.ABSENT, Presence.PENDING) else pairs
+        )
+        exits: Sequence[dict[int, ExitRecord]] = (
+            [{}] if presence is Presence.ABSENT else [{}, *({0: record} for record in records)]
+        )
+        for those, left, progress_at in itertools.product(replicas, exits, (ago(1), ago(999), None)):
+            yield seen(presence, *those, exits=left, progress_at=progress_at)
+
+
 def test_no_decision_ends_an_attempt_without_a_source_that_says_dead_or_with_a_living_agent() -> None:
-    """Over every combination of what can be seen, recorded, reported and requested."""
     spec = a_spec(topology={"nodes": "1:2"}, supervise={"max_runtime_s": 50})
     requests = (Desired(), Desired(cancelled=True), Desired(suspended=True), Desired(retry_number=1))
-    records = (None, Outcome.SUCCEEDED, Outcome.FAILED, Outcome.PREEMPTED, Outcome.CANCELLED, Outcome.REFUSED)
+    jobs = [a_job(JobState.RUNNING, spec=spec, desired=request) for request in requests]
+    states = (AttemptState.INTENDED, AttemptState.SUBMITTED, AttemptState.RUNNING)
+    attempts = [
+        an_attempt(state, nodes="1:2", stopping_since=since)
+        for state, since in itertools.product(states, (None, ago(1), ago(99)))
+    ]
     ended = 0
-    for presence, first, second, record, request, state, stopping, progress_at in itertools.product(
-        Presence,
-        Liveness,
-        Liveness,
-        records,
-        requests,
-        (AttemptState.INTENDED, AttemptState.SUBMITTED, AttemptState.RUNNING),
-        (None, ago(1), ago(99)),
-        (ago(1), ago(999), None),
-    ):
-        replicas = () if presence in (Presence.ABSENT, Presence.PENDING) else (a_replica(first), a_replica(second, 1))
-        kind = FailureKind.APPLICATION if record is Outcome.FAILED else None
-        exits = {} if record is None or presence is Presence.ABSENT else {0: an_exit(record, kind)}
-        observation = seen(presence, *replicas, exits=exits, progress_at=progress_at)
-        attempt = an_attempt(state, nodes="1:2", stopping_since=stopping)
-        s = a_situation(a_job(JobState.RUNNING, spec=spec, desired=request), attempt, observation)
+    for observation, attempt, job in itertools.product(all_observations(), attempts, jobs):
+        s = a_situation(job, attempt, observation)
         if isinstance(decide(s).action, EndAttempt):
             ended += 1
-            assert permits_end(weigh(s)), (presence, first, second, record, request, state, stopping, progress_at)
+            assert permits_end(weigh(s)), s
     assert ended > 100
 
 

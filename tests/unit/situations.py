@@ -43,7 +43,7 @@ def a_job(state: JobState = JobState.RUNNING, *, spec: JobSpec | None = None, **
 
 
 def an_attempt(state: AttemptState = AttemptState.RUNNING, **fields: Any) -> Attempt:
-    times = {"created_at": ago(90), "started_at": ago(80)}
+    times: dict[str, Any] = {"created_at": ago(90), "started_at": ago(80)}
     attempt = make_attempt(KEY.job_id, state=state, reason="so far", nonce="0a1b2c3d", **times)
     return replace(attempt, **{"asked": fields.get("nodes", attempt.asked), **fields})
 

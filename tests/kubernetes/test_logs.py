@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from orchestrator.backends.kubernetes.logs import Followed, LogKeeper
 from orchestrator.backends.kubernetes.printed import Held, Printed, parse_stamp
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.logs.log_files import find_worker_logs
+from tests.elastic.harness import wait_for
 from tests.kubernetes.fake_api import FakeApi
 from trainer.contract import layout
 from trainer.contract.printed import Writer, parse_printed, render_printed
@@ -31,13 +31,6 @@ def line(seconds: float, text: str) -> bytes:
 def kept(folder: Path, name: str = layout.AGENT_LOG) -> list[str]:
     path = folder / name
     return path.read_text().splitlines() if path.exists() else []
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 # On the disk
@@ -202,7 +195,7 @@ def test_a_running_pod_s_lines_arrive_over_one_stream(api: FakeApi, opened: Open
     for number in range(5):
         prints(api, number, f"line {number}")
         keeper.want(pod(api, tmp_path))
-        until(lambda number=number: kept(tmp_path / "train-0")[-1:] == [f"line {number}"])  # type: ignore[misc]
+        wait_for(lambda number=number: kept(tmp_path / "train-0")[-1:] == [f"line {number}"], "stored lines")  # type: ignore[misc]
     assert api.store.log_streams == [("train-0", None)]
 
 
@@ -211,12 +204,14 @@ def test_the_next_service_continues_where_the_last_one_stopped(api: FakeApi, ope
     first.want(pod(api, tmp_path))
     prints(api, 1.2, "one")
     prints(api, 2.7, "two")
-    until(lambda: kept(tmp_path / "train-0") == ["one", "two"])
+    wait_for(lambda: kept(tmp_path / "train-0") == ["one", "two"], "stored lines")
     first.close()
     prints(api, 2.8, "while nobody listened")
     second = opened()
     end(api)
-    until(lambda: second.want(pod(api, tmp_path, ended=True)) or len(kept(tmp_path / "train-0")) == 3)
+    wait_for(
+        lambda: second.want(pod(api, tmp_path, ended=True)) or len(kept(tmp_path / "train-0")) == 3, "stored lines"
+    )
     assert kept(tmp_path / "train-0") == ["one", "two", "while nobody listened"]
     assert api.store.log_streams[-1] == ("train-0", "2026-11-22T12:00:02Z")
 
@@ -231,7 +226,7 @@ def test_a_stream_that_breaks_repeatedly_gives_each_line_once(
     followed = pod(api, tmp_path)
     end(api)
     keeper = opened()
-    until(lambda: keeper.want(followed) or len(kept(tmp_path / "train-0")) == 12)
+    wait_for(lambda: keeper.want(followed) or len(kept(tmp_path / "train-0")) == 12, "stored lines")
     assert kept(tmp_path / "train-0") == [f"line {number}" for number in range(12)]
 
 
@@ -241,8 +236,8 @@ def test_the_log_of_an_ended_pod_is_read_once_to_its_end(api: FakeApi, opened: O
     end(api)
     keeper = opened()
     keeper.want(Followed(followed.uid, followed.pod, followed.job, followed.place, ended=True))
-    until(lambda: kept(tmp_path / "train-0") == ["last words"])
-    until(lambda: "uid-train-0" in keeper._done)
+    wait_for(lambda: kept(tmp_path / "train-0") == ["last words"], "stored lines")
+    wait_for(lambda: "uid-train-0" in keeper._done, "end of the stream")
     for _ in range(20):
         keeper.want(Followed(followed.uid, followed.pod, followed.job, followed.place, ended=True))
     assert len(api.store.log_streams) == 1
@@ -264,7 +259,7 @@ def test_pods_beyond_the_limit_of_streams_are_read_later(
         assert len(keeper._streams) <= 1
         return all(kept(tmp_path / name) == [name] for name in names)
 
-    until(all_there)
+    wait_for(all_there, "stored lines")
 
 
 def test_a_pod_that_the_cluster_does_not_know_is_given_up(
@@ -273,7 +268,7 @@ def test_a_pod_that_the_cluster_does_not_know_is_given_up(
     monkeypatch.setattr("orchestrator.backends.kubernetes.logs._PAUSE_S", 0.01)
     keeper = opened()
     keeper.want(Followed("uid-gone", "gone", *below(tmp_path / "gone"), ended=True))
-    until(lambda: "uid-gone" in keeper._done)
+    wait_for(lambda: "uid-gone" in keeper._done, "end of the stream")
     assert kept(tmp_path / "gone") == []
 
 
@@ -286,9 +281,9 @@ def test_a_pod_that_is_no_longer_wanted_is_not_followed(
     keeper = LogKeeper(client, monotonic=lambda: clock[0])
     keeper.want(pod(api, tmp_path))
     prints(api, 1, "one")
-    until(lambda: kept(tmp_path / "train-0") == ["one"])
+    wait_for(lambda: kept(tmp_path / "train-0") == ["one"], "stored lines")
     clock[0] += 61
-    until(lambda: not keeper._streams)
+    wait_for(lambda: not keeper._streams, "end of the stream")
     with Printed(*below(tmp_path / "train-0"), limit_bytes=1 << 20) as printed:
         assert printed.since is not None
     keeper.close()
@@ -302,7 +297,7 @@ def test_closing_ends_the_threads_of_open_streams(
         keeper, name = LogKeeper(client), f"train-{number}"
         keeper.want(pod(api, tmp_path, name))
         prints(api, 1, "one", name)
-        until(lambda name=name: kept(tmp_path / name) == ["one"])  # type: ignore[misc]
+        wait_for(lambda name=name: kept(tmp_path / name) == ["one"], "stored lines")  # type: ignore[misc]
         streams = list(keeper._streams.values())
         keeper.close()
         if number == 9:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,11 @@ from tests.kubernetes.test_access import write
 
 GKE = '[clusters.gke]\nbackend = "kubernetes"\ncontext = "lab"\nnamespace = "other"\nimage = "trainer:1"\n'
 
+Load = Callable[..., Settings]
+
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     monkeypatch.setenv("KUBECONFIG", str(write(tmp_path / "kubeconfig")))
 
     def loaded(text: str, **environ: str) -> Settings:
@@ -39,8 +42,8 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return loaded
 
 
-def test_a_minimal_configuration_makes_a_cluster(load: object) -> None:
-    settings = load(GKE, ORCHESTRATOR_ADVERTISE_URL="https://orchestrator.example")  # type: ignore[operator]
+def test_a_minimal_configuration_makes_a_cluster(load: Load) -> None:
+    settings = load(GKE, ORCHESTRATOR_ADVERTISE_URL="https://orchestrator.example")
     (place,) = build_clusters(settings, 0, b"key")
     cluster = place.cluster
     assert (cluster.name, cluster.kind, cluster.images, cluster.shares_files) == ("gke", "kubernetes", True, False)
@@ -50,9 +53,9 @@ def test_a_minimal_configuration_makes_a_cluster(load: object) -> None:
     assert cluster.backend.slots() is None
 
 
-def test_pods_without_shared_files_need_an_address_for_reports(load: object) -> None:
+def test_pods_without_shared_files_need_an_address_for_reports(load: Load) -> None:
     with pytest.raises(ConfigurationError, match="ADVERTISE_URL"):
-        build_clusters(load(GKE), 0, b"key")  # type: ignore[operator]
+        build_clusters(load(GKE), 0, b"key")
 
 
 def test_the_agent_is_in_the_shared_files_a_config_map_or_an_image(tmp_path: Path) -> None:
@@ -78,9 +81,9 @@ def test_the_agent_is_in_the_shared_files_a_config_map_or_an_image(tmp_path: Pat
         ('run_as = "root"', "RUN_AS"),
     ],
 )
-def test_a_wrong_setting_is_named(load: object, line: str, complaint: str) -> None:
+def test_a_wrong_setting_is_named(load: Load, line: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
-        load(f"{GKE}{line}\n")  # type: ignore[operator]
+        load(f"{GKE}{line}\n")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,7 @@ def test_a_wrong_setting_is_named(load: object, line: str, complaint: str) -> No
     ids=["apart", "shared"],
 )
 def test_without_shared_files_only_reports_count_as_signs_of_life(
-    load: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, alone: bool
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, alone: bool
 ) -> None:
     made: list[tuple[str, bool]] = []
 
@@ -97,7 +100,7 @@ def test_without_shared_files_only_reports_count_as_signs_of_life(
         made.append((cluster, by_reports_alone))
 
     monkeypatch.setattr(service, "Observer", observer)
-    settings = load(f"{GKE}{line}", ORCHESTRATOR_ADVERTISE_URL="http://service")  # type: ignore[operator]
+    settings = load(f"{GKE}{line}", ORCHESTRATOR_ADVERTISE_URL="http://service")
     schema.upgrade(url := f"sqlite:///{tmp_path / 'orchestrator.db'}")
     database = Database(url)
     for loop in service.build(settings, database, "http://service").threads:
@@ -107,9 +110,9 @@ def test_without_shared_files_only_reports_count_as_signs_of_life(
     assert made == [("gke", alone)]
 
 
-def test_an_unknown_context_is_refused_at_the_start(load: object) -> None:
+def test_an_unknown_context_is_refused_at_the_start(load: Load) -> None:
     with pytest.raises(ConfigurationError, match="no context nowhere"):
-        build_clusters(load(GKE.replace('"lab"', '"nowhere"'), ORCHESTRATOR_ADVERTISE_URL="http://x"), 0, b"key")  # type: ignore[operator]
+        build_clusters(load(GKE.replace('"lab"', '"nowhere"'), ORCHESTRATOR_ADVERTISE_URL="http://x"), 0, b"key")
 
 
 def test_placement_fields_of_slurm_are_refused_and_those_of_kubernetes_accepted() -> None:
@@ -144,9 +147,9 @@ def test_placement_fields_of_slurm_are_refused_and_those_of_kubernetes_accepted(
     ],
 )
 def test_an_invalid_overlay_is_refused_at_submission(
-    load: object, tmp_path: Path, cluster: str, overlay: dict[str, object], why: str | None
+    load: Load, tmp_path: Path, cluster: str, overlay: dict[str, object], why: str | None
 ) -> None:
-    settings = load(cluster, ORCHESTRATOR_ADVERTISE_URL="https://orchestrator.example")  # type: ignore[operator]
+    settings = load(cluster, ORCHESTRATOR_ADVERTISE_URL="https://orchestrator.example")
     (place,) = build_clusters(settings, 0, b"key")
     spec = make_spec(
         run={"command": ["true"], "workdir": str(tmp_path)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ from orchestrator.domain.specs.unsupported import find_unsupported
 from orchestrator.settings import Settings, load_settings
 from tests.builders import make_spec
 
+Load = Callable[..., Settings]
+
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     def loaded(text: str) -> Settings:
         path = tmp_path / "orchestrator.toml"
         path.write_text(f'root = "{tmp_path}"\n{text}')
@@ -30,25 +33,25 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return loaded
 
 
-def test_without_clusters_there_is_the_local_one_and_otherwise_only_those_configured(load: object) -> None:
-    assert [place.cluster.kind for place in build_clusters(load(""), 0, b"key")] == ["local"]  # type: ignore[operator]
+def test_without_clusters_there_is_the_local_one_and_otherwise_only_those_configured(load: Load) -> None:
+    assert [place.cluster.kind for place in build_clusters(load(""), 0, b"key")] == ["local"]
     lab = '[clusters.lab]\nbackend = "slurm"\ndefaults = {partition = "main"}\nmax_jobs = 9\n'
-    (place,) = build_clusters(load(lab), 0, b"key")  # type: ignore[operator]
+    (place,) = build_clusters(load(lab), 0, b"key")
     assert (place.cluster.name, place.cluster.kind, place.cluster.max_jobs) == ("lab", "slurm", 9)
     assert (place.cluster.images, place.poll_s, place.submit_timeout_s) == (False, 5.0, 60.0)
     both = lab + '[clusters.local]\nbackend = "local"\n'
-    assert [place.cluster.name for place in build_clusters(load(both), 0, b"key")] == ["lab", "local"]  # type: ignore[operator]
+    assert [place.cluster.name for place in build_clusters(load(both), 0, b"key")] == ["lab", "local"]
 
 
-def test_a_time_limit_that_leaves_little_time_is_refused_or_a_warning(load: object) -> None:
+def test_a_time_limit_that_leaves_little_time_is_refused_or_a_warning(load: Load) -> None:
     lab = '[clusters.lab]\nbackend = "slurm"\nnotice_s = 90\n'
-    (place,) = build_clusters(load(lab), 0, b"key")  # type: ignore[operator]
+    (place,) = build_clusters(load(lab), 0, b"key")
     assert place.cluster.notice == Notice(before_s=90)
 
     def spec(limit_s: float) -> JobSpec:
         return make_spec(cluster="lab", run={"command": ["t"], "workdir": "/"}, placement={"time_limit_s": limit_s})
 
-    with pytest.raises(InvalidSpec, match="/placement/time_limit_s: is 60 s, and the cluster tells a job to end 90 s"):
+    with pytest.raises(InvalidSpec, match="/placement/time_limit_s: is 60 s, but the cluster tells a job to end 90 s"):
         check_submission(spec(60), place.cluster)
     check_submission(spec(120), place.cluster)
     assert any("placement.time_limit_s of 120 s" in each for each in render_plan(spec(120), place.cluster).warnings)
@@ -65,9 +68,9 @@ def test_a_time_limit_that_leaves_little_time_is_refused_or_a_warning(load: obje
         ('defaults = {colour = "red"}', "DEFAULTS"),
     ],
 )
-def test_a_wrong_setting_is_named(load: object, line: str, complaint: str) -> None:
+def test_a_wrong_setting_is_named(load: Load, line: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
-        load(f'[clusters.lab]\nbackend = "slurm"\n{line}\n')  # type: ignore[operator]
+        load(f'[clusters.lab]\nbackend = "slurm"\n{line}\n')
 
 
 def test_nodes_and_service_may_see_the_root_in_different_places(tmp_path: Path) -> None:

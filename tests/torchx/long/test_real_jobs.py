@@ -21,6 +21,7 @@ import pytest
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.torchx_scheduler import component
+from tests.elastic.harness import wait_for
 from tests.torchx.installed import ROOT, Installed, write_entry_points
 
 pytestmark = pytest.mark.timeout(300)
@@ -68,14 +69,6 @@ def restarting(service: ThrowawayService) -> Iterator[None]:
         back.join(PATIENCE_S)
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"never seen: {what}")
-        time.sleep(0.1)
-
-
 @pytest.mark.parametrize("meanwhile", [undisturbed, restarting])
 def test_every_command(
     torchx: Torchx,
@@ -99,15 +92,15 @@ def test_every_command(
     assert handle.startswith("orchestrator://torchx/train-")
     with Client(service.url) as client:
         job_id = handle.rpartition("/")[2]
-        until(lambda: "begun" in client.logs(job_id), "the job's first line")
-        until(lambda: client.job(job_id).state == "RUNNING", "the state RUNNING")
+        wait_for(lambda: "begun" in client.logs(job_id), "the job's first line")
+        wait_for(lambda: client.job(job_id).state == "RUNNING", "the state RUNNING")
     assert "State: RUNNING" in output("status", handle)
     assert handle in output("list", "-s", "orchestrator")
     assert "'entrypoint': 'train.py'" in output("describe", handle)
     assert "train/0" in output("log", handle)
     output("cancel", handle)
     with Client(service.url) as client:
-        until(lambda: client.job(job_id).ended, "the end of the job")
+        wait_for(lambda: client.job(job_id).ended, "the end of the job")
     assert "State: CANCELLED" in torchx("status", handle).stdout
     if installed.is_nightly:  # torchx 0.7.0 has no such command
         output("delete", handle)
@@ -134,7 +127,7 @@ def test_wait_with_the_log_survives_restarts_of_the_service(
 
     def disturb() -> None:
         with Client(service.url) as client:
-            until(lambda: any("line 05" in client.logs(job.id) for job in client.jobs()), "the fifth line")
+            wait_for(lambda: any("line 05" in client.logs(job.id) for job in client.jobs()), "the fifth line")
         for _ in range(2):
             with restarting(service):
                 time.sleep(AWAY_S + 1)
@@ -159,17 +152,17 @@ def test_an_elastic_job_continues_without_a_lost_node(
     handle = torchx("run", "-s", "orchestrator", name, "-j", "1:2x1", *own).stdout.strip()
     job_id = handle.rpartition("/")[2]
     with Client(service.url) as client:
-        until(lambda: client.job(job_id).world_size == 2, "two workers")
-        until(lambda: "step" in client.logs(job_id), "a step of both")
+        wait_for(lambda: client.job(job_id).world_size == 2, "two workers")
+        wait_for(lambda: "step" in client.logs(job_id), "a step of both")
         for process in service.processes():
             if process.replica == 1:
                 os.kill(process.pid, signal.SIGKILL)
-        until(lambda: any(event.kind == "group.shrunk" for event in client.events(job_id)), "the smaller group")
+        wait_for(lambda: any(event.kind == "group.shrunk" for event in client.events(job_id)), "the smaller group")
         job = client.job(job_id)
         assert (job.attempts, job.spec.topology.nodes) == (1, "1:2")
         assert job.spec.supervise.budgets.application == 3
         assert torchx("cancel", handle).returncode == 0
-        until(lambda: client.job(job_id).ended, "the end")
+        wait_for(lambda: client.job(job_id).ended, "the end")
 
 
 def test_torchx_keeps_its_own_schedulers_and_components(torchx: Torchx) -> None:

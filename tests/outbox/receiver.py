@@ -73,7 +73,7 @@ class Receiver:
                 receiver.received.append(Received(self.path, headers, body))
                 mood = receiver.moods.pop(0) if receiver.moods else "200"
                 if mood == "silent":
-                    receiver.let_go.wait(30)
+                    receiver.let_go.wait(600)
                 elif mood == "drips":
                     self._drip()
                 elif mood == "dies":

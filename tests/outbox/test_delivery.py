@@ -7,8 +7,8 @@ import base64
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -109,9 +109,7 @@ def test_a_failed_try_is_counted_and_its_reason_stored(world: World, receiver: R
     post = Post(world, receiver.url, timeout_s=0.3)
     receiver.moods = [mood]
     world.submit()
-    began = time.monotonic()
     assert post.courier.carry() == 1
-    assert time.monotonic() - began < 5
     (row,) = world.rows()
     assert why in str(row.last_error)
     assert row.due_at is not None
@@ -228,13 +226,17 @@ def test_a_message_is_given_up_after_three_days(world: World, receiver: Receiver
 
 
 def test_messages_of_sixteen_jobs_are_sent_concurrently(world: World, receiver: Receiver) -> None:
-    post = Post(world, receiver.url, timeout_s=1)
-    receiver.moods = ["silent"] * 20
+    post = Post(world, receiver.url, timeout_s=600)
+    receiver.moods = ["silent"] * 16
     for number in range(20):
         world.submit(f"job-{number}")
-    began = time.monotonic()
-    assert post.courier.carry() == 16
-    assert time.monotonic() - began < 10
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(post.courier.carry)
+        try:
+            receiver.wait(16)
+        finally:
+            receiver.let_go.set()
+        assert sent.result() == 16
     assert post.courier.carry() == 4
 
 
@@ -243,7 +245,7 @@ def run_outbox(world: World) -> Iterator[Callable[..., Outbox]]:
     running: list[Outbox] = []
 
     def start(*endpoints: Endpoint) -> Outbox:
-        running.append(Outbox(world.outbox, endpoints, Metrics(), poll_s=0.02, timeout_s=20))
+        running.append(Outbox(world.outbox, endpoints, Metrics(), poll_s=0.02, timeout_s=600))
         running[-1].start()
         return running[-1]
 
@@ -256,13 +258,13 @@ def test_two_services_send_each_message_once(
     world: World, receiver: Receiver, run_outbox: Callable[..., Outbox]
 ) -> None:
     endpoint = Endpoint(webhook=Webhook(name="audit"), url=receiver.url, key=KEY)
-    for _ in range(2):
-        run_outbox(endpoint)
+    outboxes = [run_outbox(endpoint) for _ in range(2)]
     for number in range(10):
         world.submit(f"job-{number}")
         world.happen("a", "b", job_id=f"job-{number}")
     receiver.wait(30)
-    time.sleep(0.2)
+    for outbox in outboxes:
+        outbox.stop()
     assert len(receiver.received) == len({message.id for message in receiver.received}) == 30
     for number in range(10):
         mine = [one.sentence for one in receiver.received if one.document["data"]["job"]["id"] == f"job-{number}"]
@@ -279,10 +281,8 @@ def test_a_silent_receiver_delays_no_other_webhook(
         )
         world.submit(notify=["pager"])
         silent.wait(1)
-        began = time.monotonic()
         world.happen("runs")
-        receiver.wait(1)
-        assert time.monotonic() - began < 15  # the time-out of the silent receiver is 20 s
+        receiver.wait(1)  # fails after 30 s; the time-out of the silent receiver is 600 s
 
 
 def test_webhooks_may_change_while_the_outbox_runs(world: World, receiver: Receiver) -> None:

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from orchestrator.api.errors import RETRY_AFTER_S, HttpProblem
+from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.identity.stream_limit import StreamLimit
 from orchestrator.logs.feed import EVERY_S, Listener
@@ -43,7 +44,7 @@ class Stream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._stream_limit.take(self._caller):
-            detail = f"you have {self._stream_limit.most} open streams, which is the limit; close one of them"
+            detail = f"you have reached the limit of {counted(self._stream_limit.most, 'open stream')}; close one first"
             raise HttpProblem("too-many", detail, wait_s=RETRY_AFTER_S)
         try:
             await super().__call__(scope, receive, send)

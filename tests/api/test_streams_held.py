@@ -82,7 +82,7 @@ def test_the_stream_limit_applies_to_each_caller(closed: World, path: str) -> No
     app = create_app(replace(closed.services, identity=identity, closing=lambda: True))
     refused, let_in = (ask(app, path.format(job_id), headers) for headers in (alice, bob))
     assert (refused.status_code, refused.json()["type"]) == (429, "/problems/too-many")
-    assert "(1)" in refused.json()["detail"]
+    assert "limit of 1 open stream;" in refused.json()["detail"]
     assert int(refused.headers["retry-after"]) > 0
     assert let_in.status_code == 200
     assert limit.take("bob"), "the stream has ended and no longer counts"

@@ -54,7 +54,11 @@ def test_every_page_of_a_long_list_is_reached_and_keeps_the_filters(
 
 @pytest.mark.parametrize(
     ("query", "words"),
-    [("state=odd", "is not a state"), ("label=team", "must be written key=value"), ("cursor=odd", "cursor is not one")],
+    [
+        ("state=odd", "is not a state"),
+        ("label=team", "must be written key=value"),
+        ("cursor=odd", "cursor does not belong to this list"),
+    ],
 )
 def test_an_invalid_filter_shows_its_error_on_the_page(world: World, query: str, words: str) -> None:
     world.submit()

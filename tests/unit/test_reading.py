@@ -104,7 +104,7 @@ def test_what_is_too_much_for_one_pass_comes_first_in_the_next(
     monkeypatch.setattr(reading, "_PASS_BYTES", 5 * LINES * len(LINE))  # two attempts and a half
     unread = intake.collect(LAUNCHED)
     assert list(unread) == KEYS[3:]
-    assert "more to read than one pass" in unread[KEYS[3]]
+    assert "more to read than fits into one pass" in unread[KEYS[3]]
     assert list(intake.collect(LAUNCHED)) == KEYS[:3]
     assert intake.collect(LAUNCHED) == {}
     assert journals.lines() == {key.job_id: 2 * LINES for key in KEYS}

@@ -13,6 +13,8 @@ from orchestrator.dashboard.sign_in import add_sign_in
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.worker_token import issue_worker_token
 from orchestrator.identity.rate_limit import RateLimit
+from orchestrator.identity.workers import Workers
+from orchestrator.store.place_reader import PlaceReader
 from tests.api.conftest import WORKER_KEY, World
 from tests.api.fakes import Client
 
@@ -32,8 +34,12 @@ def hand() -> Hand:
 @pytest.fixture
 def paced(closed: World, hand: Hand) -> Iterator[Client]:
     """Allows each caller ten requests at once, and each address ten invalid tokens; then one per second."""
-    meters = {"rate_limit": RateLimit(1, monotonic=hand), "guess_limit": RateLimit(1, monotonic=hand)}
-    identity = replace(closed.services.identity, **meters)  # type: ignore[arg-type]
+    identity = replace(
+        closed.services.identity,
+        rate_limit=RateLimit(1, monotonic=hand),
+        guess_limit=RateLimit(1, monotonic=hand),
+        workers=Workers(PlaceReader(closed.database), closed.clock, [WORKER_KEY]),  # remembers valid tokens
+    )
     signing = partial(add_sign_in, tokens=closed.services.identity.tokens)
     client = Client(create_app(replace(closed.services, identity=identity), add_pages=signing))
     yield client

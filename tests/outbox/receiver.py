@@ -32,20 +32,24 @@ class Received:
         return str(self.document["data"]["event"]["sentence"])
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64  # with 5, the default, some of sixteen connections at once wait for retransmissions
+
+
 class Receiver:
     def __init__(self, *moods: str) -> None:
         self.moods = list(moods)  # a status, or "silent", "drips" or "dies"
         self.received: list[Received] = []
         self.let_go = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}/hook/a-token-in-the-path"
 
-    def wait(self, count: int, *, timeout_s: float = 30) -> None:
+    def wait(self, count: int, *, timeout_s: float = 150) -> None:
         until = time.monotonic() + timeout_s
         while len(self.received) < count:
             assert time.monotonic() < until, f"{len(self.received)} of {count} messages arrived"

@@ -28,10 +28,8 @@ def test_variables_of_the_jobs_owner_take_precedence(job: Job, tmp_path: Path) -
     assert notice == "7.5"
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGUSR1, *(pytest.param(number, marks=pytest.mark.long) for number in (signal.SIGUSR2, signal.SIGTERM))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM])
 def test_every_kind_of_notice_reaches_workers_as_sigterm(job: Job, tmp_path: Path, number: signal.Signals) -> None:
     script = tmp_path / "train.py"
     script.write_text(

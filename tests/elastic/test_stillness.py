@@ -394,7 +394,7 @@ def test_a_hang_is_found_after_the_limit_without_activity_and_not_before(
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("sleep", "rank 1 is at stuck.py"),
+        pytest.param("sleep", "rank 1 is at stuck.py", marks=[pytest.mark.long, pytest.mark.smoke]),
         pytest.param("load", "rank 1 is at stuck.py", marks=pytest.mark.long),
         pytest.param("call", "rank 1 is at stuck.py", marks=pytest.mark.long),
         pytest.param("skip", "rank 1 waits for other ranks at stuck.py", marks=pytest.mark.long),

@@ -24,7 +24,9 @@ while True:
 """
 
 
-@pytest.mark.parametrize("program", [GUARD, ELASTICRUN], ids=["guard", "elasticrun"])
+@pytest.mark.parametrize(
+    "program", [pytest.param(GUARD, id="guard"), pytest.param(ELASTICRUN, id="elasticrun", marks=pytest.mark.long)]
+)
 def test_an_agent_handles_a_signal_that_another_of_its_threads_receives(
     job: Job, tmp_path: Path, program: list[str]
 ) -> None:

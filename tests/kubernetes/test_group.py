@@ -59,7 +59,10 @@ def test_the_failure_is_reported_without_shared_files(api: FakeApi, apart: Kuber
 
 @pytest.mark.parametrize(
     ("stream", "words"),
-    [("07-unschedulable-gpu", "Insufficient nvidia.com/gpu"), ("06-image-registry-unreachable", "no such host")],
+    [
+        ("07-unschedulable-gpu", "Insufficient nvidia.com/gpu"),
+        pytest.param("06-image-registry-unreachable", "no such host", marks=pytest.mark.long),
+    ],
 )
 def test_a_pod_that_does_not_start_is_a_warning_with_the_message_of_kubernetes(
     api: FakeApi, backend: KubernetesBackend, tmp_path: Path, stream: str, words: str

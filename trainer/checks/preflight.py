@@ -14,10 +14,12 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from trainer import snapshot
@@ -39,6 +41,7 @@ from trainer.worker.signals import StopFlag
 from trainer.worker.waits import Waits
 
 _BEFORE, _STEPS = 2, 3  # steps before the restore, and in all
+_REPORTED, _REPORT_TIMEOUT = "preflight reported", timedelta(minutes=1)
 _GROUPS = 10  # at most, in one preflight: each counts as a generation
 
 
@@ -72,11 +75,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             shutil.rmtree(scratch, ignore_errors=True)
             if in_store is not None:
                 in_store.remove_tree()
+    failed = any(verdict.outcome is Outcome.FAIL for verdict in verdicts)
     if place.rank == 0:
         for node in judge_nodes((host.node for host in hosts), verdicts):
             print(render_node_verdict(node), flush=True)
+        if store is not None:
+            store.set(_REPORTED, b"1")
+    elif failed and store is not None:
+        await_report(store)
     del held, store
-    return 1 if any(verdict.outcome is Outcome.FAIL for verdict in verdicts) else 0
+    return 1 if failed else 0
+
+
+def await_report(store: dist.Store) -> None:
+    """Wait until rank 0 has printed all verdicts. The failed exit of another rank ends rank 0."""
+    with suppress(RuntimeError):  # rank 0 has ended, or takes too long
+        store.wait([_REPORTED], _REPORT_TIMEOUT)
 
 
 def _check_nodes(place: WorkerPlace, scratch: Path, hosts: Sequence[Host]) -> list[Verdict]:

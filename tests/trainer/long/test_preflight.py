@@ -2,12 +2,15 @@
 
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from tests.trainer.harness import ROOT, start_group
-from trainer.checks import drill, preflight_checks
+from trainer.checks import drill, preflight, preflight_checks
 from trainer.contract import env
 from trainer.contract.blame import parse_node_verdict
 from trainer.contract.verdict import Outcome, parse_verdict
@@ -99,6 +102,21 @@ def test_a_node_that_resolves_its_own_name_to_loopback_is_reported(monkeypatch):
         f"{own} resolves its own name to a loopback address, where no other node reaches it": (own, own),
         f"{own} resolves other to 127.0.1.1, but it is at 10.0.0.2": (own, "other"),
     }
+
+
+def test_a_failed_rank_outlives_the_report_of_rank_0():
+    store = dist.HashStore()
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(preflight.await_report, store)
+        with pytest.raises(TimeoutError):
+            waits.result(timeout=0.5)
+        store.set(preflight._REPORTED, b"1")
+        waits.result(timeout=60)
+
+
+def test_a_failed_rank_does_not_wait_for_a_rank_0_that_has_ended(monkeypatch):
+    monkeypatch.setattr(preflight, "_REPORT_TIMEOUT", timedelta(milliseconds=1))
+    preflight.await_report(dist.HashStore())
 
 
 def test_the_digest_of_the_trainer_covers_all_of_its_packages():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -34,7 +35,7 @@ def find_newest_cause(chronicle: Chronicle, life: Life) -> Cause | None:
     trouble = max((each for attempt in life.attempts for each in attempt.troubles), key=_term, default=None)
     failed = [each for each in chronicle.attempts if each.failure is not None]
     if failed and (trouble is None or failed[-1].key.number >= trouble.attempt):
-        cause = _cause_of_attempt(chronicle, failed[-1], trouble)
+        cause = _cause_of_attempt(chronicle, life, failed[-1])
     elif trouble is not None:
         cause = _cause_in_place(chronicle, life, trouble)
     else:
@@ -47,22 +48,32 @@ def _term(trouble: Trouble) -> tuple[int, int]:
     return trouble.attempt, trouble.generation
 
 
-def _cause_of_attempt(chronicle: Chronicle, attempt: Attempt, trouble: Trouble | None) -> Cause:
-    """The attempt's failure is the first cause among all agents' reports. Its newest trouble has the other ranks."""
+def _cause_of_attempt(chronicle: Chronicle, life: Life, attempt: Attempt) -> Cause:
+    """The attempt's failure is the first cause among all agents' reports. It ended the last group that formed."""
     number = attempt.key.number
     failure = attempt.failure or Failure(kind=FailureKind.UNKNOWN, message=attempt.reason)
-    mine = trouble if trouble is not None and trouble.attempt == number else None
+    generation, ranks = _find_last_group(life, number)
     replaced = attempt is not chronicle.attempts[-1] and chronicle.job.state is JobState.RUNNING
     return Cause(
         failure=failure,
         at=attempt.ended_at or attempt.created_at,
         attempt=number,
-        generation=None if mine is None else mine.generation,
-        collateral_ranks=() if mine is None else _collateral(mine, failure),
+        generation=generation,
+        collateral_ranks=tuple(rank for rank in ranks if rank != failure.rank),
         nodes=attempt.marked_nodes,
         lost_nodes=attempt.marked_nodes,
         over=replaced or chronicle.job.state is JobState.SUCCEEDED,
     )
+
+
+def _find_last_group(life: Life, attempt: int) -> tuple[int | None, Sequence[int]]:
+    """The attempt's last generation, and the ranks that ended with it: all of them, unless a report says which."""
+    mine = next((each for each in life.attempts if each.number == attempt), None)
+    group = mine.generations[-1] if mine is not None and mine.generations else None
+    trouble = mine.troubles[-1] if mine is not None and mine.troubles else None
+    if trouble is not None and (group is None or trouble.generation >= group.number):
+        return trouble.generation, trouble.collateral_ranks
+    return (None, ()) if group is None else (group.number, range(group.world_size))
 
 
 def _cause_in_place(chronicle: Chronicle, life: Life, trouble: Trouble) -> Cause:
@@ -73,11 +84,7 @@ def _cause_in_place(chronicle: Chronicle, life: Life, trouble: Trouble) -> Cause
         attempt=trouble.attempt,
         generation=trouble.generation,
         in_place=True,
-        collateral_ranks=_collateral(trouble, trouble.failure),
+        collateral_ranks=tuple(rank for rank in trouble.collateral_ranks if rank != trouble.failure.rank),
         lost_nodes=trouble.lost_nodes,
         over=newest > _term(trouble) or chronicle.job.state is JobState.SUCCEEDED,
     )
-
-
-def _collateral(trouble: Trouble, failure: Failure) -> tuple[int, ...]:
-    return tuple(rank for rank in trouble.collateral_ranks if rank != failure.rank)

@@ -1,0 +1,85 @@
+"""The newest cause names what was injected, in the generation and with the ranks that it struck."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.domain.accounting.chronicle import Chronicle, read_life
+from orchestrator.domain.explanation.newest_cause import find_newest_cause
+from orchestrator.domain.job.attempt import Attempt, AttemptState
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import JobState
+from tests.builders import at, make_attempt, make_event, make_job
+from trainer.contract.failure import Failure, FailureKind
+
+AGENT_LOST = Failure(kind=FailureKind.NODE, message="the agent was killed")
+
+
+@dataclass(frozen=True)
+class Life:
+    """One attempt: `killed` workers, each of which ends a generation that restarts in place, then perhaps its agent."""
+
+    world_size: int
+    killed: list[int]
+    agent_dies: bool
+
+
+lives = st.integers(1, 8).flatmap(
+    lambda size: st.builds(
+        Life, world_size=st.just(size), killed=st.lists(st.integers(0, size - 1), max_size=4), agent_dies=st.booleans()
+    )
+)
+
+
+def record(number: int, life: Life) -> tuple[Attempt, list[Event]]:
+    start, events = 100 * number, []
+    for generation in range(1, len(life.killed) + 2):
+        began = start + 10 * generation
+        events.append(make("generation.started", began, number, generation, world_size=life.world_size))
+        if generation <= len(life.killed):
+            rank = life.killed[generation - 1]
+            dead = {"kind": "unknown", "message": "the worker was killed", "signal": "SIGKILL", "rank": rank}
+            others = [each for each in range(life.world_size) if each != rank]
+            events.append(make("worker.failed", began + 5, number, generation, **dead, collateral_ranks=others))
+    attempt = make_attempt(number=number, created_at=at(start))
+    if life.agent_dies:
+        attempt = make_attempt(
+            number=number,
+            created_at=at(start),
+            ended_at=at(start + 90),
+            state=AttemptState.FAILED,
+            failure=AGENT_LOST,
+        )
+    return attempt, events
+
+
+def make(event: str, seconds: int, attempt: int, generation: int, **evidence: object) -> Event:
+    return make_event(event, at=at(seconds), attempt=attempt, generation=generation, evidence=evidence)
+
+
+@given(st.lists(lives, min_size=1, max_size=3))
+def test_the_newest_cause_is_the_newest_fault(whole: list[Life]) -> None:
+    """All attempts but the last one end by the death of their agent."""
+    whole = [Life(each.world_size, each.killed, True) for each in whole[:-1]] + whole[-1:]
+    records = [record(number, life) for number, life in enumerate(whole, start=1)]
+    chronicle = Chronicle(
+        job=make_job(state=JobState.RUNNING),
+        attempts=[attempt for attempt, _ in records],
+        events=[event for _, events in records for event in events],
+        kept={},
+        heard_at={},
+    )
+    cause = find_newest_cause(chronicle, read_life(chronicle))
+    struck = [number for number, life in enumerate(whole, start=1) if life.agent_dies or life.killed]
+    if not struck:
+        assert cause is None
+        return
+    assert cause is not None
+    life = whole[struck[-1] - 1]
+    generation = len(life.killed) + life.agent_dies
+    dead = {cause.failure.rank, *cause.collateral_ranks} - {None}
+    assert (cause.attempt, cause.generation, dead) == (struck[-1], generation, set(range(life.world_size)))
+    assert cause.failure == AGENT_LOST if life.agent_dies else cause.failure.rank == life.killed[-1]

@@ -19,7 +19,7 @@ class LocalClusterSettings(BaseModel):
 
 
 class SlurmClusterSettings(BaseModel):
-    """`[clusters.<name>]` with `backend = "slurm"`. Times in seconds; docs/slurm.md explains each."""
+    """`[clusters.<name>]` with `backend = "slurm"`. Times are in seconds; see docs/slurm.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,17 +28,17 @@ class SlurmClusterSettings(BaseModel):
     service_root: Path | None = None  # the same directory on the service's host, if its path differs there
     shared_paths: tuple[Path, ...] = ()  # folders that nodes share with the service; a workdir in them is not copied
     defaults: Placement = Placement()
-    options: tuple[str, ...] = ()  # of sbatch, for every job
-    python: str = "python3"  # on the nodes, after modules and prolog
+    options: tuple[str, ...] = ()  # sbatch options for every job
+    python: str = "python3"  # the Python on the nodes, found after modules and prolog have run
     modules: tuple[str, ...] = ()
     prolog: str = ""  # lines of bash that prepare a node
     interface: str | None = None
     containers: bool = False  # pyxis is installed: jobs may name an image
-    container_options: tuple[str, ...] = ()  # of srun
+    container_options: tuple[str, ...] = ()  # srun options for jobs with an image
     gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
     gpu_type: str | None = None
-    notice_s: Annotated[int, Field(ge=1, le=65535)] = 60  # before the time limit; sbatch(1), --signal
-    max_jobs: Annotated[int, Field(ge=1)] | None = None  # waiting in Slurm's queue or running at one time
+    notice_s: Annotated[int, Field(ge=1, le=65535)] = 60  # Slurm signals a job this long before its time limit
+    max_jobs: Annotated[int, Field(ge=1)] | None = None  # how many jobs may wait in Slurm's queue or run at one time
     poll_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     command_timeout_s: Annotated[float, Field(gt=0, le=600)] = 30.0
     settle_s: Annotated[float, Field(ge=0, le=3600)] = 30.0  # how late a shared file system may show a node's files
@@ -55,25 +55,25 @@ class SlurmClusterSettings(BaseModel):
 
 
 class KubernetesClusterSettings(BaseModel):
-    """`[clusters.<name>]` with `backend = "kubernetes"`. Times in seconds; docs/kubernetes.md explains each."""
+    """`[clusters.<name>]` with `backend = "kubernetes"`. Times are in seconds; see docs/kubernetes.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     backend: Literal["kubernetes"]
     kubeconfig: Path | None = None  # default: KUBECONFIG, or ~/.kube/config
-    context: str | None = None  # of the kubeconfig; with neither, the service account of the service's own pod
+    context: str | None = None  # a context of the kubeconfig; default: the current one, or the pod's service account
     namespace: str | None = None  # default: the context's, or the service's own
-    image: str | None = None  # of jobs that name none
-    agent_image: str | None = None  # of this project; adds the agent to jobs whose image lacks it
-    python: str = "python3"  # in the jobs' image
+    image: str | None = None  # the image of jobs that name none
+    agent_image: str | None = None  # this project's image; adds the agent to jobs whose image lacks it
+    python: str = "python3"  # the Python in the jobs' image
     root: Path = Path("/run/orchestrator")  # the run directory in the pods
     claim: str | None = None  # the PersistentVolumeClaim with the run directory
-    host_path: str | None = None  # or a folder that all nodes share
+    host_path: str | None = None  # a folder that all nodes share, instead of a claim
     service_root: Path | None = None  # the run directory on the service's host; default: no shared files
     defaults: Placement = Placement()
-    overlay: dict[str, object] = {}  # a strategic merge patch of every Job
+    overlay: dict[str, object] = {}  # a strategic merge patch for every Job
     free_overlays: bool = False  # a job's overlay may use Secrets, accounts, files of the node and privileges
-    service_account: str | None = None  # of the jobs' pods
+    service_account: str | None = None  # the service account of the jobs' pods
     pull_secrets: tuple[str, ...] = ()
     priority_class: str | None = None
     gpu_resource: str = "nvidia.com/gpu"
@@ -89,8 +89,8 @@ class KubernetesClusterSettings(BaseModel):
     settle_s: Annotated[float, Field(ge=0, le=3600)] | None = None  # default: 30 with shared files, else 5
     stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     request_timeout_s: Annotated[float, Field(gt=0, le=600)] = 15.0
-    max_jobs: Annotated[int, Field(ge=1)] | None = None  # waiting or running at one time
-    poll_s: Annotated[float, Field(gt=0, le=60)] = 1.0  # between two passes, which send no request to the cluster
+    max_jobs: Annotated[int, Field(ge=1)] | None = None  # how many jobs may wait or run at one time
+    poll_s: Annotated[float, Field(gt=0, le=60)] = 1.0  # the time between two passes of the supervisor
 
     @field_validator("root")
     @classmethod

@@ -1,4 +1,4 @@
-"""Memory settings for a process that creates a million objects without cycles, at its start and in each pass."""
+"""Tune memory for a process that creates a million objects at its start and in each pass, none of them in cycles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGE_BYTES = 64 * 1024
 
 
 def calm_collector() -> None:
-    """Collect garbage rarely, and exclude all objects that exist now: each collection visits every other one."""
+    """Collect garbage rarely, and never visit the objects that exist now."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
 
@@ -20,8 +20,8 @@ def calm_collector() -> None:
 def return_large_blocks() -> None:
     """Return each large block to the system when it is freed (mallopt(3); glibc only).
 
-    By default, once a block of up to 32 MB was freed, glibc keeps freed blocks of that size. Small objects then
-    fragment them: after a minute of long requests, hundreds of megabytes stay resident.
+    By default, glibc keeps freed blocks of up to 32 MB once one of that size was freed. Small objects then fragment
+    them, and after a minute of long requests, hundreds of megabytes stay resident.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):

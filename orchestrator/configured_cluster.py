@@ -26,19 +26,17 @@ class Cluster:
     backend: Backend
     job_root: Path  # the run directory: a job's folder is <job_root>/<job id>
     plan: Callable[[Job, Attempt], LaunchPlan]
-    ports: range  # of rendezvous
-    gpus: int  # of one node
-    gpu_type: str | None = None  # the driver's name for it, if it is known and all GPUs are of one type
+    ports: range  # for rendezvous
+    gpus: int  # per node
+    gpu_type: str | None = None  # the driver's name of the GPUs, if it is known and all are of one type
     images: bool = False  # whether jobs may name an image
     shares_files: bool = True  # whether its nodes see the service's files, such as the run directory
-    max_jobs: int | None = None  # running at one time
-    check: Callable[[LaunchPlan], Sequence[str]] | None = (
-        None  # the cluster's objections to a plan, if it can check one
-    )
+    max_jobs: int | None = None  # how many jobs may run at one time
+    check: Callable[[LaunchPlan], Sequence[str]] | None = None  # returns the cluster's objections to a plan
     node_root: Path | None = None  # the run directory on the nodes, if its path differs there
     why_no_workdir: Callable[[Path], str | None] | None = None  # why the cluster refuses a workdir, as a phrase
-    notice: Notice | None = None  # before a time limit, if the cluster gives one
-    partitions: Callable[[], Sequence[Partition]] | None = None  # if the cluster has any
+    notice: Notice | None = None  # None if the cluster sends no signal before a time limit
+    partitions: Callable[[], Sequence[Partition]] | None = None  # None if the cluster has none
 
     @property
     def traits(self) -> ClusterTraits:
@@ -49,7 +47,7 @@ class Cluster:
         return self.job_root / job_id
 
     def folder(self, job_id: str) -> JobFolder:
-        """The job's folder. The service opens files in it only through this."""
+        """Return the job's folder. The service opens the job's files only through it."""
         return JobFolder(self.job_root, job_id)
 
     def has_snapshot(self, job: Job, name: str) -> bool:

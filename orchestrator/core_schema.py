@@ -1,4 +1,4 @@
-"""The core schema of YAML 1.2 (yaml.org/spec/1.2.2, section 10.3), with which service and CLI read specs.
+"""The core schema of YAML 1.2 (yaml.org/spec/1.2.2, section 10.3). The service and the CLI read specs with it.
 
 PyYAML implements YAML 1.1, in which `2:8` is 128, `no` is false and `1e-3` is text.
 """
@@ -32,7 +32,7 @@ def use_core_schema(loader: type[yaml.SafeLoader | yaml.CSafeLoader]) -> None:
 
 
 def _construct_int(_: yaml.SafeLoader | yaml.CSafeLoader, node: yaml.ScalarNode) -> int:
-    """Raises ValueError for an integer of thousands of digits, in any base: Python could not print it."""
+    """Raises ValueError for an integer of thousands of digits in any base, which Python cannot print."""
     text = str(node.value).removeprefix("+")
     if len(text) > sys.int_info.default_max_str_digits:
         raise ValueError("an integer of thousands of digits")

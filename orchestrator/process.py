@@ -37,7 +37,7 @@ def serve(settings: Settings) -> None:
     configure_logging(level=logging.getLevelNamesMapping()[settings.log_level.upper()])
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     return_large_blocks()
-    calm_collector()  # also called before the imports; this excludes what they created
+    calm_collector()  # called before the imports too; this call excludes the objects that they created
     settings = check_settings(settings)
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(open_database(settings))
@@ -64,7 +64,7 @@ def serve(settings: Settings) -> None:
 
 
 def _require_a_way_in(settings: Settings, service: Service) -> None:
-    """Beyond loopback every caller needs a token, so there must be an admin's. Raises ConfigurationError."""
+    """Require an admin's token beyond loopback, where every caller needs one. Raises ConfigurationError."""
     if service.is_open or settings.proxy is not None or service.has_admin():
         return
     raise ConfigurationError(
@@ -85,7 +85,7 @@ def check_settings(settings: Settings) -> Settings:
         root = root.resolve()
         with Folder.of(root) as folder:
             rundir.write_document(folder, Path(".writable"), {})
-            folder.remove(Path(".writable"))  # no error if another service that starts has removed it
+            folder.remove(Path(".writable"))  # no error if another starting service has removed it
     except OSError as error:
         raise ConfigurationError(f"the run directory {root} cannot be written: {error.strerror}") from error
     return settings.model_copy(update={"root": root})
@@ -131,7 +131,7 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def _listener(settings: Settings) -> Iterator[socket.socket]:
-    """A listening socket. Port 0 means any free port. Raises ConfigurationError if the port is in use."""
+    """Open a listening socket. Port 0 means any free port. Raises ConfigurationError if the port is in use."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # The protocol must be named: only then does asyncio set TCP_NODELAY. Without it, an answer on a kept-alive
     # connection waits 40 ms for the client's acknowledgement.

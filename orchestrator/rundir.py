@@ -1,4 +1,4 @@
-"""Read and write the run directory, whose formats are in trainer.contract. Nothing here decides.
+"""Read and write the run directory. `trainer.contract` defines the formats.
 
 Documents are replaced whole (temporary file, fsync, rename). Journals grow; an incomplete last line is not read.
 """
@@ -26,16 +26,16 @@ from trainer.contract.progress import Progress, parse_progress
 
 Document = TypeVar("Document")
 
-MAX_READ_BYTES = 512 * 1024  # of one journal at a time: takes a fraction of a second even for short lines
-MAX_READ_LINES = 3000  # of one journal at a time
-MAX_BACKLOG_BYTES = 256 * 1024 * 1024  # of one journal: two days of eight ranks with a step every second
+MAX_READ_BYTES = 512 * 1024  # per read of a journal, which takes a fraction of a second even for short lines
+MAX_READ_LINES = 3000  # per read of a journal
+MAX_BACKLOG_BYTES = 256 * 1024 * 1024  # per journal: two days of eight ranks with a step every second
 MAX_DOCUMENT_BYTES = 256 * 1024
 # Values in a document, estimated by its punctuation: 100,000 take a tenth of a second to parse.
 _MAX_VALUES = 8192
 _VALUES = (b",", b"[", b"{")
-MAX_INCARNATIONS = 16  # of one replica: only the newest are read
+MAX_INCARNATIONS = 16  # of one replica; only the newest are read
 _MAX_NAMES = 1000  # in one replica's folder
-# Exceptions that parsing of foreign text may raise.
+# The exceptions that parsing a job's text may raise.
 UNREADABLE = (ValueError, TypeError, LookupError, OverflowError, RecursionError, AttributeError)
 _HERE = Path()  # makes the paths of `layout` relative to the open folder
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
@@ -49,7 +49,7 @@ def write_document(folder: Folder, path: Path, document: Mapping[str, object], *
 
 
 def read_document(folder: Folder, path: Path) -> dict[str, object] | None:
-    """The document; None if it does not exist or is not a JSON object. Raises OSError if the disk fails."""
+    """Return the document. None if it does not exist or is not a JSON object. Raises OSError if the disk fails."""
     content = folder.read(path, limit=MAX_DOCUMENT_BYTES)
     if content is None or sum(map(content.count, _VALUES)) > _MAX_VALUES:
         return None
@@ -62,7 +62,7 @@ def read_document(folder: Folder, path: Path) -> dict[str, object] | None:
 
 def write_launch(job: JobFolder, attempt: int, policy: LaunchPolicy, *, replicas: int) -> None:
     document = {"version": 1, "replicas": replicas, "policy": render_policy(policy)}
-    with job.made() as folder:
+    with job.make() as folder:
         write_document(folder, layout.attempt_dir(_HERE, attempt) / layout.LAUNCH, document)
 
 
@@ -73,22 +73,22 @@ class LocalRunDirectories:
     root: Path
 
     def fence(self, job_id: str, attempt: int) -> None:
-        with JobFolder(self.root, job_id).made() as folder:
+        with JobFolder(self.root, job_id).make() as folder:
             folder.touch(layout.fence_dir(_HERE) / Term(attempt, 0).file_name)
 
     def write_desired(self, job_id: str, attempt: int, desired: DesiredDocument) -> None:
         path, document = layout.attempt_dir(_HERE, attempt) / layout.DESIRED, render_desired(desired)
-        with JobFolder(self.root, job_id).made() as folder:
+        with JobFolder(self.root, job_id).make() as folder:
             if read_document(folder, path) != document:
                 write_document(folder, path, document)
 
     def withdraw(self, job_id: str, attempt: int) -> bool:
-        """Claim the attempt, so that all its agents are refused. False if an agent has claimed it.
+        """Claim the attempt, so that all its agents are refused. Returns False if an agent has claimed it.
 
         The claim appears with its content: agents ignore an empty one.
         """
         path = layout.attempt_dir(_HERE, attempt) / layout.CLAIM
-        with JobFolder(self.root, job_id).made() as folder:
+        with JobFolder(self.root, job_id).make() as folder:
             return folder.create(path, _WITHDRAWN) or folder.read(path, limit=MAX_DOCUMENT_BYTES) == _WITHDRAWN
 
 
@@ -112,15 +112,15 @@ class Incarnation:
 
 
 def open_attempt(job: JobFolder, attempt: int) -> Folder:
-    """Open an attempt's folder; the Folder is absent if there is none. Raises OSError."""
+    """Open an attempt's folder, which may not exist. Raises OSError."""
     with job.open() as folder:
         return folder.within(layout.attempt_dir(_HERE, attempt))
 
 
 def incarnations(attempt: Folder, replicas: Iterable[int]) -> Iterator[Incarnation]:
-    """The newest incarnations of each replica, by number. `attempt` is the attempt's open folder.
+    """Yield the newest incarnations of each replica, by number. `attempt` is the attempt's open folder.
 
-    `replicas` comes from the launch: the job itself may create any name in the folder.
+    `replicas` comes from the launch, because the job itself may create any name in the folder.
     """
     for replica in replicas:
         folder = Path(f"replica-{replica}")
@@ -178,7 +178,7 @@ Line = tuple[int, bytes]  # (offset after the newline, the line without it)
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Complete lines of a journal from byte `start` to byte `end`. `more`: the file has more data after them."""
+    """Complete lines of a journal from byte `start` to byte `end`. `more` means that the file has more data."""
 
     lines: list[Line]
     start: int
@@ -187,10 +187,10 @@ class Chunk:
 
 
 def read_journal(folder: Folder, path: Path, offset: int) -> Chunk:
-    """Read complete lines from `offset` on, up to MAX_READ_BYTES and MAX_READ_LINES. A file that has become shorter is
-    read from its start.
+    """Read complete lines from `offset` on, up to MAX_READ_BYTES and MAX_READ_LINES.
 
-    Skips a line longer than MAX_READ_BYTES, and what is more than MAX_BACKLOG_BYTES before the end of the file.
+    Reads a file that became shorter from its start. Skips lines longer than MAX_READ_BYTES, and all data more than
+    MAX_BACKLOG_BYTES before the end.
     """
     status = folder.status(path)
     # A file of exactly this length has no new lines and need not be opened.
@@ -213,7 +213,7 @@ def read_journal(folder: Folder, path: Path, offset: int) -> Chunk:
 
 
 def split_lines(whole: bytes, offset: int, *, most: int | None = None) -> tuple[list[Line], int]:
-    """Split text without its last newline into lines with their offsets; at most `most` lines."""
+    """Split text without its last newline into at most `most` lines with their offsets."""
     lines: list[Line] = []
     for line in whole.split(b"\n", -1 if most is None else most)[:most]:
         offset += len(line) + 1
@@ -222,12 +222,12 @@ def split_lines(whole: bytes, offset: int, *, most: int | None = None) -> tuple[
 
 
 def parse_progress_lines(lines: list[Line]) -> list[tuple[int, Progress]]:
-    """Invalid lines are skipped: a foreign writer must not stop the journal."""
+    """Skip invalid lines, so that a foreign writer cannot stop the journal."""
     return [(end, parsed) for end, line in lines if (parsed := _line(line, parse_progress)) is not None]
 
 
 def parse_event_lines(lines: list[Line]) -> list[tuple[int, JournalEvent]]:
-    """Invalid lines are skipped. A kind that only the service may write gets the prefix `reported.`."""
+    """Skip invalid lines. A kind that only the service may write gets the prefix `reported.`."""
     parsed = [(end, event) for end, line in lines if (event := _line(line, parse_journal_event)) is not None]
     return [
         (end, replace(event, kind=f"reported.{event.kind}") if event.kind in _OURS else event) for end, event in parsed

@@ -70,20 +70,20 @@ _OURS = "ORCHESTRATOR_"
 
 
 class PriceSettings(BaseModel):
-    """`[prices]`: the price of an hour of one device, for accounts."""
+    """`[prices]`: the price of one device for one hour."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"  # ISO 4217
     device_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    clusters: dict[str, Annotated[float, Field(ge=0, le=1e6)]] = {}  # the price on single clusters
+    clusters: dict[str, Annotated[float, Field(ge=0, le=1e6)]] = {}  # other prices, by cluster
 
 
 Days = Annotated[float, Field(ge=0, le=36500)] | Literal["never"]
 
 
 class RetentionSettings(BaseModel):
-    """`[retention]`: days after which what ended jobs left is removed. docs/retention.md explains each field."""
+    """`[retention]`: how many days the data of ended jobs is kept. docs/retention.md explains each field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -134,7 +134,7 @@ class WebhookSettings(BaseModel):
         return urlsplit(self.url).netloc
 
     def read_key(self) -> bytes:
-        """Raises ConfigurationError, whose text never contains the secret."""
+        """Return the signing key. Raises ConfigurationError, whose text never contains the secret."""
         if self.secret_env is not None:
             source, secret = f"variable {self.secret_env}", os.environ.get(self.secret_env)
             if secret is None:
@@ -166,8 +166,8 @@ class ProxySettings(BaseModel):
     peers: Annotated[
         tuple[IPvAnyNetwork, ...], Field(min_length=1)
     ]  # addresses of the proxy; the header of any other peer is ignored
-    grants: Grants = {}  # of every user
-    users: dict[str, Grants] = {}  # more grants, by user
+    grants: Grants = {}  # the roles of every user, by project
+    users: dict[str, Grants] = {}  # additional roles, by user and project
 
 
 CollectorUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
@@ -183,37 +183,37 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=_OURS, frozen=True, extra="forbid")
 
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8700  # 0: any free port; see <root>/service.json
+    port: Annotated[int, Field(ge=0, le=65535)] = 8700  # 0 means any free port; <root>/service.json names it
     root: Path = Field(default_factory=_default_root)  # the run directory
     database_url: str | None = None  # default: SQLite in the root
-    url: str | None = None  # for clients: the address of the service
+    url: str | None = None  # for clients: the service's URL
     profile: str | None = None  # for clients: a profile of `orchestrator login`; it wins over `url`
-    advertise_url: str | None = None  # where agents reach the service; default: they report by the run directory
+    advertise_url: str | None = None  # the service's URL for agents; default: agents report by the run directory
     local_slots: Annotated[int, Field(ge=1, le=100_000)] = Field(default_factory=lambda: max(2, os.cpu_count() or 2))
     rendezvous_ports: tuple[int, int] = (20000, 29999)  # inclusive; keep it outside the ephemeral range
-    poll_s: Annotated[float, Field(gt=0, le=60)] = 0.5  # between two passes of the supervisor
-    stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10  # from the request to end an attempt until it is killed
-    log_level: LogLevel = "info"  # of the service's own log; debug includes every request
-    otlp_url: CollectorUrl | None = None  # for traces of jobs, by OTLP over HTTP; without /v1/traces
-    log_limit_mb: Annotated[float, Field(gt=0)] = 64  # of one worker's log
-    lease_s: Annotated[float, Field(ge=1, le=3600)] = 10  # without renewal for so long, another service takes over
+    poll_s: Annotated[float, Field(gt=0, le=60)] = 0.5  # the time between two passes of the supervisor
+    stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10  # a stopped attempt that still runs then is killed
+    log_level: LogLevel = "info"  # the level of the service's log; debug includes every request
+    otlp_url: CollectorUrl | None = None  # the OTLP/HTTP collector for traces of jobs, without /v1/traces
+    log_limit_mb: Annotated[float, Field(gt=0)] = 64  # the maximum size of one worker's log
+    lease_s: Annotated[float, Field(ge=1, le=3600)] = 10  # a lease that is not renewed expires after this time
     node_cooldown_s: Annotated[float, Field(ge=0)] = 3600  # how long new attempts avoid a node after its first failure
-    max_jobs: Annotated[int, Field(ge=1)] | None = None  # running on a cluster at one time
+    max_jobs: Annotated[int, Field(ge=1)] | None = None  # how many jobs may run on a cluster at one time
     projects: dict[str, ProjectSettings] = {}  # quotas, by project
     prices: PriceSettings | None = None
     retention: RetentionSettings = RetentionSettings()
     webhooks: dict[WebhookName, WebhookSettings] = {}
     clusters: dict[ClusterName, ClusterSettings] = {}  # default: this machine, as `local`
     failure_patterns: tuple[PatternSettings, ...] = ()  # tried before the built-in table
-    token: Token | None = None  # of the first admin; for clients: the token that they send
+    token: Token | None = None  # the first admin's token; for clients: the token to send
     tls_cert: Path | None = None  # PEM: the certificate chain; with `tls_key`, the service uses TLS
     tls_key: Path | None = None
-    require_token: bool = False  # on loopback too
-    requests_per_s: Rate | None = None  # of one caller; default: 100, or 2000 without tokens; bursts: ten times that
-    streams_per_caller: Annotated[int, Field(ge=1)] = 256  # followed logs and event streams at one time
+    require_token: bool = False  # whether callers on loopback need a token too
+    requests_per_s: Rate | None = None  # the rate limit of one caller; default: 100, or 2000 if tokens are not required
+    streams_per_caller: Annotated[int, Field(ge=1)] = 256  # how many log and event streams a caller may hold open
     allowed_hosts: tuple[str, ...] = ()  # host names of the service, without a port
     proxy: ProxySettings | None = None
-    secret_keys: SecretStr | None = None  # encrypt secrets, separated by commas; the first encrypts, all decrypt
+    secret_keys: SecretStr | None = None  # keys for secrets, separated by commas; the first encrypts, all decrypt
     secret_key_file: Path | None = None  # a file with one key in each line; default: created in the root
     workdirs: tuple[Path, ...] | None = None  # folders from which `run.workdir` may be copied; default: see security.md
     private_storage_hosts: tuple[str, ...] = ()  # private hosts that a job's URLs may name
@@ -274,6 +274,6 @@ _CONFIDENTIAL = (("webhooks",), ("token",), ("secret_keys",))
 
 
 def config_file() -> Path | None:
-    """The file that ORCHESTRATOR_CONFIG names."""
+    """Return the file that ORCHESTRATOR_CONFIG names, or None."""
     named = os.environ.get("ORCHESTRATOR_CONFIG")
     return Path(named) if named else None

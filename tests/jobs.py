@@ -33,7 +33,7 @@ def training_job(
 
 
 def until(client: Client, job_id: str, holds: Callable[[JobView], bool], *, timeout_s: float = 60) -> JobView:
-    """Wait until the condition holds. After the time-out, fail with the job's events."""
+    """Wait until the condition holds. After the timeout, fail with the job's events."""
     deadline = time.monotonic() + timeout_s
     while True:
         job = client.job(job_id)

@@ -73,14 +73,14 @@ def add_running(database: Database, job: Job, *, steps: int = 10) -> None:
         ("generation.started", {"world_size": WORKERS}),
         ("snapshot.committed", {"name": "step-00000010-a1-g1"}),
     ]
-    journalled = [
+    journaled = [
         JournalEvent(kind=kind, at=render_time(_BEGIN), sentence="reported", generation=1, evidence=evidence)
         for kind, evidence in reported
     ]
     batch = JournalBatch(
         key=attempt.key, replica=0, incarnation=1,
         progress=list(enumerate(lines, 1)), progress_to=len(lines),
-        events=list(enumerate(journalled, 1)), events_to=len(journalled), exit_record=None,
+        events=list(enumerate(journaled, 1)), events_to=len(journaled), exit_record=None,
     )  # fmt: skip
     SqlJournalStore(database).ingest([batch], arrived_at=job.created_at)
 

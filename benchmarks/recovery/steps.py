@@ -49,7 +49,7 @@ class Follower:
         return [Step(float(at), int(rank), int(pid), int(number)) for at, rank, pid, number in _PRINTED.findall(whole)]
 
     def until(self, enough: Callable[[list[Step]], bool], timeout_s: float) -> list[Step] | None:
-        """Collect steps until there are enough. None on time-out."""
+        """Collect steps until there are enough. None on timeout."""
         deadline = time.monotonic() + timeout_s
         seen: list[Step] = []
         while not enough(seen):

@@ -33,7 +33,7 @@ from orchestrator.client import Client, connect
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 CONCEPTS = FOLDER.parent / "concepts.md"
-_MADE = "Made from the code by `python -m deploy.dev.reference`: do not edit."
+_MADE = "Generated from the code by `python -m deploy.dev.reference`: do not edit."
 
 
 def render_cli() -> str:
@@ -113,8 +113,8 @@ def _row(*cells: str | None) -> str:
 def render_settings() -> str:
     lines = ["# Settings", "", _MADE, ""]
     lines += [
-        "From the environment, which wins, and from `orchestrator.toml`: `--config`, or `ORCHESTRATOR_CONFIG`. Times",
-        "are in seconds. Tables of the file have the fields below; a `[clusters.<name>]` is of one backend.",
+        "The service reads its settings from the environment, which wins, and from the TOML file that `--config` or",
+        "`ORCHESTRATOR_CONFIG` names. Times are in seconds. Each `[clusters.<name>]` has one backend.",
         "",
         "| variable | in the file | default | |",
         "|---|---|---|---|",

@@ -66,7 +66,7 @@ async def _named_attempt(request: Request, token: str) -> AttemptKey:
 
 
 def parse_attempt(given: str) -> AttemptKey | None:
-    """The attempt of a header's value, `JOB/NUMBER`; None for any other text."""
+    """Return the attempt of a header's value, `JOB/NUMBER`. None for any other text."""
     found = _IN_HEADER.fullmatch(given)
     return None if found is None else _key(found[1], found[2])
 

@@ -58,7 +58,7 @@ async def authorise(request: Request) -> None:
 
 
 def watch_access(request: Request, closing: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
-    """A check whether an open stream may continue. It ends when the service closes, and within LOOK_AGAIN_S after the
+    """Return a check whether a stream may continue. It ends when the service closes, and within LOOK_AGAIN_S after the
     caller lost access. A store that does not answer is no reason to end it."""
     looked_at = time.monotonic()
 
@@ -83,7 +83,7 @@ def watch_access(request: Request, closing: Callable[[], bool]) -> Callable[[], 
 
 
 async def identify(request: Request, services: Services) -> Principal | None:
-    """The caller of a request, or None without credentials.
+    """Return the caller of a request, or None without credentials.
 
     Raises Unauthenticated for an invalid token, HttpProblem 429 for too many of them.
     """
@@ -105,7 +105,7 @@ def _count(services: Services, caller: str) -> None:
 
 
 async def get_caller(request: Request) -> Principal:
-    """The caller of a route that is not public."""
+    """Return the caller of a route that is not public."""
     caller: Principal = request.state.caller
     return caller
 
@@ -156,7 +156,7 @@ def _credentials(request: Request, proxy_header: str | None, *, with_cookie: boo
 
 
 def _only_value(request: Request, header: str) -> str | None:
-    """The header's value, or None if it appears twice: one of the two may be the caller's own and not the proxy's."""
+    """Return the header's value. None if it appears twice, because one of the two may be the caller's own."""
     values = request.headers.getlist(header)
     return values[0].strip() if len(values) == 1 else None
 
@@ -190,7 +190,7 @@ def _raise_for(verdict: Verdict, request: Request, rule: Rule | None) -> None:
 
 
 def _absent(request: Request) -> str:
-    """The same message as for a job or secret that does not exist, so that a caller cannot tell them apart."""
+    """Return the same message as for a job or secret that does not exist, so that a caller cannot tell them apart."""
     named = request.path_params
     return (
         f"there is no job {named['job_id']}" if "job_id" in named else f"project {named['project']} has no such secret"

@@ -85,7 +85,7 @@ class Services:
     log_readers: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_LOG_READERS))  # at one time
 
     def list_webhooks(self) -> list[WebhookView]:
-        """The webhooks of the settings and those created by request, by name. Raises StoreUnavailable."""
+        """Return the webhooks of the settings and those created by request, by name. Raises StoreUnavailable."""
         return sorted([*self.webhooks, *self.hooks.views()], key=lambda hook: hook.name)
 
 

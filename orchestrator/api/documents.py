@@ -95,7 +95,7 @@ def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _find_duplicate(names: Sequence[str]) -> str | None:
-    """The first repeated name. One pass, because there may be a hundred thousand names."""
+    """Return the first repeated name. One pass, because there may be a hundred thousand names."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

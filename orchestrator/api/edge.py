@@ -128,7 +128,7 @@ class _Answer:
 
 
 def refuse_request(method: str, headers: Mapping[str, str], allowed_hosts: frozenset[str]) -> Problem | None:
-    """The problem of a request with a foreign Host header, or of a change that a page of another site sends."""
+    """Return the problem of a request with a foreign Host header, or of a change that a page of another site sends."""
     host = headers.get("host", "")
     if ANY_HOST not in allowed_hosts and _name_of(host) not in allowed_hosts:
         return build_problem("host-not-allowed", f"Host {host[:200]!r} is not an allowed name; {_NAMES}")
@@ -143,7 +143,7 @@ def refuse_request(method: str, headers: Mapping[str, str], allowed_hosts: froze
 
 
 def _ids(scope: Scope) -> dict[str, str]:
-    """The job id of the path, so that the log lines of one job can be found."""
+    """Return the job id of the path, so that the log lines of one job can be found."""
     job = scope.get("path_params", {}).get("job_id")
     return {} if job is None else {"job": str(job)[:100]}
 

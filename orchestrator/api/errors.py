@@ -98,7 +98,7 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """The problem document of an error; None for an unexpected error."""
+    """Return the problem document of an error. None for an unexpected error."""
     if isinstance(error, HttpProblem):
         return build_problem(error.kind, error.detail)
     if isinstance(error, RequestValidationError):
@@ -167,7 +167,7 @@ def _problem_of_status(error: HTTPException) -> Problem:
 
 
 def _missing_job(request: Request, problem: Problem) -> str | None:
-    """The job id in the path of a request that got 404: no such job, or a job that the caller may not see."""
+    """Return the job id in the path of a request that got 404: no such job, or a job that the caller may not see."""
     return request.path_params.get("job_id") if problem.status == 404 else None
 
 

@@ -42,7 +42,7 @@ def require_rate(wait_s: float, what: str) -> None:
 
 
 def find_bearer(request: Request) -> str | None:
-    """The bearer token of the request, or None. Raises Unauthenticated for another kind of credentials."""
+    """Return the bearer token of the request, or None. Raises Unauthenticated for another kind of credentials."""
     given = request.headers.get("authorization")
     if given is None:
         return None

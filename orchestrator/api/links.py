@@ -41,7 +41,7 @@ def _operations(document: Document) -> Iterator[tuple[str, Document]]:
 
 
 def _view_of(answer: Document) -> str | None:
-    """The name of the answer's schema."""
+    """Return the name of the answer's schema."""
     schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
     reference = str(schema.get("$ref", ""))
     return reference.rpartition("/")[2] or None

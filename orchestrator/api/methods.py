@@ -10,7 +10,7 @@ from starlette.routing import compile_path
 
 
 def build_allow(app: FastAPI) -> Callable[[str], str]:
-    """A function from a request's path to the value of its header Allow (RFC 9110, 10.2.1)."""
+    """Return a function from a request's path to the value of its header Allow (RFC 9110, 10.2.1)."""
     contexts = iter_route_contexts(app.routes)
     routes = [(compile_path(str(each.path))[0], frozenset(each.methods or ())) for each in contexts]
 

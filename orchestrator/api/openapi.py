@@ -30,12 +30,12 @@ _OF_A_BODY = (408, 413, 415)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a route: those that any route may give, and `statuses`. `describe` adds those of a body."""
+    """Return the errors of a route: those that any route may give, and `statuses`. `describe` adds those of a body."""
     return dict.fromkeys(sorted({*_OF_ANY, *statuses}), _PROBLEM)
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The document, built at the first call."""
+    """Return the document, built at the first call."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         _add_bodies(document, app.routes)

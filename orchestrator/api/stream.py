@@ -71,7 +71,7 @@ async def stream_lines(listener: Listener, may_continue: MayContinue) -> AsyncIt
 async def stream_changes(
     tail: Tail, event_id: int, wanted: Callable[[EventNotice], bool], may_continue: MayContinue
 ) -> AsyncIterator[str]:
-    """The changes after an event as they happen, with heartbeats. Waits while the store does not answer.
+    """Yield the changes after an event as they happen, with heartbeats. Waits while the store does not answer.
 
     The first block and the heartbeats have an `id` and no `data`. They are not events; their `id` says from where to
     reconnect.

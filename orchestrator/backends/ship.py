@@ -66,7 +66,7 @@ def is_shared(workdir: Path, shared: Collection[Path]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A file in a job's folder that names the job's copy of its workdir. The job can write to it: trust nothing."""
+    """A file in a job's folder that names the job's copy of its workdir. The job can change it, so `read` checks it."""
 
     job: JobFolder
     name: str
@@ -78,7 +78,7 @@ class Pin:
         return Path(pinned) if isinstance(pinned, str) and _PINNED.fullmatch(pinned) else None
 
     def write(self, copy: Path) -> None:
-        with self.job.made() as folder:
+        with self.job.make() as folder:
             rundir.write_document(folder, Path(self.name), {"folder": str(copy)})
 
 
@@ -149,15 +149,15 @@ def _is_there(root: Path, path: Path) -> bool:
 def _place(source: Path, root: Path, beside: str, *, inside: str = "", exclusions: Exclusions = NO_EXCLUSIONS) -> str:
     """Copy the source into the folder `beside` of the root, under the hash of its content. Returns the hash."""
     name = digest_tree(source, exclusions)
-    with Folder.of(root, make=True) as top, top.making(Path(beside)) as folder:
+    with Folder.of(root, make=True) as top, top.make(Path(beside)) as folder:
         if folder.use(Path(name)):  # housekeeping removes copies that are long unused
             return name
         temporary = f".{name}.{uuid.uuid4().hex}"
         try:
-            with folder.making(Path(temporary, inside)) as target:
+            with folder.make(Path(temporary, inside)) as target:
                 copied = digest_tree(source, exclusions, into=target.fileno())  # the source may have changed
             with contextlib.suppress(OSError):  # another process stored the same content first
-                folder.hand_over(Path(temporary), folder, copied)
+                folder.move_to(Path(temporary), folder, copied)
             return copied
         finally:
             with contextlib.suppress(OSError):

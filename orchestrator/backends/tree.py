@@ -62,7 +62,7 @@ def identify(paths: Collection[Path]) -> frozenset[Identity]:
 
 
 def open_folder(path: Path) -> int:
-    """Open the folder at an absolute path and return its descriptor. Raises OSError, also if a part is a link."""
+    """Open the folder at an absolute path and return its descriptor. Raises OSError if any part is a link."""
     folder = os.open("/", _READ | os.O_DIRECTORY)
     for part in path.parts[1:]:
         try:

@@ -46,7 +46,7 @@ JobId = Annotated[
 
 
 def reading() -> Client:
-    """A client with short time-outs, for requests that are safe to repeat."""
+    """A client with short timeouts, for requests that are safe to repeat."""
     return connect(load_settings(), patience_s=READ_PATIENCE_S)
 
 

@@ -23,7 +23,7 @@ class AccessCalls:
         self._calls = calls
 
     def webhooks(self) -> list[WebhookView]:
-        """The webhooks that a job's `notify` may name."""
+        """Return the webhooks that a job's `notify` may name."""
         return self._calls.get("/webhooks", Page[WebhookView]).items
 
     def create_webhook(
@@ -38,7 +38,7 @@ class AccessCalls:
         self._calls.remove(f"/webhooks/{quote(name, safe='')}")
 
     def tokens(self) -> list[TokenView]:
-        """The tokens that the caller may create and revoke, newest first."""
+        """Return the tokens that the caller may create and revoke, newest first."""
         return self._calls.get("/tokens", Page[TokenView]).items
 
     def create_token(
@@ -57,7 +57,7 @@ class AccessCalls:
         return self._calls.delete(f"/tokens/{quote(token_id, safe='')}", TokenView)
 
     def secrets(self, *, project: str | None = None) -> list[SecretView]:
-        """The secrets without their values."""
+        """Return the secrets without their values."""
         return self._calls.get("/secrets", Page[SecretView], None if project is None else {"project": project}).items
 
     def store_secret(self, name: str, value: str, *, project: str = "default") -> SecretView:

@@ -32,8 +32,10 @@ class Calls:
         return self.transport.send(_get(path, params)).text
 
     def lines(self, path: str, params: Params, *, read_timeout_s: float, patience: Patience) -> Iterator[str]:
-        """The lines of a stream, in one try. The time limit of `patience` starts when an opened stream ends, however
-        long it was silent."""
+        """Yield the lines of a stream, in one try.
+
+        The time limit of `patience` starts when an opened stream ends, however long it was silent.
+        """
         with self.transport.stream(_API + path, params, read_timeout_s=read_timeout_s) as response:
             try:
                 yield from response.iter_lines()
@@ -67,7 +69,7 @@ class Calls:
         self.transport.send(Call(method="DELETE", path=_API + path, repeatable=False))
 
     def pages(self, path: str, model: type[Page[Answered]], params: Params) -> Iterator[Answered]:
-        """The items of all pages. Each page is requested when it is needed."""
+        """Yield the items of all pages. Each page is requested when it is needed."""
         cursor: dict[str, str] = {}
         while True:
             page = self.get(path, model, {"limit": PAGE, **params, **cursor})

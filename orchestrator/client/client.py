@@ -142,7 +142,7 @@ class Client(AccessCalls):
         return self._calls.post(f"{path_of(job_id)}/stacks", JobView, body=body, repeatable=True)
 
     def stacks(self, job_id: str, *, rank: int | None = None) -> list[StacksView]:
-        """The last stack of each rank, by rank, of the newest attempt that has stacks."""
+        """Return the last stack of each rank, by rank, of the newest attempt that has stacks."""
         params = None if rank is None else {"rank": rank}
         return self._calls.get(f"{path_of(job_id)}/stacks", Page[StacksView], params).items
 
@@ -167,11 +167,11 @@ class Client(AccessCalls):
         return self._calls.post(f"{path_of(job_id)}/retry", JobView, body=document, repeatable=False)
 
     def attempts(self, job_id: str) -> Iterator[AttemptView]:
-        """The attempts of a job, oldest first."""
+        """Return the attempts of a job, oldest first."""
         return self._calls.pages(f"{path_of(job_id)}/attempts", Page[AttemptView], {})
 
     def events(self, job_id: str) -> Iterator[EventView]:
-        """The events of a job, in the order of arrival."""
+        """Return the events of a job, in the order of arrival."""
         return self._calls.pages(f"{path_of(job_id)}/events", Page[EventView], {})
 
     def events_page(self, job_id: str, *, cursor: str | None, patience_s: float | None = None) -> Page[EventView]:
@@ -180,7 +180,7 @@ class Client(AccessCalls):
         return self._calls.get(f"{path_of(job_id)}/events", Page[EventView], params, patience_s=patience_s)
 
     def snapshots(self, job_id: str) -> Iterator[SnapshotView]:
-        """The snapshots of a job, newest step first."""
+        """Return the snapshots of a job, newest step first."""
         return self._calls.pages(f"{path_of(job_id)}/snapshots", Page[SnapshotView], {})
 
     def shares(
@@ -202,15 +202,15 @@ class Client(AccessCalls):
         return self._calls.get(f"{path_of(job_id)}/goodput", GoodputView)
 
     def why(self, job_id: str) -> WhyView:
-        """Why a job is in its state."""
+        """Return why a job is in its state."""
         return self._calls.get(f"{path_of(job_id)}/why", WhyView)
 
     def workers(self, job_id: str) -> Iterator[WorkerView]:
-        """The last report of each worker, newest attempt first."""
+        """Return the last report of each worker, newest attempt first."""
         return self._calls.pages(f"{path_of(job_id)}/workers", Page[WorkerView], {})
 
     def job_nodes(self, job_id: str) -> Iterator[JobNodeView]:
-        """The nodes of the newest attempt, by replica."""
+        """Return the nodes of the newest attempt, by replica."""
         return self._calls.pages(f"{path_of(job_id)}/nodes", Page[JobNodeView], {})
 
     def metrics(
@@ -222,7 +222,7 @@ class Client(AccessCalls):
         return self._calls.get(f"{path_of(job_id)}/metrics", MetricsView, params)
 
     def clusters(self) -> list[ClusterView]:
-        """The configured clusters."""
+        """Return the configured clusters."""
         return self._calls.get("/clusters", Page[ClusterView]).items
 
     def nodes(self, *, cluster: str | None = None) -> list[NodeView]:
@@ -238,12 +238,15 @@ class Client(AccessCalls):
         return self._calls.get("/projects", Page[ProjectView]).items
 
     def logs(self, job_id: str, **which: Unpack[LogChoice]) -> str:
-        """The last lines of the workers' logs."""
+        """Return the last lines of the workers' logs."""
         return self._calls.text(f"{path_of(job_id)}/logs", watch.chosen(which))
 
     def follow_logs(self, job_id: str, *, outage_s: float = 600, **which: Unpack[LogChoice]) -> Iterator[str]:
-        """The last lines, without line ends, and each new one until the job has ended. After an outage shorter than
-        `outage_s` it continues with the lines written meanwhile, at most as many as were shown before."""
+        """Yield the last lines, without line ends, and each new one until the job has ended.
+
+        After an outage shorter than `outage_s`, it continues with the lines written meanwhile, at most as many as were
+        shown before.
+        """
         return watch.follow_logs(self._calls, job_id, which, outage_s=outage_s)
 
     def wait(

@@ -1,7 +1,7 @@
 """Profiles: the addresses and tokens of the services that a person uses, in a file that only its owner can read.
 
 The file is `$XDG_CONFIG_HOME/orchestrator/profiles.toml`, by default below ~/.config. `orchestrator login` writes it;
-the command line, the Python client's `connect` and the torchx plug-in read it.
+the command line, the Python client's `connect` and the torchx plugin read it.
 """
 
 from __future__ import annotations
@@ -62,8 +62,10 @@ class Profiles:
 
 
 def choose_profile(settings: Settings) -> Profile | None:
-    """The profile that the settings name, or else the current one. None if the settings name a service directly, or no
-    profile is current. Raises ConfigurationError."""
+    """Return the profile that the settings name, or else the current one. Raises ConfigurationError.
+
+    None if the settings name a service directly, or if no profile is current.
+    """
     if settings.profile is not None:
         return read_profiles().named(settings.profile)
     if settings.model_fields_set & _OF_THIS_MACHINE:
@@ -119,7 +121,7 @@ def write_profiles(profiles: Profiles) -> Path:
 
 
 def render_profiles(profiles: Profiles) -> str:
-    """The profiles as TOML."""
+    """Return the profiles as TOML."""
     lines = [] if profiles.current is None else [f"current = {_quoted(profiles.current)}"]
     for profile in profiles.by_name.values():
         lines += ["", f"[profiles.{_quoted(profile.name)}]", f"url = {_quoted(profile.url)}"]

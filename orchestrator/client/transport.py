@@ -49,7 +49,7 @@ class RequestRefused(Refused):
 
 
 def find_url(settings: Settings) -> str:
-    """The service's address: from the setting, or from <root>/service.json, or from the configured host and port."""
+    """Return the service's URL: from the setting, or from <root>/service.json, or from the configured host and port."""
     return Locator(settings)()
 
 
@@ -73,7 +73,7 @@ class Locator:
 
 
 def written_url(root: Path) -> str | None:
-    """The address that the service of this run directory wrote to its file; None without a file."""
+    """Return the address that the service of this run directory wrote to its file. None without a file."""
     try:
         return str(json.loads((root / _SERVICE_FILE).read_text(encoding="utf-8"))["url"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -104,7 +104,7 @@ class Call:
 
 
 def _require_plain(token: str) -> str:
-    """The token without the line break of its file. Raises ConfigurationError, which does not show the token."""
+    """Return the token without the line break of its file. Raises ConfigurationError, which does not show the token."""
     plain = token.strip()
     if not (plain.isascii() and plain.isprintable()):
         raise ConfigurationError(

@@ -81,7 +81,7 @@ def follow_logs(calls: Calls, job_id: str, which: LogChoice, *, outage_s: float)
 
 
 def chosen(which: LogChoice) -> dict[str, str | int]:
-    """The choice as query parameters."""
+    """Return the choice as query parameters."""
     given = {name: value for name, value in which.items() if isinstance(value, (int, str))}
     return {"tail": MAX_LOG_LINES, **given}
 

@@ -36,7 +36,7 @@ class Checks:
     caller: Principal = LOCAL
 
     def acting(self, caller: Principal) -> Checks:
-        """The same checks for another caller."""
+        """Return the same checks for another caller."""
         return replace(self, caller=caller)
 
     def accept(
@@ -44,7 +44,7 @@ class Checks:
     ) -> JobSpec:
         """Return the spec as it is stored. Raises InvalidSpec, whose pointers start with `prefix`.
 
-        What the already accepted spec `known` names is not checked again: a webhook may be gone by now, or a job be
+        Names that the accepted spec `known` has are not checked again. A webhook may be gone by now, or a job may be
         hidden from this caller.
         """
         try:

@@ -40,7 +40,7 @@ def compare(spec: JobSpec, standing: JobStanding, cluster: Cluster) -> AgainstVi
 
 
 def _steps_behind(standing: JobStanding) -> int | None:
-    """The steps since the newest snapshot; all steps if there is none."""
+    """Return the steps since the newest snapshot; all steps if there is none."""
     step = standing.training.step
     if step is None:
         return None
@@ -63,6 +63,6 @@ def _environment(env: dict[str, str]) -> Iterator[str]:
 
 
 def _differ(before: list[str], after: list[str]) -> list[str]:
-    """The lines of `diff -u` without its header."""
+    """Return the lines of `diff -u` without its header."""
     found = difflib.unified_diff(before, after, lineterm="", n=_CONTEXT_LINES)
     return [line for line in found if not line.startswith(("---", "+++"))]

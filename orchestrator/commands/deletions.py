@@ -66,7 +66,7 @@ class Deletions:
                 return deletion
 
     def folders(self, deletion: Deletion) -> list[str]:
-        """The folders with its files: its own, if its cluster is still configured, and that of its snapshots."""
+        """Return the job's folder, if its cluster is still configured, and the folder of its snapshots."""
         cluster, elsewhere = self._clusters.get(deletion.cluster), deletion.snapshot_dir
         own = [] if cluster is None else [str(cluster.job_dir(deletion.job_id))]
         return own if elsewhere is None else [*own, join(elsewhere, deletion.job_id)]

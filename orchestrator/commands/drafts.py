@@ -27,7 +27,7 @@ def draft_job(spec: JobSpec) -> Job:
 
 
 def draft_attempt(job: Job, cluster: Cluster, *, like: Attempt | None = None) -> Attempt:
-    """The job's first attempt, or one with the number, port and nodes of `like`."""
+    """Return the job's first attempt, or one with the number, port and nodes of `like`."""
     topology = job.spec.topology
     return Attempt(
         key=AttemptKey(job.id, 1 if like is None else like.key.number),

@@ -12,15 +12,17 @@ from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.domain.specs.workdir import find_job_ids, why_not_in_root
 from trainer.contract.location import is_url
 
-ProjectOf = Callable[[str], str | None]  # from a job's id, deleted or not; None: there was no such job
-MaySee = Callable[[str], bool]  # from a project: whether the caller may see its jobs
+ProjectOf = Callable[[str], str | None]  # returns the project of a job, even of a deleted one, by the job's id
+MaySee = Callable[[str], bool]  # returns whether the caller may see the jobs of a project
 
 
 def check_folders(
     spec: JobSpec, cluster: Cluster, project_of: ProjectOf, may_see: MaySee, *, known: JobSpec | None
 ) -> Iterator[FieldProblem]:
-    """Yield a problem for each path that the caller may not name. Paths of the accepted spec, `known`, are not checked
-    again."""
+    """Yield a problem for each path that the caller may not name.
+
+    Paths of the accepted spec `known` are not checked again.
+    """
     before = {} if known is None else _places(known)
     for pointer, place in _places(spec).items():
         if before.get(pointer) == place:
@@ -34,14 +36,14 @@ def check_folders(
 
 
 def _jobs_of(place: str, cluster: Cluster, project_of: ProjectOf) -> dict[str, str]:
-    """The jobs in whose folders a place may be, with their projects."""
-    named = dict.fromkeys([*find_job_ids(place), *find_job_ids(_seen(place, cluster))])
+    """Return the jobs in whose folders a place may be, with their projects."""
+    named = dict.fromkeys([*find_job_ids(place), *find_job_ids(_resolved(place, cluster))])
     projects = ((job_id, project_of(job_id)) for job_id in named)
     return {job_id: project for job_id, project in projects if project is not None}
 
 
 def _places(spec: JobSpec) -> dict[str, str]:
-    """The paths and URLs that a job reads or writes, by the field that names them."""
+    """Return the paths and URLs that a job reads or writes, by the field that names them."""
     run, config = spec.run, spec.trainer_config()
     named = {
         "/run/workdir": run.workdir,
@@ -57,18 +59,18 @@ def _join(workdir: str, path: str) -> str:
     return os.path.normpath(Path(workdir, path))
 
 
-def _seen(place: str, cluster: Cluster) -> str:
-    """The place with its links resolved, if the service sees the same files as the nodes."""
+def _resolved(place: str, cluster: Cluster) -> str:
+    """Return the place with its links resolved, if the service sees the same files as the nodes."""
     return place if is_url(place) or not cluster.shares_files else str(Path(place).resolve())
 
 
 def _check_own_place(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
-    """A folder of snapshots beside the jobs' folders would be taken for a job's."""
+    """Refuse a snapshot folder beside the jobs' folders, which would count as a job's folder."""
     named = spec.snapshot.dir
     if named is None or is_url(named) or not Path(named).is_absolute():
         return
     roots = {cluster.job_root, cluster.node_root or cluster.job_root}
-    for path in {Path(os.path.normpath(named)), Path(_seen(named, cluster))}:
+    for path in {Path(os.path.normpath(named)), Path(_resolved(named, cluster))}:
         for root in roots:
             reason = why_not_in_root(path, root) if path.is_relative_to(root) else None
             if reason is not None:

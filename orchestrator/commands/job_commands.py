@@ -68,13 +68,13 @@ class Commands:
         self._wake = wake
 
     def acting(self, caller: Principal) -> Commands:
-        """The same commands for a caller: events name the caller, and what the caller may not see counts as missing."""
+        """Return the commands for a caller. Events name the caller. What the caller may not see counts as missing."""
         theirs = copy.copy(self)
         theirs._checks = self._checks.acting(caller)
         return theirs
 
     def submit(self, spec: JobSpec, idempotency_key: str | None) -> tuple[Job, bool]:
-        """Store a job; False when the caller stored it before with this key. Raises InvalidSpec, Conflict."""
+        """Store a job. Returns False if the caller already stored it with this key. Raises InvalidSpec, Conflict."""
         caller = self._checks.caller.name
         if idempotency_key is not None:
             # Before the checks: what the spec names may be gone since the first call, but the answer must be the same.
@@ -100,7 +100,7 @@ class Commands:
         return answer, answer.id == job.id
 
     def list_warnings(self, spec: JobSpec) -> list[str]:
-        """One sentence for each field of an accepted spec that has no effect or leaves too little time."""
+        """Return one sentence for each field of an accepted spec that has no effect or leaves too little time."""
         cluster = self._checks.clusters.get(spec.cluster)  # None if it was removed before a repeated submission
         if cluster is None:
             return []
@@ -184,7 +184,7 @@ class Commands:
         return self._request(job_id, retried)
 
     def _request(self, job_id: str, decide: Callable[[Job], JobRequest | None]) -> Job:
-        """Read the job, decide, and write, again if another request came in between. No request: nothing to write."""
+        """Read the job, decide and write, again if another request came in between. None writes nothing."""
         while True:
             job = self._jobs.get(job_id)
             request = decide(job)
@@ -205,12 +205,12 @@ class Commands:
                 return replace(job, desired=desired, spec=changed or job.spec)
 
     def _passed_on(self, job_id: str) -> int | None:
-        """The snapshot_number that the agents of the running attempt have been sent; None if no attempt is running."""
+        """Return the snapshot_number that the running attempt's agents have received. None if no attempt is running."""
         attempt = self._reader.standing(job_id).attempt
         return None if attempt is None or attempt.state is not AttemptState.RUNNING else attempt.snapshots_told
 
     def _scaled(self, spec: JobSpec, nodes: str) -> JobSpec:
-        """The spec with another number of nodes. Raises InvalidSpec that points at the field of the request."""
+        """Return the spec with another number of nodes. Raises InvalidSpec that points at the field of the request."""
         document = spec.model_dump(mode="json", by_alias=True)
         try:
             scaled = parse_spec(merge_patch(document, {"topology": {"nodes": nodes}}))
@@ -243,13 +243,13 @@ class Commands:
 
 
 def digest(spec: JobSpec) -> str:
-    """The SHA-256 of the canonical spec. Submissions with the same digest are the same."""
+    """Return the SHA-256 of the canonical spec. Submissions with the same digest are the same."""
     document = spec.model_dump(mode="json", by_alias=True)
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def parse_spec_patch(document: Mapping[str, object], patch: Mapping[str, object]) -> JobSpec:
-    """The spec with a merge patch applied. Raises InvalidSpec with pointers into the request."""
+    """Return the spec with a merge patch applied. Raises InvalidSpec with pointers into the request."""
     fixed = [
         FieldProblem(f"/patch/{name}", "cannot change in a retry; submit a new job")
         for name in _FIXED

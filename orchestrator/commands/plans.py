@@ -1,4 +1,4 @@
-"""Plans: what would be launched for a spec, or was for a job. Stores, reserves and starts nothing."""
+"""Show what would be launched for a spec, or was launched for a job. Stores, reserves and starts nothing."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Plans:
         self._checks = checks
 
     def acting(self, caller: Principal) -> Plans:
-        """The same plans for a caller: what the caller may not see counts as missing."""
+        """Return the plans for a caller. What the caller may not see counts as missing."""
         return Plans(self._reader, self._checks.acting(caller))
 
     def plan(self, spec: JobSpec, *, against: str | None = None) -> PlanView:
-        """What a submission would start, compared with the job `against`. Raises InvalidSpec, NotFound."""
+        """Return what a submission would start, compared with the job `against`. Raises InvalidSpec, NotFound."""
         stored = self._checks.accept(spec)
         cluster = find_cluster(stored, self._checks.clusters)
         plan = render_plan(stored, cluster)
@@ -42,12 +42,12 @@ class Plans:
         return plan.model_copy(update={"against": compare(stored, standing, cluster)})
 
     def compare_memory(self, spec: JobSpec) -> list[tuple[Rung, MemoryView]]:
-        """The memory that the job would need of each device with each strategy. Raises InvalidSpec."""
+        """Return the memory that the job would need of each device with each strategy. Raises InvalidSpec."""
         cluster = find_cluster(spec, self._checks.clusters)
         return compare_rungs(spec, gpus_per_node=cluster.gpus, gpu_type=cluster.gpu_type)
 
     def launch(self, job_id: str) -> PlanView:
-        """What was submitted for the newest attempt, or would be for the first. Raises NotFound, InvalidSpec."""
+        """Return the launch of the newest attempt, or of the first before it starts. Raises NotFound, InvalidSpec."""
         standing = self._reader.standing(job_id)
         cluster = find_cluster(standing.job.spec, self._checks.clusters)
         if standing.attempt is None:

@@ -21,18 +21,18 @@ from orchestrator.domain.specs.time_limit import list_limit_warnings
 from orchestrator.wire.plans import MemoryView, PlanView, ReplicaPlanView, RungView
 from trainer.contract import env
 
-MOST_REPLICAS = 32  # that are shown
+MOST_REPLICAS = 32  # replicas that are shown
 _MASKED = frozenset({env.REPORT_TOKEN, env.CLAIM})
 
 
 def render_plan(spec: JobSpec, cluster: Cluster) -> PlanView:
-    """Nothing is stored, reserved or started."""
+    """Render the first attempt of a spec. Stores, reserves and starts nothing."""
     job = draft_job(spec)
     return render_launch(job, draft_attempt(job, cluster), cluster)
 
 
 def render_launch(job: Job, attempt: Attempt, cluster: Cluster) -> PlanView:
-    """What is or would be submitted for this attempt."""
+    """Return what is or would be submitted for this attempt."""
     spec = job.spec
     plan = _masked(cluster.plan(job, attempt), spec.run.secrets)
     objections = () if cluster.check is None else cluster.check(plan)
@@ -63,7 +63,7 @@ def _rungs(spec: JobSpec, cluster: Cluster) -> list[RungView]:
 
 
 def render_appdef(plan: LaunchPlan, spec: JobSpec, *, gpus_per_node: int) -> dict[str, object]:
-    """The launch as a torchx AppDef (torchx.specs), in plain values. Only replica 0's own values are shown."""
+    """Return the launch as a torchx AppDef (torchx.specs), in plain values. Only replica 0's own values are shown."""
     memory_gb = spec.resources.memory_gb
     gpus = gpus_per_node if spec.topology.workers_per_node == "gpu" else spec.resources.gpus
     role = specs.Role(
@@ -87,7 +87,7 @@ def render_appdef(plan: LaunchPlan, spec: JobSpec, *, gpus_per_node: int) -> dic
 
 
 def _masked(plan: LaunchPlan, secrets: Sequence[str]) -> LaunchPlan:
-    """The plan with a mask in place of each secret, whose value is not read."""
+    """Return the plan with a mask in place of each secret, whose value is not read."""
     hidden = dict.fromkeys(secrets, MASK)
     shown = {name: MASK if name in _MASKED else value for name, value in plan.environments[0].items()}
     return dataclasses.replace(plan, environments=Environments({**hidden, **shown}, len(plan.environments)))

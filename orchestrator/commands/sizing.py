@@ -15,33 +15,34 @@ from trainer.contract.workload import BYTES_VOCABULARY, TOKENS_VOCABULARY, Workl
 
 
 def size_up(spec: JobSpec, *, gpus_per_node: int, gpu_type: str | None) -> MemoryView | None:
-    """The memory that one worker needs in the smallest group of the topology; None unless the trainer's model is used.
+    """Return the memory that one worker needs in the smallest group of the topology.
 
+    None unless the bundled trainer's model is used.
     `gpu_type` is the cluster's, for a spec that names none.
     """
     config = spec.trainer_config()
     if config is None or config.task is not None:
         return None
-    load, device_bytes, on_cpu = _ground(spec, config, gpus_per_node, gpu_type)
+    load, device_bytes, on_cpu = _build_workload(spec, config, gpus_per_node, gpu_type)
     if config.strategy == "auto":
         load = replace(load, strategy=choose_strategy(load, None if on_cpu else device_bytes))
     return _view(load, device_bytes, on_cpu=on_cpu)
 
 
 def compare_rungs(spec: JobSpec, *, gpus_per_node: int, gpu_type: str | None) -> list[tuple[Rung, MemoryView]]:
-    """The memory of the same job on each rung that its number of devices allows; empty as in `size_up`."""
+    """Return the memory of the same job on each rung that its devices allow. Empty where `size_up` returns None."""
     config = spec.trainer_config()
     if config is None or config.task is not None:
         return []
-    load, device_bytes, on_cpu = _ground(spec, config, gpus_per_node, gpu_type)
+    load, device_bytes, on_cpu = _build_workload(spec, config, gpus_per_node, gpu_type)
     rungs = [rung for rung in LADDER if rung.admits(load.devices)]
     return [(rung, _view(rung.change(load), device_bytes, on_cpu=on_cpu)) for rung in rungs]
 
 
-def _ground(
+def _build_workload(
     spec: JobSpec, config: TrainerConfig, gpus_per_node: int, gpu_type: str | None
 ) -> tuple[Workload, int | None, bool]:
-    """The configured workload, the bytes of its device, and whether that is a CPU."""
+    """Return the configured workload, the bytes of its device, and whether that is a CPU."""
     workers = workers_per_node(spec, gpus_per_node)
     load = build_workload(
         config,
@@ -70,7 +71,7 @@ def _view(load: Workload, device_bytes: int | None, *, on_cpu: bool) -> MemoryVi
 
 
 def _device_bytes(spec: JobSpec, gpu_type: str | None, workers: int, *, on_cpu: bool) -> int | None:
-    """The memory of a worker's device, or on CPUs its share of the node's memory."""
+    """Return the memory of a worker's device, or on CPUs its share of the node's memory."""
     if on_cpu:
         memory_gb = spec.resources.memory_gb
         return None if memory_gb is None else int(memory_gb * 1e9 / workers)

@@ -34,7 +34,7 @@ def find_cluster(spec: JobSpec, clusters: Mapping[str, Cluster]) -> Cluster:
 
 
 def make_absolute(spec: JobSpec) -> JobSpec:
-    """The spec as it is stored: a relative workdir is relative to the service's working directory."""
+    """Return the spec as it is stored: a relative workdir is relative to the service's working directory."""
     workdir = str(Path(spec.run.workdir).absolute())
     return spec.model_copy(update={"run": spec.run.model_copy(update={"workdir": workdir})})
 
@@ -51,7 +51,7 @@ def check_submission(spec: JobSpec, cluster: Cluster) -> None:
 
 
 def _check_request(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
-    """An overlay is checked by rendering it."""
+    """Check an overlay by rendering it."""
     if not spec.placement.overlay:
         return
     job = draft_job(spec)
@@ -128,7 +128,7 @@ def _check_snapshot_dir(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
         return
     target = Path(spec.snapshot.dir)
     if is_url(spec.snapshot.dir) or not target.is_absolute():
-        return  # access to a store depends on the job's credentials: its first probe finds out
+        return  # only the job has the credentials of a store
     reason = _why_not_writable(target)
     if reason is not None:
         yield FieldProblem("/snapshot/dir", f"{target} cannot be written: {reason}")
@@ -163,15 +163,15 @@ def _why_no_place(place: str) -> str | None:
 _Check = Callable[[JobSpec, Cluster], Iterator[FieldProblem]]
 _CHECKS: tuple[_Check, ...] = (_check_demand, _check_time_limit, _check_image, _check_places)
 # These look up paths, so they run only if the cluster shares files with the service.
-_ELSEWHERE: tuple[_Check, ...] = (_check_snapshot_dir, _check_snapshot_source)
-_ON_DISK: tuple[_Check, ...] = (_check_workdir, _check_script, _check_data, *_ELSEWHERE)
+_OUTSIDE_WORKDIR: tuple[_Check, ...] = (_check_snapshot_dir, _check_snapshot_source)
+_ON_DISK: tuple[_Check, ...] = (_check_workdir, _check_script, _check_data, *_OUTSIDE_WORKDIR)
 
 
 def _list_disk_checks(spec: JobSpec, cluster: Cluster) -> tuple[_Check, ...]:
     """If the workdir is refused, check nothing in it: that would reveal its content."""
     if not cluster.shares_files:
         return ()
-    return _ON_DISK if _why_no_workdir(spec, cluster) is None else (_check_workdir, *_ELSEWHERE)
+    return _ON_DISK if _why_no_workdir(spec, cluster) is None else (_check_workdir, *_OUTSIDE_WORKDIR)
 
 
 def _why_no_workdir(spec: JobSpec, cluster: Cluster) -> str | None:

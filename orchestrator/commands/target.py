@@ -26,7 +26,7 @@ def find_target(jobs: JobLookup, history: HistoryReader | None, job_id: str) -> 
 
 
 def _lives(history: HistoryReader, job_id: str) -> list[StoredReplica]:
-    """Every incarnation of every replica, in order: the last one of a replica counts."""
+    """Return every incarnation of every replica, in order. The last one of a replica counts."""
     found: list[StoredReplica] = []
     cursor: str | None = None
     while True:

@@ -90,7 +90,7 @@ def parse_chaos(form: FormBody) -> ChaosRequest:
 
 
 def _read_number(text: str) -> int | str | None:
-    """A number, or the text itself, which the model then refuses by name."""
+    """Return a number, or the text itself, which the model then refuses by name."""
     if not text:
         return None
     return int(text) if text.isascii() and text.isdecimal() else text

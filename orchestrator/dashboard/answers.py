@@ -95,7 +95,7 @@ Posted = Annotated[FormBody, Depends(_read_form)]
 
 
 def first_of(form: FormBody, name: str) -> str:
-    """The value of a field without surrounding spaces; empty if the field is missing."""
+    """Return the value of a field without surrounding spaces. Empty if the field is missing."""
     return form.get(name, [""])[0].strip()
 
 
@@ -130,7 +130,7 @@ async def answer_cached(
 
 
 def tag_of(content: str) -> str:
-    """A hash of the page without its relative times."""
+    """Return a hash of the page without its relative times."""
     return hashlib.sha256(_RELATIVE_TIMES.sub(r"\1", content).encode()).hexdigest()[:16]
 
 

@@ -52,7 +52,7 @@ def find_takeovers(points: Iterable[MetricPoint]) -> list[Takeover]:
 
 
 def draw_spark(values: Sequence[float], *, width: int = 80, height: int = 22) -> str | None:
-    """The attribute `points` of a polyline; None for fewer than two values."""
+    """Return the attribute `points` of a polyline. None for fewer than two values."""
     if len(values) < 2:
         return None
     low, high = min(values), max(values)
@@ -63,6 +63,6 @@ def draw_spark(values: Sequence[float], *, width: int = 80, height: int = 22) ->
 
 
 def _row(points: Iterable[MetricPoint], name: str) -> str:
-    """The values of one series. Missing values, NaN and infinity are null."""
+    """Return the values of one series. Missing values, NaN and infinity are null."""
     values = (point.values.get(name) for point in points)
     return ",".join("null" if value is None or not math.isfinite(value) else f"{value:.{_DIGITS}g}" for value in values)

@@ -38,7 +38,7 @@ class ClustersPage:
         return RedirectResponse("/clusters#nodes", status_code=303)
 
     def _read(self, caller: Principal) -> dict[str, object]:
-        """What the caller may see. Jobs of other projects are left out of the queues."""
+        """Return what the caller may see. Jobs of other projects are left out of the queues."""
         survey = self.inventory.survey(queued=QUEUED_SHOWN)
 
         def sees(project: str) -> bool:

@@ -66,7 +66,7 @@ class FleetPage:
         )
 
     def _read(self, caller: Principal, days: int, by: Grouping, project: str) -> Losses:
-        """The losses of the jobs that the caller may see. Raises Refused if there are too many jobs."""
+        """Return the losses of the jobs that the caller may see. Raises Refused if there are too many jobs."""
         until = self.clock.now()
         projects = visible(caller.projects(Role.VIEWER), project or None)
         causes, owners = (

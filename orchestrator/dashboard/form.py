@@ -48,7 +48,7 @@ def _show_plain(value: object) -> str:
 
 
 def _read_number(text: str) -> object:
-    """A number, or the text itself, which the spec's validation then refuses by name."""
+    """Return a number, or the text itself, which the spec's validation then refuses by name."""
     if len(text) > _MOST_DIGITS:
         return text
     for read in (int, float):
@@ -106,7 +106,7 @@ FIELDS: Mapping[str, _Field] = {
 
 
 def show_fields(document: object) -> dict[str, str]:
-    """The texts of the form; empty for fields that the document lacks. `kind` is what the job runs."""
+    """Return the texts of the form. Empty for fields that the document lacks. `kind` is what the job runs."""
     fields = {name: field.show(_find(document, field.path)) for name, field in FIELDS.items()}
     run = _find(document, ("run",))
     given = [kind for kind in KINDS if isinstance(run, dict) and kind in run]
@@ -114,7 +114,7 @@ def show_fields(document: object) -> dict[str, str]:
 
 
 def merge_fields(document: object, fields: Fields) -> Document:
-    """The document with the form's fields. An empty field means its default. Everything else stays."""
+    """Return the document with the form's fields. An empty field means its default. Everything else stays."""
     merged: Document = copy.deepcopy(document) if isinstance(document, dict) else {}
     kind = fields.get("kind", KINDS[0])
     for name, field in FIELDS.items():

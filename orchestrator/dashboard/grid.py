@@ -48,7 +48,7 @@ class Grid:
         return sum(self.counts.values())
 
     def find(self, rank: int) -> Cell | None:
-        """The worker with this rank in the newest generation that has one."""
+        """Return the worker with this rank in the newest generation that has one."""
         found = [cell for _, cells in self.rows for cell in cells if cell.worker.rank == rank]
         return max(found, key=lambda cell: (cell.worker.generation, cell.worker.at), default=None)
 

@@ -105,7 +105,7 @@ class JobPage:
         return Response(render_charts(found, snapshots), media_type="application/json")
 
     def launch(self, job_id: str, request: CurrentRequest) -> Response:
-        """The spec, the launch command and the native request."""
+        """Return the spec, the launch command and the native request."""
         job = self.queries.job(job_id)
         try:
             plan, trouble = self.plans.launch(job_id), ""
@@ -196,13 +196,13 @@ class JobPage:
 
 
 def render_spec(job: JobView) -> str:
-    """The spec as YAML, without fields that have their default."""
+    """Return the spec as YAML, without fields that have their default."""
     document = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _bucket(job_id: str, mark: ChangeMark, now: datetime) -> int:
-    """A number that changes every _BUCKET_S while the job is active. Different jobs change at different times."""
-    if mark.rests:
+    """Return a number that changes every _BUCKET_S while the job is active, at a different time for each job."""
+    if mark.at_rest:
         return 0
     return int((now.timestamp() + zlib.crc32(job_id.encode()) % _BUCKET_S) / _BUCKET_S)

@@ -36,12 +36,12 @@ class Entry:
 
 
 def show_bin(name: str) -> str:
-    """A bin in words: "re-done", "start up"."""
+    """Return a bin in words: "re-done", "start up"."""
     return _NAMES.get(name, name.replace("_", " "))
 
 
 def build_ledger(bins: Mapping[str, float]) -> Sequence[Entry]:
-    """The bins that are not empty, in their order. `bins` are in device-seconds."""
+    """Return the bins that are not empty, in their order. `bins` are in device-seconds."""
     whole = sum(bins.values())
     entries: list[Entry] = []
     before = 0.0

@@ -64,20 +64,20 @@ class Filters:
     cursor: str = ""
 
     def link(self, **changes: str) -> str:
-        """The address with some filters changed, on the first page unless `cursor` is given."""
+        """Return the address with some filters changed, on the first page unless `cursor` is given."""
         wanted = {name: getattr(self, name) for name in _NAMES} | {"cursor": "", **changes}
         if wanted["order"] == "newest":
             del wanted["order"]
         return _address(tuple((name, value) for name, value in wanted.items() if value))
 
     def sort(self, column: str) -> str:
-        """The URL that sorts by a column, or reverses the order if the list is sorted by it."""
+        """Return the URL that sorts by a column, or reverses the order if the list is sorted by it."""
         up, down = _COLUMNS[column]
         first, other = (down, up) if column in _NEWEST_FIRST else (up, down)
         return self.link(order=other.value if self.order == first else first.value)
 
     def sorted(self, column: str) -> str | None:
-        """The value of aria-sort for a column; None if the list is sorted by another one."""
+        """Return the value of aria-sort for a column. None if the list is sorted by another one."""
         up, down = _COLUMNS[column]
         return {up.value: "ascending", down.value: "descending"}.get(self.order)
 
@@ -154,7 +154,7 @@ class ListPage:
         }
 
     def _page(self, filters: Filters, caller: Principal) -> tuple[Sequence[JobView], str | None, str]:
-        """The jobs, the cursor of the next page, and an error for filters that cannot be parsed."""
+        """Return the jobs, the cursor of the next page, and an error for filters that cannot be parsed."""
         try:
             page = self.queries.jobs(
                 filters.where(caller),
@@ -167,7 +167,7 @@ class ListPage:
         return page.items, page.next_cursor, ""
 
     def _goodputs(self, jobs: Sequence[JobView]) -> Mapping[str, float]:
-        """The goodputs by job id. Those that take too long now are in the answer to a later poll."""
+        """Return the goodputs by job id. Those that take too long now are in the answer to a later poll."""
         spans = [Lifespan(job_id=job.id, updated_at=job.updated_at, finished_at=job.finished_at) for job in jobs]
         return self.usage.goodputs(spans, within_s=READ_S)
 

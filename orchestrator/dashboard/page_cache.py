@@ -28,7 +28,7 @@ class Recent(Generic[Built]):
         self._kept: dict[str, tuple[float, Built]] = {}
 
     def recall(self, key: str) -> Built | None:
-        """The cached value, without waiting; None if it has to be built."""
+        """Return the cached value, without waiting. None if it has to be built."""
         kept = self._kept.get(key)
         return kept[1] if kept is not None and self._clock() - kept[0] < self._keep_s else None
 

@@ -40,7 +40,7 @@ ASSETS = {path.name: _read_asset(path) for path in sorted((_HERE / "static").ite
 
 
 def _read_release() -> str:
-    """A hash of all files of the pages. An open page offers a reload when the hash changes after an upgrade."""
+    """Return a hash of all files of the pages. An open page offers a reload when the hash changes after an upgrade."""
     files = sorted(path for path in _HERE.rglob("*") if path.suffix in {".html", *_MEDIA_TYPES})
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
 

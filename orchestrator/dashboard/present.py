@@ -102,12 +102,12 @@ def show_json(value: object) -> str:
 
 
 def list_settings(caller: Principal) -> Sequence[tuple[str, str]]:
-    """The path and name of each settings page that the caller may open by the rules of the routes."""
+    """Return the path and name of each settings page that the caller may open by the rules of the routes."""
     pages = {"/projects": "Projects", "/tokens": "Tokens", "/secrets": "Secrets", "/webhooks": "Webhooks"}
     allowed = {path: judge(find_rule("GET", path), caller) is Verdict.ALLOWED for path in pages}
     return [(path, name) for path, name in pages.items() if allowed[path]]
 
 
 def show_command(words: Sequence[str]) -> str:
-    """The command, quoted for a shell."""
+    """Return the command, quoted for a shell."""
     return shlex.join(words)

@@ -57,7 +57,7 @@ class SettingsPages:
         return self._tokens(request)
 
     def create_token(self, form: Posted, request: CurrentRequest) -> Response:
-        """The page with the new token, or with the errors of a refused request."""
+        """Return the page with the new token, or with the errors of a refused request."""
         given = {name: first_of(form, name) for name in _NEW_TOKEN}
         try:
             wanted = self._read_token(given)

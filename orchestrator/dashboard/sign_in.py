@@ -65,7 +65,7 @@ async def _read_form(request: Request) -> dict[str, str]:
 
 
 def _local_path(wanted: str) -> str:
-    """The path, or "/" for anything that a browser could resolve to another site."""
+    """Return the path, or "/" for anything that a browser could resolve to another site."""
     plain = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
     return wanted if plain and wanted.isprintable() and "\\" not in wanted else "/"
 

@@ -21,7 +21,7 @@ class Sparks:
         self._drawn: dict[str, tuple[End, str | None]] = {}
 
     def draw(self, ends: Mapping[str, End]) -> Mapping[str, str]:
-        """The polyline of each job's loss up to its last step. Jobs with fewer than two losses are left out."""
+        """Return the polyline of each job's loss up to its last step. Jobs with fewer than two losses are left out."""
         known = {job_id: self._drawn.get(job_id) for job_id in ends}
         drawn = {job_id: one for job_id, one in known.items() if one is not None and one[0] == ends[job_id]}
         new = {job_id: end[0] for job_id, end in ends.items() if job_id not in drawn}

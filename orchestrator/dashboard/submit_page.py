@@ -49,7 +49,7 @@ class SubmitPage:
         return self._page(request, text, source=source or "")
 
     def draft(self, form: Posted, caller: Caller) -> Response:
-        """The YAML with the changes of the form, or the form with those of the YAML, and the plan. Stores nothing."""
+        """Return the YAML with the form's changes, or the form with the YAML's, and the plan. Stores nothing."""
         text = form.get("yaml", [""])[0]
         try:
             document = parse_yaml(text) if text.strip() else {}
@@ -109,7 +109,7 @@ class SubmitPage:
         return render_spec(self.queries.job(job_id))
 
     def _plan(self, document: object, caller: Principal) -> str:
-        """The plan as HTML, or the errors of the spec."""
+        """Return the plan as HTML, or the errors of the spec."""
         try:
             spec = parse_spec(document)
             require_role(caller, Role.SUBMITTER, spec.project)

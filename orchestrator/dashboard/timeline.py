@@ -192,7 +192,7 @@ def _lane(attempt: AttemptView, stretches: Iterable[StretchView], scale: _Scale)
 
 
 def _pins(events: Iterable[EventView], scale: _Scale) -> list[Pin]:
-    """One pin for each place and shape, so that a thousand snapshots do not hide a failure."""
+    """Return one pin for each place and shape, so that a thousand snapshots do not hide a failure."""
     pins: dict[tuple[int, Shape], Pin] = {}
     for event in events:
         shape = shape_of(event)
@@ -207,7 +207,7 @@ def _pins(events: Iterable[EventView], scale: _Scale) -> list[Pin]:
 
 
 def shape_of(event: EventView) -> Shape | None:
-    """The shape that marks an event; None: it has none."""
+    """Return the shape that marks an event. None if it has none."""
     if event.kind == EventKind.ATTEMPT_STATE:
         return Shape.FAILURE if event.evidence.get("state") in _BAD_ENDS else None
     return _SHAPES.get(event.kind)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from orchestrator.backends.kubernetes import checkup
 from orchestrator.backends.kubernetes.backend import KubernetesBackend
-from orchestrator.backends.kubernetes.probe import Look
+from orchestrator.backends.kubernetes.probe import ProbeOptions
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.bootstrap.cluster_backends import (
@@ -137,7 +137,7 @@ def _examine_kubernetes(given: KubernetesClusterSettings, settings: Settings) ->
     client = build_kubernetes_client(given)
     site = build_kubernetes_site(given, settings, namespace=client.namespace)
     try:
-        for word in checkup.examine(client, site, Look(url=settings.advertise_url)):
+        for word in checkup.examine(client, site, ProbeOptions(url=settings.advertise_url)):
             yield word.check, verdicts[word.good], word.sentence
     finally:
         client.close()
@@ -193,7 +193,7 @@ def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: Slur
     name = f".doctor-{nonce}"
     here = JobFolder(site.service_root, name)
     try:
-        with here.made() as folder:
+        with here.make() as folder:
             folder.write(Path("asked"), nonce.encode())
     except OSError as error:
         yield "run directory", Verdict.FAILED, f"this machine cannot write to {site.service_root}: {error}"

@@ -66,7 +66,7 @@ class Gate:
         return None if self._proxy is None else self._proxy.header
 
     def recall(self, given: Credentials) -> Remembered[Principal | None] | None:
-        """The cached answer of `identify`; None if the store has to be asked. Raises Unauthenticated."""
+        """Return the cached answer of `identify`. None if the store has to be asked. Raises Unauthenticated."""
         if given.bearer is not None:
             known = self._tokens.recall(given.bearer)
             return None if known is None else Remembered(_valid(known.value))
@@ -76,7 +76,7 @@ class Gate:
         return Remembered(self._without(given))
 
     def identify(self, given: Credentials) -> Principal | None:
-        """The caller; None if the request has no valid credentials.
+        """Return the caller. None if the request has no valid credentials.
 
         Raises Unauthenticated for an invalid token: a caller that sends one expects to be known. Raises
         StoreUnavailable.
@@ -87,7 +87,7 @@ class Gate:
         return found or self._without(given)
 
     def _without(self, given: Credentials) -> Principal | None:
-        """The caller of a request with neither a token nor a valid session."""
+        """Return the caller of a request with neither a token nor a valid session."""
         if self._proxy is not None and given.user and self._proxy.trusts(given.peer):
             return self._proxy.principal(given.user)
         if not self.is_open:

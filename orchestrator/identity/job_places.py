@@ -26,7 +26,7 @@ class JobPlaces:
         return self.find_all([job_id]).get(job_id)
 
     def find_all(self, job_ids: Collection[str]) -> Mapping[str, JobPlace]:
-        """The places of the jobs that exist. Raises StoreUnavailable."""
+        """Return the places of the jobs that exist. Raises StoreUnavailable."""
         found = {job_id: place for job_id in job_ids if (place := self._known.get(job_id)) is not None}
         asked = set(job_ids) - found.keys()
         if asked:

@@ -36,7 +36,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 
 def keep_keys(path: Path) -> tuple[bytes, ...]:
-    """The keys of the file, which the first start creates. If several services start at once, one creates it."""
+    """Return the keys of the file, which the first start creates. If several services start at once, one creates it."""
     if not path.exists():
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:

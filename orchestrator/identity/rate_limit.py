@@ -25,7 +25,7 @@ class RateLimit:
         self._buckets: dict[str, tuple[float, float]] = {}  # what was left, and when
 
     def __len__(self) -> int:
-        """The number of cached callers."""
+        """Return the number of cached callers."""
         return len(self._buckets)
 
     def take(self, caller: str) -> float:
@@ -40,7 +40,7 @@ class RateLimit:
             return 0.0
 
     def wait_s(self, caller: str) -> float:
-        """The seconds to wait for the next request; 0: it may pass now. Counts nothing."""
+        """Return the seconds to wait for the next request; 0: it may pass now. Counts nothing."""
         with self._lock:
             left, _ = self._left(caller)
             return 0.0 if left >= 1 else (1 - left) / self._per_s

@@ -85,7 +85,7 @@ class Tokens:
         return token, text
 
     def listed(self, by: Principal) -> Sequence[Token]:
-        """The tokens that `by` may create and revoke, newest first."""
+        """Return the tokens that `by` may create and revoke, newest first."""
         return [token for token in self._store.tokens() if by.may_give(token.grants)]
 
     def revoke(self, token_id: str, *, by: Principal) -> Token:
@@ -112,14 +112,14 @@ class Tokens:
         return self._first is not None or any(token.lives(now) for token in admins)
 
     def recall(self, text: str) -> Remembered[Principal | None] | None:
-        """The cached answer of `verify`; None if the store has to be asked."""
+        """Return the cached answer of `verify`. None if the store has to be asked."""
         if self._first is not None and same_digest(text, self._first.digest):
             return Remembered(self._first.principal())
         known = self._known.recall(digest_of(text))
         return None if known is None else Remembered(self._alive(known.value))
 
     def verify(self, text: str) -> Principal | None:
-        """The caller with this token; None for an unknown, expired or revoked one."""
+        """Return the caller with this token. None for an unknown, expired or revoked one."""
         remembered = self.recall(text)
         return self._alive(self._look_up(text)) if remembered is None else remembered.value
 
@@ -156,7 +156,7 @@ class Tokens:
         return None if token is None else Remembered(self._alive(token.value))
 
     def verify_session(self, cookie: str) -> Principal | None:
-        """The caller with this session; None for one that has ended."""
+        """Return the caller with this session. None for one that has ended."""
         digest = digest_of(cookie)
         session = self._sessions.keep(digest, self._store.session(digest))
         if not self._goes_on(session):

@@ -72,14 +72,14 @@ class Vault:
         log.info("secret removed", project=project, name=name, by=by.name)
 
     def listed(self, projects: Collection[str] | None) -> Sequence[SealedSecret]:
-        """The secrets of these projects, by project and name. None: of every project."""
+        """Return the secrets of these projects, by project and name. None: of every project."""
         return [each for each in self._store.all() if projects is None or each.project in projects]
 
     def names(self, project: str) -> frozenset[str]:
         return frozenset(each.name for each in self._store.of_project(project))
 
     def reveal(self, project: str, names: Collection[str]) -> Mapping[str, str]:
-        """The values of these secrets, for a start. Raises LaunchRefused for a missing one."""
+        """Return the values of these secrets, for a start. Raises LaunchRefused for a missing one."""
         if not names:
             return {}
         stored = {each.name: each for each in self._store.of_project(project)}
@@ -89,11 +89,11 @@ class Vault:
         return {name: self._open(stored[name]) for name in names}
 
     def mask_of_project(self, project: str) -> Mask:
-        """The mask of all secrets of a project."""
+        """Return the mask of all secrets of a project."""
         return self._all_masks().get(project, NOTHING)
 
     def masks(self, job_ids: Collection[str]) -> Mapping[str, Mask]:
-        """The mask of each job's project. Jobs of a project without secrets are left out."""
+        """Return the mask of each job's project. Jobs of a project without secrets are left out."""
         masks = self._all_masks()
         if not masks:
             return {}

@@ -40,7 +40,7 @@ class Workers:
         return self._genuine.recall(_digest(token)) is not None
 
     def recall(self, key: AttemptKey) -> Remembered[AttemptStay | None] | None:
-        """The cached answer of `find`; None if the store has to be asked."""
+        """Return the cached answer of `find`. None if the store has to be asked."""
         return self._stays.recall(str(key))
 
     def find(self, key: AttemptKey) -> Remembered[AttemptStay | None]:

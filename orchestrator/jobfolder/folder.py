@@ -43,10 +43,10 @@ class JobFolder:
         with Folder.of(self.root) as root:
             return root.within(Path(self.name))
 
-    def made(self) -> Folder:
+    def make(self) -> Folder:
         """Open the folder for writing and create it if needed. Raises OSError."""
         with Folder.of(self.root, make=True) as root:
-            return root.making(Path(self.name))
+            return root.make(Path(self.name))
 
 
 class Folder:
@@ -92,7 +92,7 @@ class Folder:
         """Open the folder at a path. It is absent if it cannot be reached without a link."""
         return self._descend(path.parts, _enter)
 
-    def making(self, path: Path) -> Folder:
+    def make(self, path: Path) -> Folder:
         """Open the folder at a path and create it if needed. Anything else at the path is renamed."""
         return self._descend(path.parts, _make)
 
@@ -135,12 +135,12 @@ class Folder:
 
     def write(self, path: Path, content: bytes, *, private: bool = False, sync: bool = True) -> None:
         """Replace a file atomically. Only the owner can read a `private` file."""
-        with self.making(path.parent) as folder, folder._draft(content, private=private, sync=sync) as draft:
+        with self.make(path.parent) as folder, folder._draft(content, private=private, sync=sync) as draft:
             folder._move(draft, path.name)
 
     def create(self, path: Path, content: bytes) -> bool:
         """Create a new file atomically. Returns False if a file has that name."""
-        with self.making(path.parent) as folder, folder._draft(content, private=False, sync=False) as draft:
+        with self.make(path.parent) as folder, folder._draft(content, private=False, sync=False) as draft:
             here = folder.fileno()
             found = _status(here, path.name)
             if found is not None and not stat.S_ISREG(found.st_mode):
@@ -153,14 +153,14 @@ class Folder:
 
     def touch(self, path: Path) -> None:
         """Create an empty file unless one exists. Anything else with that name is renamed."""
-        with self.making(path.parent) as folder:
+        with self.make(path.parent) as folder:
             found = _status(folder._descriptor, path.name)
             if found is None or not _is_plain_file(found):  # an existing file is not opened: it may be read-only
                 os.close(folder._own(path.name, os.O_WRONLY))
 
     def append(self, path: Path, *, lock: bool = False) -> BinaryIO:
         """Open one of our files to append, or to lock. Anything else with that name is renamed."""
-        with self.making(path.parent) as folder:
+        with self.make(path.parent) as folder:
             flags = os.O_RDWR if lock else os.O_WRONLY | os.O_APPEND
             return os.fdopen(folder._own(path.name, flags), "rb+" if lock else "ab", buffering=0)
 
@@ -191,7 +191,7 @@ class Folder:
         with self.within(path.parent) as folder:
             folder._move(path.name, name)
 
-    def hand_over(self, path: Path, target: Folder, name: str) -> bool:
+    def move_to(self, path: Path, target: Folder, name: str) -> bool:
         """Move a file, a folder or a link itself to another open folder. Returns whether it existed."""
         with self.within(path.parent) as folder:
             if not folder.exists:

@@ -16,7 +16,7 @@ from trainer.contract.location import is_url
 GOING = ".deleted-"  # the prefix of a folder that is being removed
 _AT_ONCE = 1000  # names in memory
 
-GoOn = Callable[[], bool]
+MayContinue = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +25,19 @@ class JobFolders:
 
     root: Path
 
-    def remove(self, job_id: str, snapshot_dir: str | None, go_on: GoOn) -> bool:
-        """Remove a deleted job's folder, and its folder in `snapshot_dir`, while `go_on` returns True.
+    def remove(self, job_id: str, snapshot_dir: str | None, may_continue: MayContinue) -> bool:
+        """Remove a deleted job's folder, and its folder in `snapshot_dir`, while `may_continue` returns True.
 
         Returns whether all is gone. The next call continues an interrupted removal. Idempotent. Raises OSError.
         """
         parents = [self.root]
         if snapshot_dir is not None and not is_url(snapshot_dir):
             parents.append(Path(snapshot_dir))
-        return all(remove_folder(parent, job_id, go_on) for parent in parents)
+        return all(remove_folder(parent, job_id, may_continue) for parent in parents)
 
 
-def remove_folder(path: Path, name: str, go_on: GoOn) -> bool:
-    """Remove an entry of a folder with all its content, while `go_on` returns True. Returns whether it is gone.
+def remove_folder(path: Path, name: str, may_continue: MayContinue) -> bool:
+    """Remove an entry of a folder with all its content, while `may_continue` returns True. Returns whether it is gone.
 
     The entry is renamed first, so that nobody sees a half-removed one. Raises OSError.
     """
@@ -45,10 +45,10 @@ def remove_folder(path: Path, name: str, go_on: GoOn) -> bool:
     with Folder.of(path) as parent:
         if not parent.exists:
             return True
-        if not remove(parent, going, go_on):  # left by an earlier call
+        if not remove(parent, going, may_continue):  # left by an earlier call
             return False
-        parent.hand_over(Path(name), parent, going)
-        return remove(parent, going, go_on)
+        parent.move_to(Path(name), parent, going)
+        return remove(parent, going, may_continue)
 
 
 def drop(job: JobFolder) -> None:
@@ -57,7 +57,7 @@ def drop(job: JobFolder) -> None:
         remove_folder(job.root, job.name, lambda: True)
 
 
-def remove(parent: Folder, name: str, go_on: GoOn) -> bool:
+def remove(parent: Folder, name: str, may_continue: MayContinue) -> bool:
     """Remove an entry as remove_folder does, but without renaming it first. Raises OSError.
 
     Nested folders are moved up to it before they are emptied, so that depth costs nothing.
@@ -67,22 +67,22 @@ def remove(parent: Folder, name: str, go_on: GoOn) -> bool:
     with parent.within(Path(name)) as top:
         while names := top.names(limit=_AT_ONCE):
             for each in names:
-                if not go_on() or not (_unlink(top, each) or _lift(top, each, go_on)):
+                if not may_continue() or not (_unlink(top, each) or _lift(top, each, may_continue)):
                     return False
     with suppress(FileNotFoundError):
         os.rmdir(name, dir_fd=parent.fileno())
     return True
 
 
-def _lift(top: Folder, name: str, go_on: GoOn) -> bool:
+def _lift(top: Folder, name: str, may_continue: MayContinue) -> bool:
     """Empty and remove a folder in `top`: delete its files and move its folders up."""
     with top.within(Path(name)) as folder:
         while names := folder.names(limit=_AT_ONCE):
             for each in names:
-                if not go_on():
+                if not may_continue():
                     return False
                 if not _unlink(folder, each) and not _remove_empty(folder, each):
-                    folder.hand_over(Path(each), top, secrets.token_hex(16))
+                    folder.move_to(Path(each), top, secrets.token_hex(16))
     try:
         os.rmdir(name, dir_fd=top.fileno())
     except OSError as error:

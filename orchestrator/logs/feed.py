@@ -1,4 +1,4 @@
-"""Read a followed log once for all its listeners, so that a hundred cost the disk and the store as much as one."""
+"""Read a followed log once for all its listeners, so that a hundred listeners cost as much as one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from orchestrator.logs.reader import LogRequest, Logs
 EVERY_S = 0.25
 _KEPT_BYTES = 2 * 1024 * 1024  # kept for slow listeners
 _READERS = 16  # a slow disk blocks these threads, not those that answer requests
-_LEFT_OUT = b"[lines are missing here: they came faster than they were taken]\n"
+_LEFT_OUT = b"[lines are missing here: the log grew faster than you read it]\n"
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """The last pieces and the number of earlier ones. Immutable, so readers need no lock."""
+    """The newest pieces of a log, after `dropped` older ones. Immutable, so readers need no lock."""
 
     dropped: int = 0
     pieces: tuple[bytes, ...] = ()
@@ -60,7 +60,7 @@ class Feed:
     def __init__(self, follower: Follower, monotonic: Callable[[], float]) -> None:
         self._follower = follower
         self._monotonic = monotonic
-        self._turn = threading.Lock()  # to read; guards the listeners too
+        self._turn = threading.Lock()  # held by the thread that reads; guards the listeners too
         self._listeners: WeakSet[Listener] = WeakSet()
         self.sent = _Sent()
 

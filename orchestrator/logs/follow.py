@@ -31,7 +31,7 @@ class _Reading:
     is_behind: bool = False  # the file had more than one read takes
 
     @property
-    def whole(self) -> int:
+    def resume_at(self) -> int:
         """The offset of the first line that was not returned yet."""
         return self.offset - self.cutter.pending
 
@@ -81,14 +81,14 @@ class Follower:
         selection, request = self._selection, self._request
         if selection is None:
             return lambda _: []
-        ends = {source: reading.whole for source, reading in self._readings.items()}
+        ends = {source: reading.resume_at for source, reading in self._readings.items()}
         return lambda count: tail(selection, replace(request, tail=count), ends=ends)
 
     def _look(self) -> list[str]:
         """Check for new files and for the job's end."""
         lines: list[str] = []
         found = self._logs.select(self._job_id, self._request)
-        over = self._logs.rests(self._job_id) if found is None else found.over
+        over = self._logs.is_at_rest(self._job_id) if found is None else found.over
         if found is not None:
             known = self._selection
             if known is not None and known.attempt != found.attempt:
@@ -130,7 +130,7 @@ class Follower:
                 return lines
         self._finishing, self._last_polls = False, _LAST_POLLS
         for source, reading in self._readings.items():
-            lines.extend(self._labelled(source, reading.cutter.flush()))
+            lines.extend(self._labeled(source, reading.cutter.flush()))
         return lines
 
     def _read_all(self, *, thorough: bool) -> list[str]:
@@ -147,11 +147,11 @@ class Follower:
         for source in stale:
             reading = self._readings[source]
             reading.cutter.limit = unended
-            lines.extend(self._labelled(source, _read(folder, source, reading, limit, most)))
+            lines.extend(self._labeled(source, _read(folder, source, reading, limit, most)))
             self.behind |= reading.is_behind
         return lines
 
-    def _labelled(self, source: Source, lines: list[str]) -> list[str]:
+    def _labeled(self, source: Source, lines: list[str]) -> list[str]:
         selection = self._selection
         if selection is None:
             return []

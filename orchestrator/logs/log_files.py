@@ -1,7 +1,7 @@
 """Find the log files of a run directory, open them safely, and render lines that are safe to show.
 
 A job's processes own these files, so nothing in them is trusted. Endless lines and control characters are handled here.
-Paths consist of whole numbers and are relative to the job's folder.
+Paths are relative to the job's folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_UNENDED_BYTES = 16 * MAX_LINE_BYTES  # how much of an unfinished line is se
 # C0 and C1 controls except tab, and the characters that visibly reorder or break a line.
 _UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _OLDER = ".1"
-_HERE = Path()  # names of a layout below the job's folder
+_HERE = Path()  # makes the paths of `layout` relative to the job's folder
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_LOGS = 10_000  # the newest
 _FEWEST_LOGS = 64  # per replica, however many replicas there are

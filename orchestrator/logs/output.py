@@ -15,7 +15,7 @@ from orchestrator.jobfolder.folder import MAX_ENTRIES, Folder, JobFolder
 from orchestrator.logs.log_files import numbered, older_of
 from trainer.contract import layout
 
-MOST_LOOKED_AT = 1024  # workers of the first replicas, since the first ranks usually print
+MOST_LOOKED_AT = 1024  # workers, from the first replicas on, since the first ranks usually print
 _ALL_ENTRIES = 200_000  # all folders together
 _FEWEST_ENTRIES = 1000  # per folder, however many folders there are
 
@@ -45,7 +45,7 @@ def _workers(folder: Folder, attempt: int, replicas: int) -> Iterator[tuple[Path
             path = next((below for _, below in numbered(folder, path, prefix, limit=limit)[-1:]), path / "none")
         for local_rank, place in numbered(folder, path, "local-", limit=limit)[:left]:
             left -= 1
-            # Only with one replica is the local rank the rank.
+            # With several replicas, the local rank is not the rank.
             worker = f"rank {local_rank}" if replicas == 1 else f"replica {replica}, local rank {local_rank}"
             yield place / layout.WORKER_LOG, worker
 

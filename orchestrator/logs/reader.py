@@ -47,7 +47,7 @@ _FEW_GENERATIONS, _MOST_GENERATIONS = 100, 10_000  # events, one per replica and
 class LogRequest:
     """`attempt` None means the newest. `rank` is the global rank. `grep` is plain text that a line must contain.
 
-    `since` selects logs that were written since then, because single lines carry no time.
+    `since` selects whole logs by the time of their last write, because lines have no times.
     """
 
     attempt: int | None = None
@@ -107,7 +107,7 @@ class Logs:
             return None
         folder = self._folder(job_id, context)
         sources = _written_since(folder, self._sources(job_id, folder, attempt, request), request.since)
-        over = context.rests or attempt != newest
+        over = context.at_rest or attempt != newest
         return Selection(folder, attempt, sources, over, self._mask_of(context.project))
 
     def last_output(self, cluster_name: str, attempt: Attempt) -> Output | None:
@@ -117,9 +117,9 @@ class Logs:
             return None  # a fetched log has the time of the fetch
         return find_last_output(cluster.folder(attempt.key.job_id), attempt.key.number, attempt.max_nodes)
 
-    def rests(self, job_id: str) -> bool:
+    def is_at_rest(self, job_id: str) -> bool:
         """Whether the job has ended and no retry is requested."""
-        return self._jobs.log_context(job_id).rests
+        return self._jobs.log_context(job_id).at_rest
 
     def _folder(self, job_id: str, context: LogContext) -> JobFolder:
         cluster = self._clusters.get(context.cluster)
@@ -190,14 +190,14 @@ def _has_content(folder: JobFolder, path: Path) -> bool:
 def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int] | None = None) -> list[str]:
     """Return the last lines of a selection, up to `ends`. Newer generations have priority if room is short."""
     kept: deque[str] = deque()
-    patience = _Patience()
+    allowance = _Allowance()
     newest_first = sorted(selection.sources, reverse=True)
     for _, group in groupby(newest_first, key=lambda source: (source.generation, source.incarnation)):
         sources = list(group)  # the last replica first
         room = request.tail - len(kept)
         if room <= 0 or sum(map(_weigh, kept)) > MAX_ANSWER_BYTES:
             break
-        found = _read_fairly(selection, sources, room, request, ends, patience)
+        found = _read_fairly(selection, sources, room, request, ends, allowance)
         # The worker that wrote last comes last, where readers look first.
         written = {source: _last_written(selection.folder, source) for source in sources}
         for source in sorted(sources, key=written.__getitem__, reverse=True):
@@ -207,7 +207,7 @@ def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int
 
 
 @dataclass(slots=True)
-class _Patience:
+class _Allowance:
     """How many bytes one answer may still read. The first files get the most."""
 
     left: int = _ALL_SEARCHED_BYTES
@@ -226,7 +226,7 @@ def _read_fairly(
     room: int,
     request: LogRequest,
     ends: Mapping[Source, int] | None,
-    patience: _Patience,
+    allowance: _Allowance,
 ) -> dict[Source, Sequence[str]]:
     """Return the last lines of each source, `room` in total: an even share each, then the rest to longer ones."""
     sizes: dict[Source, int] = {}
@@ -235,7 +235,7 @@ def _read_fairly(
         if sum(sizes.values()) > MAX_ANSWER_BYTES:
             return found.get(source, ())
         end = None if ends is None else ends.get(source, 0)
-        lines = _tail_of_source(selection, source, count, request.grep, end, patience)
+        lines = _tail_of_source(selection, source, count, request.grep, end, allowance)
         sizes[source] = sum(map(_weigh, lines))
         return lines
 
@@ -264,28 +264,28 @@ def matches(request: LogRequest) -> Callable[[str], bool]:
 
 
 def _tail_of_source(
-    selection: Selection, source: Source, count: int, grep: str | None, end: int | None, patience: _Patience
+    selection: Selection, source: Source, count: int, grep: str | None, end: int | None, allowance: _Allowance
 ) -> Sequence[str]:
-    lines = _tail_of_file(selection, source.path, count, grep, end, patience)
+    lines = _tail_of_file(selection, source.path, count, grep, end, allowance)
     if len(lines) >= count:
         return lines
-    return [*_tail_of_file(selection, source.older, count - len(lines), grep, None, patience), *lines]
+    return [*_tail_of_file(selection, source.older, count - len(lines), grep, None, allowance), *lines]
 
 
 def _tail_of_file(
-    selection: Selection, path: Path, count: int, grep: str | None, end: int | None, patience: _Patience
+    selection: Selection, path: Path, count: int, grep: str | None, end: int | None, allowance: _Allowance
 ) -> Sequence[str]:
     file, hide = open_log(selection.folder, path), selection.mask.hide
     if file is None or count <= 0:
         return []
     with file:
         end = file.seek(0, io.SEEK_END) if end is None else end
-        start = max(0, end - patience.of_file)
+        start = max(0, end - allowance.of_file)
         if grep is None:
             start = start_of_last_lines(file, count, end, least=start)
-            patience.spend(end - start)
+            allowance.spend(end - start)
             return _keep_last(map(hide, read_lines(file, start, end)), count)
-        patience.spend(end - start)
+        allowance.spend(end - start)
         return _keep_last((line for line in map(hide, read_lines(file, start, end)) if grep in line), count)
 
 

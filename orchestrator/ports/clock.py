@@ -8,4 +8,4 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """The time, aware UTC."""
+        """Return the time, aware UTC."""

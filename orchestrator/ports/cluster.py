@@ -21,14 +21,14 @@ class Backend(Protocol):
         """Submit the attempt and return the cluster's handle. A second start of an attempt exits by itself."""
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
-        """Observe all the attempts at once; `launched` has their numbers of replicas. An attempt that the backend
+        """Observe all the attempts at once. `launched` has their numbers of replicas. An attempt that the backend
         cannot judge is UNKNOWN, never left out."""
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
-        """Ask the attempt to end; with `force`, kill it and its leftovers. Idempotent: an ended attempt is no error."""
+        """Ask the attempt to end. With `force`, kill it and its leftovers. Idempotent: an ended attempt is no error."""
 
     def slots(self) -> int | None:
-        """How many workers fit on the whole cluster; None if the cluster has a queue of its own."""
+        """Return how many workers fit on the whole cluster. None if the cluster has a queue of its own."""
 
 
 @runtime_checkable
@@ -51,13 +51,13 @@ class RunDirectories(Protocol):
         """Write the desired state, which the attempt's agents read."""
 
     def withdraw(self, job_id: str, attempt: int) -> bool:
-        """Let no agent claim the attempt any more, not even one of a submission that is still under way. False if an
-        agent has claimed it."""
+        """Let no agent claim the attempt any more, not even one of a submission that is still under way. Returns False
+        if an agent has claimed it."""
 
 
 class Journals(Protocol):
     """The journals and exit records of agents, read for the supervisor."""
 
     def collect(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, str]:
-        """Store what the attempts wrote since the last call; `launched` has their numbers of replicas. Returns why, for
-        each attempt that cannot be read. Raises StoreUnavailable."""
+        """Store what the attempts wrote since the last call. `launched` has their numbers of replicas. Returns the
+        reason for each attempt that cannot be read. Raises StoreUnavailable."""

@@ -22,7 +22,7 @@ class JobStore(Protocol):
         owner. Safe for concurrent calls with one key."""
 
     def repeated(self, project: str, owner: str, idempotency_key: str, digest: str) -> Job | None:
-        """The job that was stored with this key, if any. Raises Conflict if its digest differs."""
+        """Return the job that was stored with this key, if any. Raises Conflict if its digest differs."""
 
     def get(self, job_id: str) -> Job:
         """Raises NotFound."""
@@ -62,10 +62,10 @@ class JobLookup(Protocol):
         """Raises NotFound."""
 
     def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
-        """The requests of these jobs. A job that does not exist is left out."""
+        """Return the requests of these jobs. A job that does not exist is left out."""
 
     def sources(self) -> Mapping[str, str]:
         """`snapshot.from` of each job that is not at rest and has it, by job id."""
 
     def awaiting(self, job_id: str) -> str | None:
-        """The first job, by name, that is not at rest and names this one in `after`."""
+        """Return the first job, by name, that is not at rest and names this one in `after`."""

@@ -61,9 +61,9 @@ class JournalStore(Protocol):
     """The store as intake sees it."""
 
     def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
-        """How much of these attempts is stored, by (replica, incarnation). Attempts without any are left out."""
+        """Return how much of these attempts is stored, by (replica, incarnation). Attempts without any are left out."""
 
     def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
         """Store batches in one transaction: progress (the last writer of a step wins), events, snapshots, exit records.
         A line is stored once, however often and by whichever way it arrives. Limits apply to what is stored of a job.
-        Returns why, by the index of each batch that is not of a launched replica and is refused."""
+        Refuses a batch of a replica that was not launched. Returns the reasons, by the batch's index."""

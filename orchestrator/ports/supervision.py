@@ -36,7 +36,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Journalled:
+class Journaled:
     """What the journals of one attempt say about its ranks."""
 
     ranks: Sequence[RankWord] = ()  # the newest report of each rank
@@ -47,19 +47,19 @@ class SupervisorReader(Protocol):
     """The store as an observer reads it. Needs no lease. Raises StoreUnavailable."""
 
     def live(self, cluster: str) -> Mapping[AttemptKey, int]:
-        """The live attempts of the cluster, each with its maximum number of replicas."""
+        """Return the live attempts of the cluster, each with its maximum number of replicas."""
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
-        """Every job of the cluster that is not at rest: not terminal, or terminal with a retry requested."""
+        """Return every job of the cluster that is not at rest: not terminal, or terminal with a retry requested."""
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
-        """The states of these jobs. A job that does not exist is left out."""
+        """Return the states of these jobs. A job that does not exist is left out."""
 
-    def journalled(self, key: AttemptKey) -> Journalled:
+    def journaled(self, key: AttemptKey) -> Journaled:
         """Empty for an attempt that does not exist."""
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
-        """The node records of the cluster."""
+        """Return the node records of the cluster."""
 
 
 class SupervisorWriter(Protocol):

@@ -1,1 +1,1 @@
-"""Answers questions in models of the wire. Changes nothing."""
+"""Answer questions with wire models. Changes nothing."""

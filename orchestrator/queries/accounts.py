@@ -73,7 +73,7 @@ class Accounts:
         self._logs = logs
         self._clock = clock
         self._prices = prices
-        self._exclusions = exclusions  # of a cluster, now
+        self._exclusions = exclusions  # returns the nodes that new attempts on a cluster avoid now
 
     def goodput(self, job_id: str) -> GoodputView:
         return self._goodput(self._read(job_id))
@@ -118,7 +118,7 @@ class Accounts:
         )
 
     def _list_avoided(self, job: Job) -> list[str]:
-        """The nodes that the next attempt would avoid. Empty for a job that has ended."""
+        """Return the nodes that the next attempt would avoid. Empty for a job that has ended."""
         if job.state.terminal or not job.spec.supervise.exclude_bad_nodes:
             return []
         return [describe(each) for each in self._exclusions(job.spec.cluster)[:_MOST_AVOIDED]]
@@ -137,14 +137,14 @@ class Accounts:
         )
 
     def _last_output(self, job: Job, attempt: Attempt) -> Output | None:
-        """None if it cannot be known."""
+        """Return the last output. None if the files cannot be read."""
         try:
             return self._logs.last_output(job.spec.cluster, attempt)
         except OSError:
             return None
 
     def _last_lines(self, job_id: str, cause: Cause) -> list[str]:
-        """The last lines of the failed rank. Empty if its log is gone."""
+        """Return the last lines of the failed rank. Empty if its log is gone."""
         if cause.failure.rank is None:
             return []
         try:

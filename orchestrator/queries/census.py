@@ -14,7 +14,7 @@ _PROJECTS = 1000  # sets of projects whose counts are kept
 
 
 class Census:
-    """The count of many jobs is cached for a second. Thread-safe."""
+    """Caches the counts of many jobs for a second. Thread-safe."""
 
     def __init__(self, jobs: JobReader, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._jobs = jobs

@@ -1,4 +1,4 @@
-"""Answers questions about clusters, node records, queues and the use of projects."""
+"""Answers questions about clusters, node records, queues, and what projects use."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class HoldingView:
     cluster: str
     project: str
     owner: str | None
-    jobs: int  # that hold nodes
+    jobs: int  # those that hold nodes
     devices: int
     queued: int
 
@@ -85,11 +85,11 @@ class Inventory:
         self._node_cooldown_s = node_cooldown_s
 
     def names(self) -> list[str]:
-        """The names of the configured clusters, without asking any cluster."""
+        """Return the names of the configured clusters, without asking any cluster."""
         return sorted(self._clusters)
 
     def clusters(self) -> list[ClusterView]:
-        """By name."""
+        """Return all clusters, by name."""
         return self._describe(self._claimants())
 
     def survey(self, *, queued: int) -> Survey:
@@ -103,7 +103,7 @@ class Inventory:
         )
 
     def outlook(self, spec: JobSpec, dependencies: Mapping[str, JobState]) -> OutlookView | None:
-        """What admission would say to such a job now. None if the cluster does not answer."""
+        """Return whether such a job would be admitted now. None if the cluster does not answer."""
         cluster, now = self._clusters.get(spec.cluster), self._clock.now()
         try:
             slots = None if cluster is None else cluster.backend.slots()
@@ -127,7 +127,7 @@ class Inventory:
         )
 
     def nodes(self, cluster: str | None = None) -> list[NodeView]:
-        """Nodes with a record that was not cleared, by cluster and name."""
+        """Return the nodes with a record that was not cleared, by cluster and name."""
         now = self._clock.now()
         records: defaultdict[tuple[str, str], list[NodeFailure]] = defaultdict(list)
         for failure in self._reader.node_failures(since=record_begins(now, cooldown_s=self._node_cooldown_s)):
@@ -154,14 +154,14 @@ class Inventory:
         return views
 
     def exclusions(self, cluster: str) -> list[Exclusion]:
-        """The nodes of a cluster that new attempts avoid now."""
+        """Return the nodes of a cluster that new attempts avoid now."""
         now = self._clock.now()
         reports = self._reader.node_failures(since=record_begins(now, cooldown_s=self._node_cooldown_s))
         mine = [each for each in reports if each.cluster == cluster]
         return exclude(mine, now=now, cooldown_s=self._node_cooldown_s)
 
     def ages(self) -> list[AgeView]:
-        """For each cluster, the age of its oldest queued job and of its oldest newest snapshot."""
+        """Return, by cluster, the longest wait of a queued job and the greatest age of a job's newest snapshot."""
         now = self._clock.now()
         return [
             AgeView(
@@ -173,7 +173,7 @@ class Inventory:
         ]
 
     def projects(self) -> list[ProjectView]:
-        """Projects with a quota or with jobs that are not at rest, by name."""
+        """Return the projects with a quota or with jobs that are not at rest, by name."""
         return self._sum_up(self._claimants())
 
     def _claimants(self) -> Mapping[str, Sequence[Claimant]]:
@@ -186,7 +186,7 @@ class Inventory:
     def _sum_up(self, claimants: Mapping[str, Sequence[Claimant]]) -> list[ProjectView]:
         use: defaultdict[str, list[UseView]] = defaultdict(list)
         for name, of_cluster in claimants.items():
-            for project, some in _by(lambda each: each.job.spec.project, of_cluster).items():
+            for project, some in _group(lambda each: each.job.spec.project, of_cluster).items():
                 use[project].append(_use(self._clusters[name], some))
         names = sorted(use.keys() | self._limits.quotas.keys())
         return [_project(name, self._limits.quotas.get(name, Quota()), use[name]) for name in names]
@@ -194,7 +194,9 @@ class Inventory:
     def _holdings(self, claimants: Mapping[str, Sequence[Claimant]]) -> list[HoldingView]:
         found = []
         for name, of_cluster in claimants.items():
-            for (project, owner), some in _by(lambda each: (each.job.spec.project, each.job.owner), of_cluster).items():
+            for (project, owner), some in _group(
+                lambda each: (each.job.spec.project, each.job.owner), of_cluster
+            ).items():
                 use = _use(self._clusters[name], some)
                 found.append(HoldingView(project=project, owner=owner, **use.model_dump()))
         return sorted(found, key=lambda each: (-each.devices, -each.queued, each.project, each.owner or ""))
@@ -218,7 +220,7 @@ class Inventory:
         )
 
 
-def _by(key: Callable[[Claimant], Group], claimants: Iterable[Claimant]) -> Mapping[Group, Sequence[Claimant]]:
+def _group(key: Callable[[Claimant], Group], claimants: Iterable[Claimant]) -> Mapping[Group, Sequence[Claimant]]:
     groups: defaultdict[Group, list[Claimant]] = defaultdict(list)
     for each in claimants:
         groups[key(each)].append(each)
@@ -241,7 +243,7 @@ def _queue(claimants: Sequence[Claimant], *, limit: int) -> list[QueuedView]:
 
 
 def _build_candidate(spec: JobSpec, now: datetime) -> Job:
-    """The job as if it had been submitted now."""
+    """Return the job as if it had been submitted now."""
     return Job(
         id=f"{spec.name}-preview",
         spec=spec,

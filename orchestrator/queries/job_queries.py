@@ -1,4 +1,4 @@
-"""Answers questions about jobs from the store, in models of the wire."""
+"""Answer questions about jobs from the store, with wire models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ View = TypeVar("View")
 
 
 class Queries:
-    """Every method raises NotFound for an unknown job, Refused for a foreign cursor, and StoreUnavailable."""
+    """Every method raises NotFound for an unknown job, Refused for a cursor of another list, and StoreUnavailable."""
 
     def __init__(self, jobs: JobReader, history: HistoryReader, change_marks: ChangeMarks) -> None:
         self._jobs = jobs
@@ -49,7 +49,7 @@ class Queries:
         return view_of_job(self._jobs.standing(job_id))
 
     def mark(self, job_id: str) -> ChangeMark:
-        """A value that changes whenever anything of the job changes."""
+        """Return a value that changes whenever anything of the job changes."""
         return self._change_marks.mark(job_id)
 
     def losses(self, ends: Mapping[str, int], *, points: int) -> Mapping[str, Sequence[float]]:
@@ -74,11 +74,11 @@ class Queries:
         return _page(self._history.workers(job_id, limit=limit, cursor=cursor), WorkerView.model_validate)
 
     def nodes(self, job_id: str, *, limit: int, cursor: str | None) -> Page[JobNodeView]:
-        """The nodes of the newest attempt."""
+        """Return the nodes of the newest attempt."""
         return _page(self._history.replicas(job_id, limit=limit, cursor=cursor), JobNodeView.model_validate)
 
     def stacks(self, job_id: str, *, rank: int | None) -> Page[StacksView]:
-        """The newest stacks of each rank, of the newest attempt that has any, by rank."""
+        """Return the newest stacks of each rank, of the newest attempt that has any, by rank."""
         events = self._history.newest_of_kind(job_id, EventKind.STACKS_SAVED.value, limit=_STACKS_EVENTS)
         found = newest_stacks([stored.event for stored in events])
         return Page(items=[StacksView.model_validate(each) for each in found if rank in (None, each.rank)])
@@ -86,19 +86,19 @@ class Queries:
     def metrics(
         self, job_id: str, *, names: Collection[str], since_step: int, points: int, until_step: int | None = None
     ) -> MetricsView:
-        """At most `points` steps above `since_step`. Without `names`, every series that was reported."""
+        """Return at most `points` steps above `since_step`. Without `names`, every series that was reported."""
         found = self.steps(job_id, since_step=since_step, points=points, until_step=until_step)
         return _view_of_metrics(found, names or sorted({name for point in found for name in point.values}))
 
     def steps(
         self, job_id: str, *, since_step: int, points: int, until_step: int | None = None
     ) -> Sequence[MetricPoint]:
-        """The stored points of `metrics`, oldest first."""
+        """Return the stored points of `metrics`, oldest first."""
         return self._history.metrics(job_id, since_step=since_step, points=points, until_step=until_step)
 
 
 def view_of_new_job(job: Job) -> JobView:
-    """A job that was stored just now and has no attempt."""
+    """Return a job that was stored just now and has no attempt."""
     standing = JobStanding(
         job=job,
         attempt=None,
@@ -154,9 +154,10 @@ def view_of_job(standing: JobStanding) -> JobView:
 
 
 def _spent(standing: JobStanding) -> dict[str, int]:
-    """The charges so far, including restarts and shrinks of the live attempt, which are charged at its end.
+    """Return the charges so far, including restarts and shrinks of the live attempt, which are charged at its end.
 
-    A preemption costs nothing if the spec sets no limit."""
+    A preemption costs nothing if the spec sets no limit.
+    """
     spent = Counter(standing.job.spent)
     if standing.job.spec.supervise.budgets.preemption is None:
         del spent[_PREEMPTION]
@@ -166,7 +167,7 @@ def _spent(standing: JobStanding) -> dict[str, int]:
 
 
 def estimate_eta_s(standing: JobStanding) -> float | None:
-    """Seconds until the last step. None if the job does not run or its step time is not known."""
+    """Return seconds until the last step. None if the job does not run or its step time is not known."""
     training = standing.training
     if standing.job.state is not JobState.RUNNING:
         return None
@@ -235,5 +236,5 @@ def _page(found: tuple[Sequence[Row], str | None], view: Callable[[Row], View]) 
 
 
 def _finite(value: float | None) -> float | None:
-    """None for NaN and infinity, which JSON does not have."""
+    """Replace NaN and infinity, which JSON does not have, by None."""
     return value if value is not None and math.isfinite(value) else None

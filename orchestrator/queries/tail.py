@@ -35,18 +35,18 @@ class Tail:
         self._known: tuple[int, tuple[EventNotice, ...]] | None = None  # an id, and all events after it
 
     def newest(self) -> int:
-        """The id of the newest event, 0 if there is none."""
+        """Return the id of the newest event, 0 if there is none."""
         return self._reader.newest()
 
     def recall(self, event_id: int) -> Sequence[EventNotice] | None:
-        """The events after `event_id` from the cache. None if `look` has to read the store."""
+        """Return the events after `event_id` from the cache. None if `look` has to read the store."""
         known = self._known
         if known is None or event_id < known[0] or self._monotonic() >= self._looked_at + self._every_s:
             return None
         return known[1][bisect_right(known[1], event_id, key=lambda each: each.id) :]
 
     def look(self, event_id: int) -> Sequence[EventNotice]:
-        """The events after `event_id`, read from the store if necessary. Of concurrent callers, one reads."""
+        """Return the events after `event_id`, read from the store if necessary. Of concurrent callers, one reads."""
         if self._turn.acquire(blocking=False):
             try:
                 self._read_on()

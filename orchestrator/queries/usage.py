@@ -1,6 +1,6 @@
 """Divides the device time of many jobs, for the API, the pages and Prometheus.
 
-A job that has ended is read once and cached until it changes. A live job is read again after a while. The while grows
+A job that has ended is read once and cached until it changes. A live job is read again after a pause. The pause grows
 with the time that reading takes, so that reading stays a small part of the service's work.
 """
 
@@ -40,8 +40,8 @@ class _Remembered:
     job: Job
     life: Life
     updated_at: datetime
-    read_s: float  # by the monotonic clock
-    took_s: float
+    read_s: float  # when it was read, by the monotonic clock
+    took_s: float  # how long reading took
     settled: bool  # nothing changes unless its owner requests it
     goodput: float | None  # at the time of reading
 
@@ -72,8 +72,10 @@ class Usage:
         until: datetime | None = None,
         projects: Collection[str] | None = None,
     ) -> SharesView:
-        """The device time between `since` and `until` (by default the last 30 days) of the jobs of `projects` (None:
-        all). Raises Refused for more than MOST_JOBS."""
+        """Return the device time of the jobs of `projects` between `since` and `until`, by default the last 30 days.
+
+        `projects` None means all. Raises Refused for more than MOST_JOBS.
+        """
         now = self._clock.now()
         end = max(_BEGINNING, min(until or now, now))
         begin = since or end - USUAL_WINDOW
@@ -101,7 +103,7 @@ class Usage:
         }
 
     def goodputs(self, jobs: Sequence[Lifespan], *, within_s: float) -> Mapping[str, float]:
-        """The goodput of each job that held a device, as far as it is cached or can be read within `within_s`.
+        """Return the goodput of each job that held a device, as far as it is cached or can be read within `within_s`.
 
         Reads nothing while another caller reads. A later call returns the rest.
         """
@@ -118,7 +120,7 @@ class Usage:
         return {name: one.goodput for name, one in known.items() if one is not None and one.goodput is not None}
 
     def _holdings(self, begin: datetime, end: datetime, projects: Collection[str] | None) -> list[Holding]:
-        """What the jobs of `projects` (None: all) held between two times. Raises Refused for more than MOST_JOBS."""
+        """Return what the jobs of `projects` held between two times. Raises Refused for more than MOST_JOBS."""
         lived = self._chronicles.lifespans(since=begin, until=end, projects=projects, limit=MOST_JOBS + 1)
         if len(lived) > MOST_JOBS:
             raise Refused(f"more than {MOST_JOBS} jobs ran then; choose a shorter time or one project")
@@ -133,7 +135,7 @@ class Usage:
         return max(_FRESH_S, _IDLE_SHARE * all_take_s)
 
     def _read(self, span: Lifespan, fresh_s: float) -> _Remembered | None:
-        """None if the job was deleted meanwhile."""
+        """Read a job, from the cache if it is fresh. None if the job was deleted meanwhile."""
         known, began_s = self._known.get(span.job_id), self._monotonic()
         unchanged = known is not None and known.updated_at == span.updated_at
         if known is not None and unchanged and (known.settled or began_s - known.read_s < fresh_s):
@@ -186,7 +188,7 @@ def _holding(found: _Remembered, begin: datetime, end: datetime, now: datetime) 
 
 
 def visible(projects: Collection[str] | None, wanted: str | None) -> Sequence[str] | None:
-    """The `wanted` project if the caller sees it, else none. Without `wanted`, all projects that the caller sees."""
+    """Return the `wanted` project if the caller sees it, or else no project. Without it, all that the caller sees."""
     if wanted is None:
         return None if projects is None else sorted(projects)
     return [wanted] if projects is None or wanted in projects else []

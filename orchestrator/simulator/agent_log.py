@@ -40,7 +40,7 @@ class AgentLog:
             self._of(replica).exit_record = record
 
     def read(self) -> list[JournalBatch]:
-        """The lines since the last call."""
+        """Return the lines since the last call."""
         return [self._read(replica) for replica, unread in self._journals.items() if _has_news(unread)]
 
     def _read(self, replica: int) -> JournalBatch:

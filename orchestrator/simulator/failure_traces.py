@@ -44,7 +44,7 @@ Gap = Callable[[random.Random], float]  # draws microseconds to the next inciden
 
 
 def build_trace(name: str, *, mtbf_us: int, seed: int) -> Iterator[Incident]:
-    """An endless trace. Raises KeyError for an unknown name."""
+    """Return an endless trace. Raises KeyError for an unknown name."""
     return heapq.merge(*(part(mtbf_us, seed) for part in TRACES[name]))
 
 

@@ -13,7 +13,7 @@ from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import Training, parse_replicas
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.supervision import Change, Journalled, Supervised
+from orchestrator.ports.supervision import Change, Journaled, Supervised
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_tables import Tables, exits_of
 from trainer.contract.exit_record import EventKind
@@ -72,14 +72,14 @@ class MemorySupervisorStore:
         jobs = self._store.answering().jobs
         return {job_id: jobs[job_id].state for job_id in job_ids if job_id in jobs}
 
-    def journalled(self, key: AttemptKey) -> Journalled:
+    def journaled(self, key: AttemptKey) -> Journaled:
         tables = self._store.answering()
         events = [one for job_id, one in tables.events if (job_id, one.attempt) == (key.job_id, key.number)]
         started = [one.generation or 0 for one in events if one.kind == EventKind.GENERATION_STARTED.value]
         newest = max(started, default=0)
         lost = [one for one in events if one.kind == EventKind.PEER_LOST.value and (one.generation or 0) >= newest]
         ranks = list(tables.ranks.get(key, {}).values())
-        return Journalled(ranks=ranks, missed=parse_replicas(one.evidence for one in lost))
+        return Journaled(ranks=ranks, missed=parse_replicas(one.evidence for one in lost))
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         tables = self._store.answering()

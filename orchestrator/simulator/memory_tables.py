@@ -67,7 +67,7 @@ class Tables:
             self.ports.pop(key, None)
 
     def attempt_of(self, job_id: str) -> Attempt | None:
-        """The newest attempt of a job."""
+        """Return the newest attempt of a job."""
         number = self.newest.get(job_id)
         return None if number is None else self.attempts[AttemptKey(job_id, number)]
 
@@ -119,7 +119,7 @@ def _update_rank(ranks: dict[int, RankWord], batch: JournalBatch, line: Progress
 
 
 def exits_of(tables: Tables, key: AttemptKey) -> dict[int, ExitRecord]:
-    """The exit record of each replica's newest incarnation. A refused one counts only if there is no other."""
+    """Return the exit record of each replica's newest incarnation. A refused one counts only if there is no other."""
     newest: dict[int, tuple[tuple[bool, int], ExitRecord | None]] = {}
     for (replica, life), row in tables.journals.get(key, {}).items():
         record = row.exit_record

@@ -14,7 +14,7 @@ from trainer.contract.daly import daly_run_s
 
 
 def build_report(result: Result) -> dict[str, object]:
-    """The JSON object of `orchestrator simulate --json`. Goodput is in device-seconds."""
+    """Return the JSON object of `orchestrator simulate --json`. Goodput is in device-seconds."""
     scenario = result.scenario
     return {
         "scenario": asdict(scenario),
@@ -43,7 +43,7 @@ def ettr(result: Result) -> float:
 
 
 def closed_form(scenario: Scenario) -> float | None:
-    """The ETTR by Daly's model; None unless all jobs have one fixed size."""
+    """Return the ETTR by Daly's model. None unless all jobs have one fixed size."""
     devices = scenario.devices_of_each
     if devices is None:
         return None
@@ -56,7 +56,7 @@ def closed_form(scenario: Scenario) -> float | None:
 
 
 def daly_ettr(*, interval_s: float, stall_s: float, restart_s: float, mtbf_s: float) -> float:
-    """The expected share of the run time that is kept work, by Daly's model. Times are in seconds."""
+    """Return the expected share of the run time that is kept work, by Daly's model. Times are in seconds."""
     return 1 / daly_run_s(1, interval_s=interval_s, stall_s=stall_s, restart_s=restart_s, mtbf_s=mtbf_s)
 
 

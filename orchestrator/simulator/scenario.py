@@ -57,7 +57,7 @@ class Scenario:
         return int(least) * self.gpus_per_node if most in ("", least) else None
 
     def mtbf_s(self, devices: int) -> float:
-        """The mean time between failures of a job on this many devices."""
+        """Return the mean time between failures of a job on this many devices."""
         return self.mtbf_h * 3600 * self.gpus / devices
 
     def interval_s(self, devices: int) -> float:
@@ -74,7 +74,7 @@ class Scenario:
 
 
 def young_interval_s(stall_s: float, mtbf_s: float) -> float:
-    """The optimal work between two snapshots, to first order: sqrt(2 w M).
+    """Return the optimal work between two snapshots, to first order: sqrt(2 w M).
 
     J. W. Young, "A first order approximation to the optimum checkpoint interval", Communications of the ACM 17 (1974)
     530.

@@ -253,7 +253,7 @@ class SimulatedAttempt:
         return self._sighting
 
     def read_log(self) -> list[JournalBatch]:
-        """What the agents reported since the last call."""
+        """Return what the agents reported since the last call."""
         if self.stage is Stage.TRAINING and self._clock.now_us - self._reported_us >= _REPORT_US:
             self._report(Phase.STEP)
         return self._log.read()

@@ -127,11 +127,11 @@ class SimulatedCluster:
     # Its failures
 
     def attempt_of(self, job_id: str) -> SimulatedAttempt | None:
-        """The job's newest attempt."""
+        """Return the job's newest attempt."""
         return self._newest.get(job_id)
 
     def running(self) -> list[SimulatedAttempt]:
-        """The running attempts in the order of their jobs, so that runs are reproducible."""
+        """Return the running attempts in the order of their jobs, so that runs are reproducible."""
         return [attempt for job_id in self.jobs if (attempt := self._newest.get(job_id)) and attempt.runs]
 
     def fail_nodes(self, names: Sequence[str], *, repair_us: int | None) -> None:

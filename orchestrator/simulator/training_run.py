@@ -28,7 +28,7 @@ class Split:
         return self.kept_us + self.unkept_us + self.stall_us
 
     def kept(self) -> Split:
-        """The same stretch with a snapshot at its end."""
+        """Return the same stretch with a snapshot at its end."""
         return Split(self.kept_us + self.unkept_us, 0, self.stall_us)
 
 
@@ -62,7 +62,7 @@ class Run:
         return split(at_us - self.began_us, self.needed_us, self.cadence)
 
     def done(self, at_us: int) -> int:
-        """The total work at this time, kept or not, in device-microseconds."""
+        """Return the total work at this time, kept or not, in device-microseconds."""
         parts = self.split(at_us)
         return self.base + (parts.kept_us + parts.unkept_us) * self.devices
 
@@ -75,5 +75,5 @@ def split(elapsed_us: int, needed_us: int, cadence: Cadence) -> Split:
 
 
 def lasts_us(needed_us: int, cadence: Cadence) -> int:
-    """The duration of this much work with its stalls: one after each interval, and one at the end."""
+    """Return the duration of this much work with its stalls: one after each interval, and one at the end."""
     return needed_us + cadence.stall_us * -(-needed_us // cadence.interval_us)

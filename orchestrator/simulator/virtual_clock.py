@@ -32,7 +32,7 @@ class VirtualClock:
         return self._start + timedelta(microseconds=self.now_us)
 
     def monotonic(self) -> float:
-        """Seconds since the start."""
+        """Return seconds since the start."""
         return self.now_us / SECOND
 
     def us_at(self, moment: datetime) -> int:

@@ -76,7 +76,7 @@ def build_jobs(scenario: Scenario) -> list[SimulatedJob]:
 
 
 def _build_jobs(scenario: Scenario, nodes: int) -> list[SimulatedJob]:
-    """One job that trains all the time, or many jobs that queue."""
+    """Return one job that trains all the time, or many jobs that queue."""
     if scenario.nodes is not None and int(scenario.nodes.rpartition(":")[2]) > nodes:
         raise Refused(f"--nodes {scenario.nodes} is more than the {nodes} nodes of the cluster")
     rng = random.Random(f"{scenario.seed}/jobs")

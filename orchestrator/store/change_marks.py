@@ -29,9 +29,9 @@ class ChangeMarks:
         if found is None:
             raise NotFound(f"there is no job {job_id}")
         *actions, retried, reported = found
-        rests = JobState(found.state).terminal and retried
+        at_rest = JobState(found.state).terminal and retried
         digest = hashlib.sha256(repr(actions).encode()).hexdigest()[:16]
-        return ChangeMark(actions=digest, reports=str(reported), rests=rests)
+        return ChangeMark(actions=digest, reports=str(reported), at_rest=at_rest)
 
     def losses(self, ends: Mapping[str, int], *, points: int) -> Mapping[str, Sequence[float]]:
         """Return about `points` losses of each job, oldest first, evenly spread up to its last step (`ends`).

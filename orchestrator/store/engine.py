@@ -113,7 +113,7 @@ class Database:
             self._reading = self.engine
             self._writing = self.engine.execution_options(**{sqlite.BEGIN: "BEGIN IMMEDIATE"})
         # SQLite has one writer at a time; others poll with pauses of up to 100 ms (sqlite3_busy_timeout). The writers
-        # of this process take turns by this lock instead. The time-out is for writers of other processes.
+        # of this process take turns by this lock instead. The timeout is for writers of other processes.
         self._turn = threading.Lock()
         self._info = {_SUBSCRIPTIONS: tuple(subscriptions)}
         self._listeners: list[Callable[[News], None]] = []
@@ -211,8 +211,8 @@ def _execute_one_by_one(
 ) -> Literal[True]:
     """Send rows one by one instead of in psycopg's pipeline.
 
-    The pipeline ends with a Flush, which disables the server's time-out for idle transactions (seen on PostgreSQL 15).
-    A service that is stopped then would keep its locks, and with them the lease.
+    The pipeline ends with a Flush, which disables PostgreSQL 15's timeout for idle transactions. A service that is
+    stopped then would keep its locks, and with them the lease.
     """
     for row in rows:
         cursor.execute(statement, row)

@@ -76,7 +76,7 @@ class JobReader:
             row = session.execute(_LOG_CONTEXT, {"job_id": job_id}).one_or_none()
         if row is None:
             raise NotFound(f"there is no job {job_id}")
-        return LogContext(project=row.project, cluster=row.cluster, newest=row.newest, rests=row.rests)
+        return LogContext(project=row.project, cluster=row.cluster, newest=row.newest, at_rest=row.at_rest)
 
     def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
         found: dict[str, Requested] = {}
@@ -215,7 +215,7 @@ _LOG_CONTEXT = select(
     JobRow.project,
     JobRow.cluster,
     select(func.max(AttemptRow.number)).where(AttemptRow.job_id == JobRow.id).scalar_subquery().label("newest"),
-    AT_REST.label("rests"),
+    AT_REST.label("at_rest"),
 ).where(JobRow.id == bindparam("job_id"))
 _WAITING = select(JobRow.id, JobRow.spec).where(~AT_REST)
 _SOURCE = type_coerce(JobRow.spec, JSON)[("snapshot", "from")].as_string()

@@ -12,7 +12,7 @@ from orchestrator.domain.job.job import Desired, Job
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import append_events, require_job
-from orchestrator.store.mapping import asked_columns, desired_columns, job_of, status_columns
+from orchestrator.store.mapping import desired_columns, job_of, spec_columns, status_columns
 from orchestrator.store.tables import JobLabelRow, JobRow
 
 # Built once, because building an expression costs more than running it.
@@ -54,7 +54,7 @@ class SqlJobStore:
             return job_of(require_job(session, job_id))
 
     def record_request(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> bool:
-        columns = desired_columns(desired) | ({} if spec is None else asked_columns(spec))
+        columns = desired_columns(desired) | ({} if spec is None else spec_columns(spec))
         with self._database.write() as session:
             seen = JobRow.desired_number == desired.number - 1
             written = update(JobRow).where(JobRow.id == job_id, seen).values(columns).returning(JobRow.id)
@@ -85,7 +85,7 @@ def _insert(session: Session, job: Job, idempotency_key: str | None, digest: str
         "owner": job.owner,
         "idempotency_key": idempotency_key,
         "digest": digest,
-        **asked_columns(job.spec),
+        **spec_columns(job.spec),
         **desired_columns(job.desired),
         **status_columns(job),
     }

@@ -73,8 +73,8 @@ def _chaos_of(document: Mapping[str, Any]) -> RequestedChaos:
     return RequestedChaos(**{**document, "fault": Fault(document["fault"])})
 
 
-def asked_columns(spec: JobSpec) -> dict[str, object]:
-    """The spec of a job and the columns that are copies from it."""
+def spec_columns(spec: JobSpec) -> dict[str, object]:
+    """Return the spec of a job and the columns that are copies from it."""
     return {
         "name": spec.name,
         "project": spec.project,
@@ -100,7 +100,7 @@ def desired_columns(desired: Desired) -> dict[str, object]:
 
 
 def status_columns(job: Job) -> dict[str, object]:
-    """The columns of a job that the supervisor writes."""
+    """Return the columns of a job that the supervisor writes."""
     return {
         "state": job.state.value,
         "reason": job.reason,
@@ -145,7 +145,7 @@ def attempt_of(row: AttemptRow) -> Attempt:
 
 
 def attempt_columns(attempt: Attempt) -> dict[str, object]:
-    """The columns of an attempt, without its key."""
+    """Return the columns of an attempt, without its key."""
     return {
         "state": attempt.state.value,
         "reason": attempt.reason,
@@ -200,7 +200,7 @@ def summary_of(row: TrainingRow) -> TrainingSummary:
 
 
 def summary_columns(summary: TrainingSummary) -> dict[str, object]:
-    """The columns of a training, without its key."""
+    """Return the columns of a training, without its key."""
     book = summary.phase_times
     since = None if book.since is None else render_time(book.since)
     columns = {name: getattr(summary, name) for name in _SUMMARY_FIELDS}

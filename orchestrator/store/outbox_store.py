@@ -105,7 +105,7 @@ class OutboxStore:
             return None if oldest is None else max(0.0, (now - oldest).total_seconds())
 
     def sweep(self, *, owed_s: float) -> int:
-        """Delete deliveries still pending after `owed_s`, as those of removed webhooks. Returns how many."""
+        """Delete deliveries still pending after `owed_s`, such as those of removed webhooks. Returns how many."""
         with self._database.write() as session:
             limit = store_time(session) - timedelta(seconds=owed_s)
             stale = DeliveryRow.due_at.is_not(None) & (DeliveryRow.created_at < limit)

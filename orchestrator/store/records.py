@@ -22,7 +22,7 @@ class JobFilter:
     project: str | None = None
     cluster: str | None = None
     label: tuple[str, str] | None = None
-    query: str | None = None  # free text in id, name and reason
+    query: str | None = None  # text to find in id, name and reason
     projects: Collection[str] | None = None  # only these; None means all
 
 
@@ -52,7 +52,7 @@ class LogContext:
     project: str
     cluster: str
     newest: int | None  # the number of the newest attempt
-    rests: bool  # it has ended and no retry is requested
+    at_rest: bool  # it has ended and no retry is requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class ChangeMark:
 
     actions: str  # changes with the job's status, requests and events
     reports: str  # changes with each report of its agents and workers, also with each step
-    rests: bool  # the job has ended and no retry is requested
+    at_rest: bool  # the job has ended and no retry is requested
 
 
 # The history of a job
@@ -126,7 +126,7 @@ class StoredWorker:
     phase: str
     step: int | None
     memory_bytes: int | None
-    utilisation: float | None  # of its device, 0 to 1
+    utilisation: float | None  # the device's, from 0 to 1
     at: datetime
 
 
@@ -137,9 +137,9 @@ class StoredReplica:
     attempt: int
     replica: int
     incarnation: int
-    name: str | None  # of its node; None if not reported
+    name: str | None  # the node's name; None if not reported
     pid: int | None
-    ranks: Sequence[int]  # that its workers have reported
+    ranks: Sequence[int]  # the ranks that its workers have reported
     ended: str | None  # the outcome in its exit record
 
 
@@ -158,7 +158,7 @@ class MetricPoint:
 class EventNotice:
     """An event without its content, for followers of all jobs."""
 
-    id: int  # of the event; rises over all jobs
+    id: int  # the event's; rises over all jobs
     job_id: str
     project: str
     kind: str

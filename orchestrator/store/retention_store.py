@@ -48,9 +48,9 @@ class RetentionStore:
         """Whether the job is not at rest, or another job that is not at rest starts from its snapshots."""
         source = _SPEC["snapshot"]["from"].as_string()
         with self._database.read() as session:
-            rests = session.scalar(select(func.count()).where(JobRow.id == job_id, AT_REST))
+            at_rest = session.scalar(select(func.count()).where(JobRow.id == job_id, AT_REST))
             used = session.scalar(select(func.count()).where(~AT_REST, source.contains(job_id, autoescape=True)))
-            return not rests or bool(used)
+            return not at_rest or bool(used)
 
     def add_event(self, job_id: str, event: Event) -> None:
         with self._database.write() as session:
@@ -60,7 +60,7 @@ class RetentionStore:
         """Delete metrics. The event is written with the sums that accounts need of them."""
         with self._database.write() as session:
             first = select(MetricRow.step, MetricRow.attempt).where(MetricRow.job_id == job_id).order_by(MetricRow.step)
-            found = session.execute(first.limit(limit)).all() if _rests(session, job_id) else []
+            found = session.execute(first.limit(limit)).all() if _is_at_rest(session, job_id) else []
             if not found or not _sum_up(session, job_id, event, newest=max(row.attempt for row in found)):
                 return 0
             steps = [row.step for row in found]
@@ -71,7 +71,7 @@ class RetentionStore:
     def forget_events(self, job_id: str, *, limit: int) -> int:
         """Delete events, except those that `why` and the accounts need."""
         with self._database.write() as session:
-            if not _rests(session, job_id):
+            if not _is_at_rest(session, job_id):
                 return 0
             lesser = (EventRow.job_id == job_id) & EventRow.kind.not_in(_STAY)
             ids = session.scalars(select(EventRow.id).where(lesser).order_by(EventRow.id).limit(limit)).all()
@@ -104,7 +104,7 @@ class RetentionStore:
             return {path for path in session.scalars(select(workdir).where(recent).distinct()) if path is not None}
 
 
-def _rests(session: Session, job_id: str) -> bool:
+def _is_at_rest(session: Session, job_id: str) -> bool:
     """Whether the job is at rest. Locks its row, so that a retry request waits for this transaction."""
     return session.scalar(select(JobRow.id).where(JobRow.id == job_id, AT_REST).with_for_update()) is not None
 

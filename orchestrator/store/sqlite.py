@@ -67,7 +67,7 @@ def listen(engine: Engine, *, foreign_keys: bool) -> None:
     """Set up each new connection, and begin transactions with the statement of the execution option BEGIN.
 
     A transaction that writes must begin IMMEDIATE. One that begins with a read fails at once with "database is locked"
-    if another wrote in between, whatever the busy time-out.
+    if another wrote in between, whatever the busy timeout.
     """
 
     @event.listens_for(engine, "connect")

@@ -17,7 +17,7 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import RankWord, parse_replicas
 from orchestrator.domain.queueing.lease import Lease
-from orchestrator.ports.supervision import Change, Journalled, Supervised
+from orchestrator.ports.supervision import Change, Journaled, Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.lease_store import require_lease
 from orchestrator.store.lookups import append_events, in_parts, require_job
@@ -106,9 +106,9 @@ class SqlSupervisorStore:
                 found.update({job_id: JobState(state) for job_id, state in rows})
         return found
 
-    def journalled(self, key: AttemptKey) -> Journalled:
+    def journaled(self, key: AttemptKey) -> Journaled:
         with self._database.read() as session:
-            return Journalled(ranks=_read_ranks(session, key), missed=_read_missed(session, key))
+            return Journaled(ranks=_read_ranks(session, key), missed=_read_missed(session, key))
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         with self._database.read() as session:

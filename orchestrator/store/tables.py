@@ -61,7 +61,7 @@ class JobRow(Base):
     spec: Mapped[Json]
     created_at: Mapped[datetime]
     idempotency_key: Mapped[str | None]  # unique within the project and owner
-    digest: Mapped[str]  # of the request body that created the job
+    digest: Mapped[str]  # the digest of the request body that created the job
     owner: Mapped[str | None]  # who submitted it
 
     desired_number: Mapped[int]  # rises with every request
@@ -245,7 +245,7 @@ class WorkerRow(Base):
     attempt: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     replica: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     local_rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    incarnation: Mapped[int]  # of its agent; late reports of earlier incarnations are ignored
+    incarnation: Mapped[int]  # the agent's; late reports of earlier incarnations are ignored
     rank: Mapped[int]
     world_size: Mapped[int]
     generation: Mapped[int]
@@ -314,7 +314,7 @@ class DeliveryRow(Base):
     message_id: Mapped[str]  # the same for each try, so the receiver can discard repeats
     created_at: Mapped[datetime]
     due_at: Mapped[datetime | None]
-    tries: Mapped[int]  # that were begun
+    tries: Mapped[int]  # tries that were begun
     delivered_at: Mapped[datetime | None]
     last_error: Mapped[str | None]
 

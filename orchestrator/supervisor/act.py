@@ -24,7 +24,7 @@ from orchestrator.domain.job.masking import NOTHING
 from orchestrator.domain.job.requests import desired_of_attempt
 from orchestrator.domain.observation.node_record import Exclusion, NodeFailure
 from orchestrator.domain.observation.observation import Presence, Training
-from orchestrator.domain.policy.budget import charge, find_cost, mark_at_launch, recognise
+from orchestrator.domain.policy.budget import charge, find_cost, mark_at_launch, mark_repeated
 from orchestrator.domain.policy.decision import (
     AvoidOnly,
     BeginRetry,
@@ -53,8 +53,10 @@ log = structlog.get_logger()
 
 
 class Actor:
-    """Acts on one cluster. `require_lease` raises LeaseLost once the lease is lost. Without `secrets` a job that names
-    secrets cannot start."""
+    """Acts on one cluster. `require_lease` raises LeaseLost once the lease is lost.
+
+    Without `secrets`, a job that names secrets cannot start.
+    """
 
     def __init__(
         self,
@@ -76,8 +78,10 @@ class Actor:
         self._secrets = secrets
 
     def act(self, s: Situation, decision: Decision, exclusions: Sequence[Exclusion]) -> None:  # noqa: C901  # one arm for each action
-        """Carry out the decision. Raises LeaseLost, StoreUnavailable, BackendUnavailable, Refused, OSError; the next
-        pass then decides again."""
+        """Carry out the decision. After an error, the next pass decides again.
+
+        Raises LeaseLost, StoreUnavailable, BackendUnavailable, Refused, OSError.
+        """
         action = decision.action
         if not isinstance(action, (Wait, Stop)):
             log.info("decided", job=s.job.id, rule=decision.rule, sentence=decision.sentence)
@@ -140,7 +144,7 @@ class Actor:
         self._submit(replace(s, job=job, attempt=attempt), decision, refused_so_far="")
 
     def _submit_again(self, s: Situation, decision: Decision) -> None:
-        """Forget the last answer first: until the cluster answers, the outcome of this submission is unknown."""
+        """Forget the last answer first, because the outcome is unknown until the cluster answers."""
         refused_so_far = _live(s).not_permitted
         attempt = replace(_live(s), tried_at=s.now, not_permitted=None)
         self._apply(s.job, attempt, [])
@@ -149,7 +153,7 @@ class Actor:
     def _submit(self, s: Situation, decision: Decision, *, refused_so_far: str | None) -> None:
         """Submit the attempt. If the cluster does not answer, it stays INTENDED and a later pass finds out.
 
-        `refused_so_far` is the answer to the last submission; None if an earlier submission may have been accepted.
+        `refused_so_far` is the answer to the last submission. None if an earlier submission may have been accepted.
         """
         attempt = _live(s)
         self._require_lease()
@@ -265,7 +269,7 @@ class Actor:
         if failure is not None:
             failure = mark_at_launch(s.job, failure, began=s.live is not None and s.live.began())
         if failure is not None and attempt.started_at is not None:
-            failure = recognise(s.job, failure, ran_s=(s.now - attempt.started_at).total_seconds())
+            failure = mark_repeated(s.job, failure, ran_s=(s.now - attempt.started_at).total_seconds())
         attempt = _marked(attempt, decision).to(action.state, reason=decision.sentence, now=s.now, failure=failure)
         charged = charge(s.job, attempt, training, failure, s.now)
         job = charged.to(action.job_state, reason=decision.sentence, now=s.now)
@@ -293,7 +297,7 @@ class Actor:
         self._apply(fresh, None, [act_events.job_event(fresh, decision, s.now)])
 
     def _reserve_port(self, job: Job, key: AttemptKey, last: Attempt | None) -> int:
-        """The next free port above the last attempt's, so that a port that was in use is not tried again at once.
+        """Return the next free port above the last attempt's, so that a port in use is not tried again at once.
 
         The first ports of jobs are spread over the range, so that two services on one machine rarely collide.
         """
@@ -318,7 +322,7 @@ class Actor:
 
 
 def _require_evidence(s: Situation, decision: Decision) -> None:
-    """Guard against a wrong rule: a new attempt follows an ended one, and two must never run at once."""
+    """Guard against a wrong rule. A new attempt follows an ended one, and two must never run at once."""
     said = weigh(s)
     if not permits_end(said):
         raise AssertionError(f"{s.job.id}: rule {decision.rule} ends an attempt on no evidence: {said}")

@@ -77,7 +77,7 @@ def stopping(attempt: Attempt, decision: Decision, now: datetime) -> list[Event]
 def ended(s: Situation, attempt: Attempt, decision: Decision, cost: Mapping[str, int], kept_step: int | None) -> Event:
     """The end of an attempt: what each source said, the cost by budget, and `kept_step`.
 
-    `kept_step` is the step of the attempt's newest snapshot; None if that snapshot keeps no new steps.
+    `kept_step` is the step of the attempt's newest snapshot. None if that snapshot keeps no new steps.
     """
     sources = {source.value: liveness.value for source, liveness in weigh(s).items()}
     evidence: dict[str, object] = {"sources": sources, "cost": dict(cost)}

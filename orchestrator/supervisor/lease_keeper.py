@@ -19,12 +19,12 @@ from orchestrator.ports.leases import LeaseStore
 
 log = structlog.get_logger()
 
-_RENEWALS = 4  # in the lifetime of a lease: three may fail
+_RENEWALS = 4  # renewals in the lifetime of a lease; three may fail
 _LAST_RENEWAL_S = 5.0  # how long close() waits for a renewal in flight
 
 
 def _steady() -> float:
-    """Seconds that include the time in which the machine sleeps. Linux's CLOCK_MONOTONIC leaves it out."""
+    """Return monotonic seconds that count while the machine sleeps. Linux's CLOCK_MONOTONIC does not."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -61,7 +61,7 @@ class LeaseKeeper:
         self._keeper.start()
 
     def take(self) -> Lease | None:
-        """Acquire the lease; None if another service holds it. Raises StoreUnavailable."""
+        """Acquire the lease. None if another service holds it. Raises StoreUnavailable."""
         self.lose()  # a lease that expired unnoticed
         asked = self._monotonic()
         lease = self._store.acquire(self.cluster, self._holder, ttl_s=self._ttl_s)
@@ -81,7 +81,7 @@ class LeaseKeeper:
             return self._lease is not None and self._monotonic() < self._until
 
     def require(self) -> None:
-        """Raises LeaseLost if the lease has expired: the caller must change nothing outside the store."""
+        """Raises LeaseLost if the lease has expired. Then the caller must change nothing outside the store."""
         if not self.held:
             raise LeaseLost(f"the lease of cluster {self.cluster} has expired")
 
@@ -100,7 +100,7 @@ class LeaseKeeper:
         self.lose(lease)
 
     def lose(self, lease: Lease | None = None) -> None:
-        """Drop the lease: another service may have it. With `lease`, drop only that one."""
+        """Drop the lease, because another service may have it. With `lease`, drop only that one."""
         with self._changing:
             if self._lease is None or lease not in (None, self._lease):
                 return

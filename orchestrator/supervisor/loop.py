@@ -20,10 +20,10 @@ from orchestrator.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-_REST = 3.0  # for each second of work
+_REST = 3.0  # seconds of rest for each second of work
 _LONGEST_REST_S = 3.0
-_LIVELY_S = 60.0  # without progress, the lease is no longer renewed
-_BLIND_S = 60.0  # after that, release a cluster that does not answer here: it may answer another service
+_LIVELY_S = 60.0  # after this time without progress, the lease is not renewed
+_BLIND_S = 60.0  # after this time, release a cluster that does not answer; it may answer another service
 
 # Builds the reconciler of a lease. The callable argument raises LeaseLost once the lease has expired.
 Supervision = Callable[[Lease, Callable[[], None]], Reconciler]
@@ -66,7 +66,7 @@ class SupervisorLoop:
         self._news = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"supervisor-{cluster}", daemon=True)
-        self._last_sign = time.monotonic()  # of progress: the end of a pass, or an act within a long one
+        self._last_sign = time.monotonic()  # when a pass last ended or acted
         self._last_sight = 0.0  # when the cluster last answered, or when the lease was taken
 
     def start(self) -> None:
@@ -146,7 +146,7 @@ class SupervisorLoop:
             self._reconciler = None
 
     def _require_lease(self) -> Reconciler | None:
-        """The reconciler of the current lease; None without a lease. Each lease gets a new one with no memory."""
+        """Return the reconciler of the current lease, or None. Each lease gets a new reconciler without memory."""
         if not self._keeper.held:
             lease = self._keeper.take()
             self._reconciler = None if lease is None else self._supervision(lease, self._require)
@@ -154,6 +154,6 @@ class SupervisorLoop:
         return self._reconciler
 
     def _require(self) -> None:
-        """Called before each act on the cluster. It counts as progress, so that a long pass keeps the lease."""
+        """Require the lease before each act on the cluster. This counts as progress, so a long pass keeps the lease."""
         self._keeper.require()
         self._last_sign = time.monotonic()

@@ -15,7 +15,7 @@ from orchestrator.domain.observation.observation import Observation, Presence, S
 from orchestrator.domain.queueing.admission import dependencies_of
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.cluster import Backend, Journals
-from orchestrator.ports.supervision import Journalled, Supervised, SupervisorReader
+from orchestrator.ports.supervision import Journaled, Supervised, SupervisorReader
 from orchestrator.supervisor.repeats import Repeats
 
 
@@ -28,10 +28,10 @@ class Facts:
     dependencies: Mapping[str, JobState]  # states of the jobs that queued jobs wait for
     exclusions: Sequence[Exclusion]  # nodes that new attempts avoid
     silence: str | None  # why the cluster does not answer; until it does, no job is admitted
-    slots: int | None  # None: the cluster has a queue of its own
+    slots: int | None  # None means that the cluster has its own queue
 
     def observation(self, supervised: Supervised) -> Observation | None:
-        """The observation of the job's newest attempt; None if the attempt has ended."""
+        """Return the observation of the job's newest attempt. None if the attempt has ended."""
         attempt = supervised.attempt
         if attempt is None or attempt.state.terminal:
             return None
@@ -41,13 +41,13 @@ class Facts:
 class Observer:
     """Observes one cluster.
 
-    It remembers only since when it has listened to each attempt without a gap. To forget that only delays a verdict.
-    It starts to listen anew if more than `longest_pause_s` lie between two passes (the process was paused) or less than
-    zero (the clock was set back).
+    It remembers only since when it has listened to each attempt without a gap. Losing that only delays a verdict. It
+    starts to listen anew if more than `longest_pause_s` (the process was paused) or less than zero seconds (the clock
+    was set back) lie between two passes.
 
-    `by_reports_alone`: the service cannot read what the nodes write, only what agents report over the network. Then an
-    attempt without recent reports counts as not listened to, because the network may be at fault. A report of a single
-    agent shows that the network works.
+    With `by_reports_alone`, the service reads no files of the nodes, only what agents report over the network. An
+    attempt without recent reports then counts as not listened to, because the network may be at fault. A report of a
+    single agent shows that the network works.
     """
 
     def __init__(
@@ -121,15 +121,15 @@ class Observer:
             sighting = replace(sighting, presence=Presence.ABSENT, evidence=each.attempt.not_permitted)
         hang = suspect(each.training, each.job.spec.supervise, heard_since=since, now=now)
         may_be_cut_off = hang is not None or any(one.node_unreachable for one in sighting.replicas)
-        journalled = self._store.journalled(key) if may_be_cut_off else Journalled()
+        journaled = self._store.journaled(key) if may_be_cut_off else Journaled()
         return Observation(
             sighting=sighting,
             training=each.training,
             exits=each.exits,
             heard_since=since,
             unheard=self._unheard(each, now),
-            ranks=() if hang is None else tuple(journalled.ranks),
-            missed=journalled.missed,
+            ranks=() if hang is None else tuple(journaled.ranks),
+            missed=journaled.missed,
         )
 
     def _unheard(self, each: Supervised, now: datetime) -> bool:

@@ -2,7 +2,7 @@
 
 A pass handles every job of one cluster that is not at rest:
 
-1. Observe: read what was requested and decided from the store, what is placed from the cluster, and what training did
+1. Observe: read requests and earlier decisions from the store, what runs from the cluster, and the progress of training
    from the run directories (`observe`).
 2. Decide: build one Situation for each job and ask the policy (`domain.policy.decide`).
 3. Act: carry out each decision (`act`).
@@ -39,9 +39,9 @@ class PassSettings:
     """Settings of the passes over a cluster. Times are in seconds."""
 
     limits: Limits
-    stop_timeout_s: float  # from the request to end an attempt until it is forced
+    stop_timeout_s: float  # how long an attempt may take to stop before it is killed
     submit_timeout_s: float = 0.0  # how long a submission may be under way
-    repeat_s: float | None = None  # after which a submission may be repeated even if it is under way; None: never
+    repeat_s: float | None = None  # when a submission may be repeated even if one is under way; None means never
     policy: tuple[Rule, ...] = POLICY
 
 
@@ -78,7 +78,7 @@ class Reconciler:
         self.answered = False  # whether the cluster answered in the last pass
 
     def reconcile(self) -> datetime | None:
-        """Run one pass: one decision for each job. Returns the latest time for the next pass; None: at any time.
+        """Run one pass with one decision for each job. Returns the latest time for the next pass, or None.
 
         Raises StoreUnavailable, after which the next pass continues, and LeaseLost, after which none may follow.
         """
@@ -121,7 +121,7 @@ class Reconciler:
         )
 
     def _situation(self, supervised: Supervised, facts: Facts, admissions: Mapping[str, Admission]) -> Situation | None:
-        """What the policy needs to know of one job; None if its attempt began after the cluster was observed."""
+        """Return what the policy needs to know of one job. None if its attempt began after the cluster was observed."""
         job, attempt, seen = supervised.job, supervised.attempt, facts.observation(supervised)
         if attempt is not None and seen is None and not attempt.state.terminal:
             return None

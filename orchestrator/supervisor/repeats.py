@@ -14,7 +14,7 @@ import structlog
 log = structlog.get_logger()
 
 _FIRST, _LONGEST = timedelta(minutes=1), timedelta(hours=1)
-_LULL = timedelta(minutes=5)  # without the failure, or its pause if that is longer; then it counts as new
+_LULL = timedelta(minutes=5)  # a failure that did not occur for this long, or for its pause, counts as new
 _MOST = 10_000  # failures remembered
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
@@ -25,7 +25,7 @@ class _Series:
     next_at: datetime
     last_at: datetime
     pause: timedelta = _FIRST
-    unlogged: int = 0  # since the last line
+    unlogged: int = 0  # failures since the last line
 
 
 class Repeats:

@@ -12,8 +12,8 @@ from orchestrator.store.deletion_store import DeletionStore
 
 log = structlog.get_logger()
 
-SLICE_S = 1.0  # of each pass, so that running jobs do not wait
-_AGAIN_S = 60.0  # after a failure
+SLICE_S = 1.0  # the time in each pass, so that running jobs do not wait
+_AGAIN_S = 60.0  # the pause after a failure
 
 
 class Sweeper:

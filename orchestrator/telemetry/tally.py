@@ -93,7 +93,7 @@ class Tally:
 
 
 def _restarts() -> Iterator[tuple[str, str]]:
-    """Every kind of recovery with every budget that may be charged for it."""
+    """Yield every kind of recovery with every budget that may be charged for it."""
     yield from ((rung, budget) for rung, budget in _IN_PLACE.values() if budget is not None)
     yield from ((_NEW_ATTEMPT, budget) for budget in sorted({*BUDGET_OF.values(), _FREE}))
 

@@ -1,4 +1,4 @@
-"""The torchx plug-in, which turns torchx's calls into the service's. Works with torchx 0.7.0 and its nightly."""
+"""The torchx plugin, which turns torchx's calls into the service's. Works with torchx 0.7.0 and its nightly."""
 
 from __future__ import annotations
 

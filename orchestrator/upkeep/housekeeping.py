@@ -131,11 +131,11 @@ class Housekeeper:
 
 def discard(root: Folder, path: Path) -> None:
     """Move a path to the trash, whole or not at all. No error if it is gone. Raises OSError."""
-    with root.making(Path(TRASH)) as trash:
-        root.hand_over(path, trash, uuid.uuid4().hex)
+    with root.make(Path(TRASH)) as trash:
+        root.move_to(path, trash, uuid.uuid4().hex)
 
 
 def _unused(root: Folder, path: Path, limit: datetime) -> Iterator[Path]:
-    """The entries that were last used before `limit`, oldest first."""
+    """Yield the entries that were last used before `limit`, oldest first."""
     found = [(status.st_mtime, name) for name in root.names(path) if (status := root.status(path / name)) is not None]
     yield from (path / name for mtime, name in sorted(found) if mtime < limit.timestamp())

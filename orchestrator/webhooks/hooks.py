@@ -106,11 +106,11 @@ class Hooks(Collection[str]):
         self.refresh()
 
     def views(self) -> list[WebhookView]:
-        """The webhooks that were created by request."""
+        """Return the webhooks that were created by request."""
         return [_view(stored) for stored in self._made()]
 
     def endpoints(self) -> list[Endpoint]:
-        """The current endpoints of the webhooks that were created by request. One that cannot be unsealed is logged and
+        """Return the endpoints of the webhooks that were created by request. One that cannot be unsealed is logged and
         left out."""
         found = []
         for stored in self.refresh():

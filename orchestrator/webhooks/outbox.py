@@ -164,7 +164,7 @@ class Courier:
             return await asyncio.gather(*(self._post(client, delivery) for delivery in deliveries))
 
     async def _post(self, client: httpx.AsyncClient, delivery: Delivery) -> str | None:
-        """None, or why the message did not arrive. The time-out covers the whole exchange, because a receiver may also
+        """None, or why the message did not arrive. The timeout covers the whole exchange, because a receiver may also
         answer byte by byte."""
         body, timestamp = render_message(delivery), int(self._now())
         headers = {
@@ -212,7 +212,7 @@ class _Inside(Exception):
 
 
 async def _pinned(endpoint: Endpoint) -> tuple[httpx.URL, dict[str, str]]:
-    """The URL with a checked address in place of its host name. Raises _Inside, OSError."""
+    """Return the URL with a checked address in place of its host name. Raises _Inside, OSError."""
     url = httpx.URL(endpoint.url)
     if endpoint.inside is None:
         return url, {}
@@ -226,7 +226,7 @@ async def _pinned(endpoint: Endpoint) -> tuple[httpx.URL, dict[str, str]]:
 
 
 def render_message(delivery: Delivery) -> bytes:
-    """The body of a message, the same at every try."""
+    """Return the body of a message, the same at every try."""
     event = delivery.event.event
     document = {
         "id": delivery.message_id,

@@ -73,6 +73,6 @@ class MetricsView(Answer):
     series: dict[str, list[float | None]]
 
     def newest(self) -> dict[str, float]:
-        """The last value of each series."""
+        """Return the last value of each series."""
         known = {name: [value for value in values if value is not None] for name, values in self.series.items()}
         return {name: values[-1] for name, values in known.items() if values}

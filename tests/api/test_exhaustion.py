@@ -1,6 +1,6 @@
 """Hostile bodies of an allowed size: they take time and memory in proportion to their size.
 
-What they once cost, before each was fixed, would run into the time-out of a test or hold gigabytes.
+What they once cost, before each was fixed, would run into the timeout of a test or hold gigabytes.
 """
 
 from __future__ import annotations

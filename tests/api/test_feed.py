@@ -132,7 +132,7 @@ def test_a_slow_listener_is_told_that_lines_are_missing(
         append(log, f"line {number}\n")
         hall.later()
         assert hear(quick) == f"line {number}\n"
-    assert hear(slow) == "[lines are missing here: they came faster than they were taken]\nline 4\n"
+    assert hear(slow) == "[lines are missing here: the log grew faster than you read it]\nline 4\n"
     assert hear(slow) == ""
 
 

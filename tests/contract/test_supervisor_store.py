@@ -237,11 +237,11 @@ def test_the_newest_report_of_each_rank_is_read_whichever_worker_has_it(world: W
     world.journals.ingest([make_batch(replica=2, progress=[(10, moved)])], arrived_at=at(5))
     late = [(10, make_progress(3, rank=1)), (20, make_progress(4, rank=1))]
     world.journals.ingest([make_batch(replica=1, progress=late)], arrived_at=at(9))
-    words = {word.rank: word for word in store.journalled(KEY).ranks}
-    assert len(store.journalled(KEY).ranks) == len(words) == 2
+    words = {word.rank: word for word in store.journaled(KEY).ranks}
+    assert len(store.journaled(KEY).ranks) == len(words) == 2
     assert (words[0].replica, words[0].step, words[0].generation, words[0].heard_at) == (0, 3, 1, at(0))
     assert (words[1].replica, words[1].step, words[1].phase, words[1].heard_at) == (2, 4, "data", at(5))
-    assert list(store.journalled(AttemptKey("job-1", 2)).ranks) == []
+    assert list(store.journaled(AttemptKey("job-1", 2)).ranks) == []
 
 
 def test_lost_peers_are_read_until_the_next_generation_starts(world: World, store: SupervisorStore) -> None:
@@ -253,15 +253,15 @@ def test_lost_peers_are_read_until_the_next_generation_starts(world: World, stor
         world.journals.ingest([make_batch(replica=replica, events=[(offset, event)])], arrived_at=at(offset))
 
     journal(10, started, 1)
-    assert store.journalled(KEY).missed == frozenset()
+    assert store.journaled(KEY).missed == frozenset()
     journal(20, lost, 1, replicas=[2, "1", True])
     journal(10, lost, 1, replica=1, replicas=[0])
-    assert store.journalled(KEY).missed == {0, 2}
-    assert store.journalled(AttemptKey("job-1", 2)).missed == frozenset()
+    assert store.journaled(KEY).missed == {0, 2}
+    assert store.journaled(AttemptKey("job-1", 2)).missed == frozenset()
     journal(30, started, 2)
-    assert store.journalled(KEY).missed == frozenset()
+    assert store.journaled(KEY).missed == frozenset()
     journal(40, lost, 2, replicas="all")
-    assert store.journalled(KEY).missed == frozenset()
+    assert store.journaled(KEY).missed == frozenset()
 
 
 def test_a_port_is_reserved_until_its_attempt_or_its_job_ends(world: World, store: SupervisorStore) -> None:

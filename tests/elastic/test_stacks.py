@@ -19,7 +19,7 @@ from trainer.elastic.health.stacks import save_stacks
 def test_after_a_failure_a_worker_that_ignores_sigterm_is_killed_at_once_and_its_stacks_are_saved(
     job: Job, tmp_path: Path
 ) -> None:
-    """The stop time-out is only for workers that are stopped."""
+    """The stop timeout is only for workers that are stopped."""
     agent = job.policy(max_restarts=1, stop_timeout_s=3600).start(TWO, STEADY, str(tmp_path / "finish"), "--deaf")
     agent.await_steps(1)
     os.kill(agent.pids(1)[0], signal.SIGKILL)

@@ -128,7 +128,7 @@ def test_torn_and_invalid_lines_are_ignored(journal: Path) -> None:
 
 
 def test_a_hang_is_ended_by_a_restart_in_place_and_all_stacks_are_saved(job: Job) -> None:
-    """The stop time-out, an hour, does not delay the restart."""
+    """The stop timeout, an hour, does not delay the restart."""
     job.policy(max_restarts=1, stop_timeout_s=3600, heartbeat_timeout_s=3.0)
     agent = job.start(TWO, str(SCRIPTS / "hanging.py"))
     assert agent.wait() == 0, agent.printed()

@@ -65,7 +65,7 @@ def _append_closed(root: Path) -> None:
     Path(root, "job").mkdir()
     for name in ("log", "note"):
         Path(root, "job", name).touch(mode=0)
-    with JobFolder(root, "job").made() as folder:
+    with JobFolder(root, "job").make() as folder:
         folder.append(Path("log")).close()
         folder.touch(Path("note"))
 

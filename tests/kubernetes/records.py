@@ -22,7 +22,7 @@ from orchestrator.backends.kubernetes.objects import (
     parse_time,
     parse_warning,
 )
-from orchestrator.backends.kubernetes.sight import Terms, Traces, View, sight
+from orchestrator.backends.kubernetes.sight import SightContext, Traces, View, sight
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.observation import Sighting
 
@@ -100,10 +100,10 @@ class Watched:
 
 
 def look(
-    watched: Watched, name: str, t: float, *, traces: Traces | None = None, sees_nodes: bool = True, **terms: Any
+    watched: Watched, name: str, t: float, *, traces: Traces | None = None, sees_nodes: bool = True, **context: Any
 ) -> Sighting:
     """Return the sighting at that second."""
-    given = Terms(**{"now": epoch(name) + t, "settle_s": 0.0, **terms})
+    given = SightContext(**{"now": epoch(name) + t, "settle_s": 0.0, **context})
     began = traces or Traces(replicas=2, submitted=True, began=True)
     return sight(KEY, watched.view(sees_nodes=sees_nodes), began, given)
 

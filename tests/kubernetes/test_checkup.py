@@ -11,22 +11,22 @@ import pytest
 
 from orchestrator.backends.kubernetes.checkup import examine
 from orchestrator.backends.kubernetes.client import KubernetesClient
-from orchestrator.backends.kubernetes.probe import Look
+from orchestrator.backends.kubernetes.probe import ProbeOptions
 from orchestrator.backends.kubernetes.rights import RIGHTS
 from orchestrator.backends.kubernetes.site import KubernetesSite
 from tests.kubernetes.fake_api import FakeApi, recorded
 
 
 @pytest.fixture
-def look(api: FakeApi) -> Look:
+def look(api: FakeApi) -> ProbeOptions:
     """Both pods run on this machine, so the port must be free here."""
     with closing(socket.create_server(("", 0))) as free:
         port = free.getsockname()[1]
-    return Look(url=f"{api.url}/version", modules=("json",), port=port, patience_s=60, meet_s=60)
+    return ProbeOptions(url=f"{api.url}/version", modules=("json",), port=port, patience_s=60, meet_s=60)
 
 
 def test_a_healthy_cluster_passes_and_nothing_is_left_there(
-    api: FakeApi, client: KubernetesClient, own: KubernetesSite, look: Look
+    api: FakeApi, client: KubernetesClient, own: KubernetesSite, look: ProbeOptions
 ) -> None:
     words = list(examine(client, replace(own, user=os.geteuid(), claim="runs"), look))
     assert [word for word in words if not word.good] == []
@@ -43,7 +43,7 @@ def test_a_healthy_cluster_passes_and_nothing_is_left_there(
 
 @pytest.mark.parametrize("user", [os.geteuid() + 1, None])
 def test_another_user_id_for_pods_with_shared_files_is_a_warning(
-    client: KubernetesClient, own: KubernetesSite, look: Look, user: int | None
+    client: KubernetesClient, own: KubernetesSite, look: ProbeOptions, user: int | None
 ) -> None:
     words = {word.check: word for word in examine(client, replace(own, user=user, image=None), look)}
     assert words["users"].good is None
@@ -53,7 +53,7 @@ def test_another_user_id_for_pods_with_shared_files_is_a_warning(
 
 
 def test_a_missing_right_is_named_with_its_purpose_and_ends_the_checks(
-    api: FakeApi, client: KubernetesClient, own: KubernetesSite, look: Look
+    api: FakeApi, client: KubernetesClient, own: KubernetesSite, look: ProbeOptions
 ) -> None:
     api.store.denied |= {("jobs", "patch"), ("nodes", "watch"), ("events", "list")}
     words = {word.check: word for word in examine(client, own, look)}
@@ -64,7 +64,7 @@ def test_a_missing_right_is_named_with_its_purpose_and_ends_the_checks(
 
 
 def test_a_refused_dry_run_and_an_unreachable_server_fail(
-    api: FakeApi, client: KubernetesClient, own: KubernetesSite, look: Look
+    api: FakeApi, client: KubernetesClient, own: KubernetesSite, look: ProbeOptions
 ) -> None:
     api.store.next_refusal["jobs", "create"] = recorded("quota on jobs exceeded")
     last = list(examine(client, own, look))[-1]

@@ -24,8 +24,8 @@ def of_agent(**patch: Any) -> dict[str, Any]:
     return of_pod(containers=[{"name": "agent", **patch}])
 
 
-def excess_of(overlay: dict[str, Any], theirs: dict[str, Any] | None = None) -> str | None:
-    return find_excess(overlay, theirs=theirs or {}, agent="agent")
+def excess_of(overlay: dict[str, Any], cluster_overlay: dict[str, Any] | None = None) -> str | None:
+    return find_excess(overlay, cluster_overlay=cluster_overlay or {}, agent="agent")
 
 
 def secret(name: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def test_an_overlay_of_the_wrong_shape_has_no_excess(overlay: dict[str, Any]) ->
 THEIRS = of_pod(
     initContainers=[{"name": "tune", "securityContext": {"privileged": True}}],
     containers=[{"name": "agent", "env": [{"name": "A", "value": "1"}]}],
-    volumes=[{"name": "secrets", "secret": {"secretName": "theirs"}}],
+    volumes=[{"name": "secrets", "secret": {"secretName": "cluster_overlay"}}],
     nodeSelector={"pool": "batch"},
     tolerations=[{"key": "batch"}],
 )
@@ -157,7 +157,7 @@ THEIRS = of_pod(
     ],
 )
 def test_a_job_cannot_change_the_cluster_s_own_overlay(overlay: dict[str, Any], excess: str | None) -> None:
-    assert excess_of(overlay, theirs=THEIRS) == excess
+    assert excess_of(overlay, cluster_overlay=THEIRS) == excess
 
 
 def test_a_container_that_a_job_adds_has_the_agent_s_security_context() -> None:

@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 
 from orchestrator.backends.kubernetes.client import KubernetesClient
-from orchestrator.backends.kubernetes.probe import Look, Word, judge_findings, probe, render_probe
+from orchestrator.backends.kubernetes.probe import CheckResult, ProbeOptions, judge_findings, probe, render_probe
 from orchestrator.backends.kubernetes.site import KubernetesSite
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.specs.spec import Placement
@@ -33,17 +33,18 @@ GOOD: dict[str, Any] = {
 PODS = [{**GOOD, "index": 0, "node": "n1"}, {**GOOD, "index": 1, "node": "n2"}]
 
 
-def judged(site: KubernetesSite = OWN, *, url: str | None = "http://lab", **second: Any) -> dict[str, Word]:
+def judged(site: KubernetesSite = OWN, *, url: str | None = "http://lab", **second: Any) -> dict[str, CheckResult]:
     """`second` changes the findings of the second pod."""
     found = [PODS[0], {**PODS[1], **second}]
     return {
-        word.check: word for word in judge_findings(found, site, Look(url=url), asked=100.0, answered=110.0, nonce="0f")
+        word.check: word
+        for word in judge_findings(found, site, ProbeOptions(url=url), asked=100.0, answered=110.0, nonce="0f")
     }
 
 
 @pytest.mark.parametrize("site", [OWN, APART, EVERYTHING])
 def test_the_probe_s_pods_differ_from_a_job_s_only_in_the_command(site: KubernetesSite) -> None:
-    manifests = render_probe(site, KEY, Look(url="http://lab"), ".doctor-0f")
+    manifests = render_probe(site, KEY, ProbeOptions(url="http://lab"), ".doctor-0f")
     kubernetes_validate.validate(manifests.job, "1.36", strict=True)
     spec = manifests.job["spec"]
     pod = spec["template"]["spec"]
@@ -60,7 +61,7 @@ def test_the_probe_s_pods_differ_from_a_job_s_only_in_the_command(site: Kubernet
 
 def test_the_probe_waits_for_admission_in_a_kueue_queue() -> None:
     site = replace(OWN, defaults=Placement(queue="research"))
-    assert render_probe(site, KEY, Look(), ".doctor-0f").job["spec"]["suspend"] is True
+    assert render_probe(site, KEY, ProbeOptions(), ".doctor-0f").job["spec"]["suspend"] is True
 
 
 def test_good_findings_pass() -> None:
@@ -109,9 +110,9 @@ def test_pods_without_a_shared_folder_are_a_warning_and_need_the_service() -> No
 
 def test_a_refused_probe_fails_and_leaves_nothing(api: FakeApi, client: KubernetesClient, own: KubernetesSite) -> None:
     api.store.next_refusal["services", "create"] = recorded("negative parallelism")
-    (word,) = probe(client, own, Look())
+    (word,) = probe(client, own, ProbeOptions())
     assert (word.check, word.good, "must be greater" in word.sentence) == ("pods", False, True)
-    (word,) = probe(client, replace(own, service_root=Path("/proc/nosuch")), Look())
+    (word,) = probe(client, replace(own, service_root=Path("/proc/nosuch")), ProbeOptions())
     assert (word.check, word.good) == ("run directory", False)
     assert api.store.all("jobs") == []
     assert list(own.service_root.glob(".doctor*")) == []
@@ -121,7 +122,7 @@ def test_a_pod_that_ends_without_findings_is_reported_with_its_exit_code(
     api: FakeApi, client: KubernetesClient, own: KubernetesSite
 ) -> None:
     """The first pod cannot listen, and the second does not wait for it."""
-    (word,) = probe(client, own, Look(modules=("json",), port=70_000, meet_s=0))
+    (word,) = probe(client, own, ProbeOptions(modules=("json",), port=70_000, meet_s=0))
     assert (word.check, word.good) == ("pods", False)
     assert "ended with exit code 1" in word.sentence
     assert api.store.all("jobs") == []

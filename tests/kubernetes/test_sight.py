@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.backends.kubernetes.objects import Condition, ContainerObject, JobObject, PodObject, WarningObject
-from orchestrator.backends.kubernetes.sight import Terms, Traces, View, sight
+from orchestrator.backends.kubernetes.sight import SightContext, Traces, View, sight
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.observation import Sighting
 from tests.kubernetes.records import shorten
@@ -30,8 +30,8 @@ def pods(*containers: ContainerObject | None, **fields: Any) -> tuple[PodObject,
 
 
 def see(job: JobObject | None, *seen: PodObject, traces: Traces = BEGAN, **fields: Any) -> Sighting:
-    terms = Terms(now=NOW, **{name: fields.pop(name) for name in ("settle_s", "ours") if name in fields})
-    return sight(KEY, View(job=job, pods=seen, **{"nodes": HERE, **fields}), traces, terms)
+    context = SightContext(now=NOW, **{name: fields.pop(name) for name in ("settle_s", "ours") if name in fields})
+    return sight(KEY, View(job=job, pods=seen, **{"nodes": HERE, **fields}), traces, context)
 
 
 WAITS = ContainerObject(waiting="ContainerCreating")

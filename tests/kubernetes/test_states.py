@@ -24,8 +24,8 @@ from orchestrator.backends.kubernetes.states import (
     POD_REASONS,
     TERMINATED,
     WAITING,
+    Judgment,
     Standing,
-    Word,
     find_job_cause,
     is_decided,
     is_over,
@@ -51,7 +51,7 @@ def ended(code: int, reason: str = "Error", **fields: Any) -> ContainerObject:
     return ContainerObject(terminated=reason, exit_code=code, **fields)
 
 
-def word(pod: PodObject, nodes: dict[str, NodeObject] | None = HERE) -> Word:
+def word(pod: PodObject, nodes: dict[str, NodeObject] | None = HERE) -> Judgment:
     return judge(pod, nodes, now=NOW, late_s=10)
 
 
@@ -223,7 +223,7 @@ def test_the_reason_why_a_container_waits_is_its_trouble(reason: str, meaning: A
     waits = word(a_pod("Pending", container=ContainerObject(waiting=reason, message="because")))
     assert waits.standing is Standing.WAITS
     assert waits.trouble is not None
-    assert (waits.trouble.kind, waits.patience) == (meaning.kind, meaning.patience)
+    assert (waits.trouble.kind, waits.may_resolve) == (meaning.kind, meaning.may_resolve)
     assert "because" in waits.evidence
     assert reason in waits.evidence
 
@@ -240,7 +240,7 @@ def test_the_reason_why_a_container_waits_is_its_trouble(reason: str, meaning: A
 )
 def test_an_image_that_does_not_exist_is_not_waited_for(message: str) -> None:
     waits = word(a_pod("Pending", container=ContainerObject(waiting="ImagePullBackOff", message=message)))
-    assert (waits.trouble and waits.trouble.kind, waits.patience) == (FailureKind.LAUNCH, False)
+    assert (waits.trouble and waits.trouble.kind, waits.may_resolve) == (FailureKind.LAUNCH, False)
 
 
 def test_an_init_container_s_image_counts_as_well() -> None:

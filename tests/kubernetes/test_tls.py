@@ -32,7 +32,7 @@ def connect(cluster: Cluster, folder: Path, user: dict[str, Any], **of_cluster: 
 
 
 def plug_in(folder: Path, signed: Signed) -> dict[str, Any]:
-    """Write a credential plug-in that prints this certificate and its key, and records its input."""
+    """Write a credential plugin that prints this certificate and its key, and records its input."""
     certificate, key = (each.decode() for each in signed.pems())
     status = {"clientCertificateData": certificate, "clientKeyData": key}
     (folder / "answer").write_text(json.dumps({"kind": "ExecCredential", "status": status}))

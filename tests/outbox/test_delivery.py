@@ -282,7 +282,7 @@ def test_a_silent_receiver_delays_no_other_webhook(
         world.submit(notify=["pager"])
         silent.wait(1)
         world.happen("runs")
-        receiver.wait(1)  # fails after 30 s; the time-out of the silent receiver is 600 s
+        receiver.wait(1)  # fails after 30 s; the timeout of the silent receiver is 600 s
 
 
 def test_webhooks_may_change_while_the_outbox_runs(world: World, receiver: Receiver) -> None:

@@ -194,7 +194,7 @@ class Misfortunes:
                 attempt.cut_off = True
 
     def jump_clock(self, service: Service, skew_s: float) -> None:
-        """Not while a submission may be under way, because its time-out is measured on this clock."""
+        """Not while a submission may be under way, because its timeout is measured on this clock."""
         under_way = any(attempt.delayed for attempt in self._cluster.attempts.values())
         if not under_way and all(attempt.handle is not None for attempt in self._world.live()):
             service.clock.skew_s = skew_s

@@ -154,7 +154,7 @@ class _FaultyStore:
             ledger.check(job, attempt, change)
 
         self.live, self.supervised, self.states = store.live, store.supervised, store.states
-        self.journalled, self.node_failures = store.journalled, store.node_failures
+        self.journaled, self.node_failures = store.journaled, store.node_failures
         self.apply = faults.wrap(apply, StoreUnavailable)
         self.note: Callable[[str, str, datetime], None] = faults.wrap(store.note, StoreUnavailable)
         self.reserve_port = faults.wrap(store.reserve_port, StoreUnavailable)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.backends.slurm.capacity import SlurmNode, choose_avoided, in_partition, parse_nodes, summarise
+from orchestrator.backends.slurm.capacity import SlurmNode, choose_avoided, in_partition, parse_nodes, summarize
 from orchestrator.backends.slurm.hostlist import parse_hostlist
 from orchestrator.backends.slurm.listing import (
     FIELDS,
@@ -252,7 +252,7 @@ def test_nodes_are_summarized_by_partition_with_gpus_and_broken_nodes() -> None:
         ("n3", "night", "drained*", "8", "64000", "gpu:2", 'disk | "bad'),
     ]
     nodes = parse_nodes("\n".join(SEPARATOR.join(row) + SEPARATOR for row in rows))
-    main, night = summarise(nodes)
+    main, night = summarize(nodes)
     assert (main.name, main.is_default, main.nodes, main.idle, main.gpus) == ("main", True, 3, 1, {"a100": 8, "gpu": 2})
     assert main.broken == {"n3": 'drained: disk | "bad'}
     assert (night.name, night.nodes) == ("night", 1)

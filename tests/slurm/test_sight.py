@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.sight import (
+    SightContext,
     Submission,
-    Terms,
     Traces,
     choose,
     matches_submission,
@@ -24,7 +24,7 @@ from trainer.contract.node import Departure
 
 KEY = AttemptKey("train-abc", 2)
 NOW = 1_000_000.0
-TERMS = Terms(now=NOW, settle_s=30, notice_s=60)
+TERMS = SightContext(now=NOW, settle_s=30, notice_s=60)
 
 
 def a_job(state: str = "RUNNING", **fields: Any) -> SlurmJob:
@@ -95,8 +95,8 @@ def test_a_requeued_job_is_preempted() -> None:
 
 
 def test_a_requeued_job_whose_second_run_we_ended_keeps_its_cause() -> None:
-    terms = Terms(now=NOW, settle_s=30, notice_s=60, ours=frozenset({12}))
-    seen = sight(KEY, a_job("CANCELLED", restarts=1), traces(recorded=frozenset({0, 1})), terms)
+    context = SightContext(now=NOW, settle_s=30, notice_s=60, ours=frozenset({12}))
+    seen = sight(KEY, a_job("CANCELLED", restarts=1), traces(recorded=frozenset({0, 1})), context)
     assert seen.cause is not None
     assert seen.cause.message == "somebody else requeued it in Slurm (job 12)"
 
@@ -109,43 +109,47 @@ def test_missing_exit_records_are_waited_for() -> None:
 
 
 def test_only_a_broken_node_is_blamed_for_a_lost_job() -> None:
-    terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"})
-    seen = sight(KEY, a_job("NODE_FAIL"), traces(), terms)
+    context = SightContext(now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"})
+    seen = sight(KEY, a_job("NODE_FAIL"), traces(), context)
     assert shorten(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], "node")
 
 
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED"])
 def test_a_node_that_slurm_drained_before_the_script_began_is_blamed(state: str) -> None:
     """In Slurm 22.05 a job whose prolog failed is CANCELLED."""
-    terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n1": "drained: Prolog error"})
-    seen = sight(KEY, a_job(state, exit_code=1), traces(claim=None, allocations={}), terms)
+    context = SightContext(now=NOW, settle_s=30, notice_s=60, broken={"n1": "drained: Prolog error"})
+    seen = sight(KEY, a_job(state, exit_code=1), traces(claim=None, allocations={}), context)
     assert shorten(seen) == ("gone", [("dead", "n1", False), ("dead", None, False)], "infrastructure")
     assert seen.cause is not None
     assert seen.cause.message.endswith(f"ended {state} before its script began; Slurm calls n1 drained: Prolog error")
 
 
 def test_a_down_node_is_the_cause_also_of_a_job_that_we_cancelled() -> None:
-    terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"}, ours=frozenset({12}))
-    seen = sight(KEY, a_job("CANCELLED"), traces(recorded=frozenset({0})), terms)
+    context = SightContext(
+        now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"}, ours=frozenset({12})
+    )
+    seen = sight(KEY, a_job("CANCELLED"), traces(recorded=frozenset({0})), context)
     assert shorten(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], "node")
 
 
 def test_a_down_node_is_unreachable_although_its_agent_left_a_record() -> None:
     """An agent that was cut off leaves a record. Whether it names more than a lost peer is decided elsewhere."""
-    terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"}, ours=frozenset({12}))
-    seen = sight(KEY, a_job("CANCELLED"), traces(recorded=frozenset({0, 1})), terms)
+    context = SightContext(
+        now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"}, ours=frozenset({12})
+    )
+    seen = sight(KEY, a_job("CANCELLED"), traces(recorded=frozenset({0, 1})), context)
     assert shorten(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], None)
     assert [one.node_unreachable for one in seen.replicas] == [False, True]
     drained = sight(
-        KEY, a_job("CANCELLED"), traces(recorded=frozenset({0, 1})), replace(terms, broken={"n2": "drained: x"})
+        KEY, a_job("CANCELLED"), traces(recorded=frozenset({0, 1})), replace(context, broken={"n2": "drained: x"})
     )
     assert not any(one.node_unreachable for one in drained.replicas)
 
 
 def test_a_job_that_we_cancelled_has_no_cause() -> None:
-    terms = Terms(now=NOW, settle_s=30, notice_s=60, ours=frozenset({12}))
+    context = SightContext(now=NOW, settle_s=30, notice_s=60, ours=frozenset({12}))
     assert sight(KEY, a_job("CANCELLED"), traces(), TERMS).cause is not None
-    assert sight(KEY, a_job("CANCELLED"), traces(), terms).cause is None
+    assert sight(KEY, a_job("CANCELLED"), traces(), context).cause is None
 
 
 def test_an_end_near_the_time_limit_is_a_timeout() -> None:

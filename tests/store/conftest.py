@@ -70,7 +70,7 @@ def empty_url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> I
 
 
 def patient(url: str) -> str:
-    """Raise PostgreSQL's time-out within a transaction: on a busy machine, Alembic computes for longer than 5 s."""
+    """Raise PostgreSQL's timeout within a transaction: on a busy machine, Alembic computes for longer than 5 s."""
     if not url.startswith("postgresql"):
         return url
     option = {"options": "-c idle_in_transaction_session_timeout=120000"}

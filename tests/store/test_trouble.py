@@ -181,7 +181,7 @@ def test_the_lock_ends_with_its_process(database_file: Path) -> None:
 
 
 def test_a_write_transaction_has_the_write_lock_from_its_start(database_file: Path, database: Database) -> None:
-    """Otherwise a transaction that reads first fails if another one writes before it does, whatever the time-out."""
+    """Otherwise a transaction that reads first fails if another one writes before it does, whatever the timeout."""
     other = sqlite3.connect(database_file, timeout=0)
     with database.write() as session:
         session.execute(text("SELECT * FROM alembic_version")).all()

@@ -71,7 +71,7 @@ def _build(folder: Path, requirement: str) -> None:
 
 
 def write_entry_points(folder: Path) -> None:
-    """Write the metadata by which torchx finds this package's plug-ins."""
+    """Write the metadata by which torchx finds this package's plugins."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     info = folder / f"elastic_orchestrator-{project['version']}.dist-info"
     info.mkdir(exist_ok=True)

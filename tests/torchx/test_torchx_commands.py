@@ -1,4 +1,4 @@
-"""The plug-in under torchx's command line and under torchx's runner."""
+"""The plugin under torchx's command line and under torchx's runner."""
 
 from __future__ import annotations
 

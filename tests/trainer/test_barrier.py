@@ -1,4 +1,4 @@
-"""A barrier names an absent rank after a time-out."""
+"""A barrier names an absent rank after a timeout."""
 
 from pathlib import Path
 

@@ -17,8 +17,8 @@ from orchestrator.domain.policy.budget import (
     charge,
     find_cost,
     mark_at_launch,
+    mark_repeated,
     overspent,
-    recognise,
 )
 from tests.unit.situations import NOW, a_job, a_spec, ago, an_attempt
 from trainer.contract.failure import Failure, FailureKind, parse_failure, render_failure
@@ -119,14 +119,20 @@ def test_the_same_error_at_the_same_step_in_the_next_attempt_is_recognised() -> 
     error = Failure(kind=FailureKind.APPLICATION, message="KeyError: 7", rank=1, step=40)
     job = charge(a_job(), an_attempt(), Training(step=40), error, NOW)
     assert job.last_failure == error
-    assert recognise(job, error, ran_s=5).repeated
-    assert not recognise(job, Failure(kind=FailureKind.APPLICATION, message="KeyError: 7", step=41), ran_s=5).repeated
-    assert not recognise(job, Failure(kind=FailureKind.APPLICATION, message="ValueError", step=40), ran_s=5).repeated
+    assert mark_repeated(job, error, ran_s=5).repeated
+    assert not mark_repeated(
+        job, Failure(kind=FailureKind.APPLICATION, message="KeyError: 7", step=41), ran_s=5
+    ).repeated
+    assert not mark_repeated(
+        job, Failure(kind=FailureKind.APPLICATION, message="ValueError", step=40), ran_s=5
+    ).repeated
     lost = Failure(kind=FailureKind.NODE, message="gone")
     after_a_loss = charge(job, an_attempt(), Training(step=40), lost, NOW)
     assert after_a_loss.last_failure == error, "a lost node between two equal errors does not hide them"
-    assert not recognise(a_job(), error, ran_s=5).repeated
-    assert not recognise(job, Failure(kind=FailureKind.APPLICATION, message="KeyError: 7", step=39), ran_s=5).repeated
+    assert not mark_repeated(a_job(), error, ran_s=5).repeated
+    assert not mark_repeated(
+        job, Failure(kind=FailureKind.APPLICATION, message="KeyError: 7", step=39), ran_s=5
+    ).repeated
 
 
 def test_an_error_is_forgotten_once_an_attempt_gets_beyond_it() -> None:

@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Situation, Action | type[Action]]] = {
         EndAttempt(AttemptState.LOST, JobState.RECOVERING, NEVER_UP),
     ),
     "a cancelled attempt is asked to end": (alive(CANCELLED), Stop(force=False)),
-    "a cancelled attempt is killed after the stop time-out": (
+    "a cancelled attempt is killed after the stop timeout": (
         alive(CANCELLED, an_attempt(stopping_since=ago(16))),
         Stop(force=True),
     ),

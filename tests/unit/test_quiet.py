@@ -56,7 +56,7 @@ def test_the_owners_limit_is_named(limit: float | str, words: str) -> None:
 def test_torchrun_does_not_watch_for_hangs() -> None:
     sentence = text(None, launcher="torchrun", supervise={"heartbeat_timeout_s": 60})
     assert sentence.endswith(
-        "Launcher torchrun does not watch for hangs; torch's own time-outs end a collective after 30 min (gloo) or "
+        "Launcher torchrun does not watch for hangs; torch's own timeouts end a collective after 30 min (gloo) or "
         "10 min (NCCL)."
     )
 

@@ -244,7 +244,7 @@ PATTERNS: tuple[Pattern, ...] = (
 
 # What a worker prints when it has lost a peer. gloo: transport/tcp/pair.cc ("Connection closed by peer" is
 # its own, any socket has "reset by peer", so gloo or NCCL must be in the line); NCCL: misc/socket.cc and ncclResult_t;
-# torch: c10d/socket.cpp, when the store's host has gone, and ProcessGroupNCCL.cpp, when a peer reports the time-out.
+# torch: c10d/socket.cpp, when the store's host has gone, and ProcessGroupNCCL.cpp, when a peer reports the timeout.
 _ECHO = re.compile(r"\bNonFiniteLoss: .*; (look at rank \d+|as rank 0 says)$")
 _COLLATERAL = re.compile(
     r"Connection closed by (remote )?peer"

@@ -25,7 +25,7 @@ UNSEEN_S: dict[Phase, float] = {
     Phase.EVALUATION: 3600.0,
 }
 # How long the processes of a script that reports no steps may do nothing (trainer/elastic/health/stillness.py).
-# Half of gloo's time-out, and longer than shared file systems take to fail over.
+# Half of gloo's timeout, and longer than shared file systems take to fail over.
 STILL_S = 900.0
 # Once observed: a multiple of the median or of the longest, whichever is more, and never less than the shortest.
 _TIMES_TYPICAL = 20.0

@@ -48,7 +48,7 @@ _OPTIONS: tuple[tuple[str, str | None, str], ...] = (
     ("master-addr", "127.0.0.1", "address of the node with rank 0, with --rdzv-backend=static"),
     ("master-port", None, f"port on that node, with --rdzv-backend=static (default {_MASTER_PORT})"),
     ("local-addr", None, "address at which other nodes reach this one"),
-    ("logs-specs", None, "torch's plug-in for logs; not supported"),
+    ("logs-specs", None, "torch's plugin for logs; not supported"),
     ("numa-binding", None, "not supported"),
     ("duplicate-stdout-filters", "", "not supported"),
     ("duplicate-stderr-filters", "", "not supported"),

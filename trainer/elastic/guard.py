@@ -40,7 +40,7 @@ _STOP_TIMEOUT_S = 30.0  # torchrun's own --shutdown-timeout
 # shared store also breaks every scale-up.
 SAFE_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 _LOG_DIR = "PET_LOG_DIR"  # torchrun's --log-dir; without it each run leaves a folder in the temporary directory
-_MARGIN_S = 5.0  # added to the launcher's own stop time-out
+_MARGIN_S = 5.0  # added to the launcher's own stop timeout
 _LOOK_EVERY_S = 0.5
 _SIZE_FLAGS = ("--nnodes=", "--nproc-per-node=")
 

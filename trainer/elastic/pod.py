@@ -114,7 +114,7 @@ def find_head(name: str, port: int | None, watch: _Watch) -> str | None:
     """Wait for the first pod's rendezvous and return its address. None if a signal stops this pod first.
 
     DNS resolves the name about a second after that pod is scheduled. The port answers once its image is pulled and its
-    agent runs. Either can take hours in a full cluster, so there is no time-out: the service, which sees the whole
+    agent runs. Either can take hours in a full cluster, so there is no timeout: the service, which sees the whole
     attempt, decides how long to wait.
     """
     has_logged = False

@@ -142,7 +142,7 @@ def refuse_lost(place: WorkerPlace, snapshots: Place) -> None:
 
 
 def _has_commit(job_dir: Path, snapshots: str) -> bool:
-    """Whether any worker of the job has journalled a commit to this folder. Raises OSError."""
+    """Whether any worker of the job has journaled a commit to this folder. Raises OSError."""
     for journal in job_dir.glob(f"attempts/*/replica-*/*/{layout.EVENTS}"):
         for line in journal.read_bytes().splitlines():
             with suppress(ValueError, LookupError, TypeError, RecursionError):

@@ -70,7 +70,7 @@ class Stager:
         self._staged.wait()
 
     def wait_until_done(self, timeout_s: float | None = None) -> bool:
-        """Wait until the state is written, or has failed. Returns False on time-out."""
+        """Wait until the state is written, or has failed. Returns False on timeout."""
         return self._done.wait(timeout_s)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""A barrier with a time-out, before work that some ranks might not reach, such as an evaluation."""
+"""A barrier with a timeout, before work that some ranks might not reach, such as an evaluation."""
 
 from __future__ import annotations
 

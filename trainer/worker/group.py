@@ -54,7 +54,7 @@ def process_group(place: WorkerPlace, waits: Waits) -> Iterator[torch.device]:
 
 
 def _leave(device: torch.device, *, is_broken: bool) -> None:
-    """Destroy the group. After an error on a GPU this has a time-out: NCCL may wait for dead ranks.
+    """Destroy the group. After an error on a GPU this has a timeout: NCCL may wait for dead ranks.
 
     The process ends next, and the thread with it.
     """

@@ -60,7 +60,7 @@ def agent_volumes(site: KubernetesSite) -> list[Manifest]:
     ]
 
 
-def render_unpacking(site: KubernetesSite) -> Manifest:
+def render_unpack_container(site: KubernetesSite) -> Manifest:
     """Render the init container that copies the agent from our image to where the user's image finds it."""
     return {
         "name": "unpack-agent",
@@ -72,7 +72,7 @@ def render_unpacking(site: KubernetesSite) -> Manifest:
     }
 
 
-def find_agent(job: Manifest, site: KubernetesSite) -> Manifest:
+def add_agent_path(job: Manifest, site: KubernetesSite) -> Manifest:
     """Add the package to the container's PYTHONPATH and return the Job.
 
     An overlay may set PYTHONPATH, for example for a mounted torch. The agent's path comes first.

@@ -34,7 +34,7 @@ def note_cancellation(job: JobFolder, attempt: int) -> None:
 def keep_last_words(job: JobFolder, attempt: int, words: LastWords) -> None:
     """Write a pod's exit record where an agent with a shared folder would write it. Idempotent. Raises OSError."""
     path = layout.replica_dir(Path(), attempt, words.replica) / str(words.incarnation) / layout.EXIT
-    with job.made() as folder:
+    with job.make() as folder:
         if folder.status(path) is None:
             rundir.write_document(folder, path, render_exit_record(words.record))
 
@@ -54,5 +54,5 @@ def read_traces(job: JobFolder, key: AttemptKey, replicas: int) -> Traces:
 
 
 def _note(job: JobFolder, attempt: int, name: str) -> None:
-    with job.made() as folder:
+    with job.make() as folder:
         folder.touch(layout.attempt_dir(Path(), attempt) / name)

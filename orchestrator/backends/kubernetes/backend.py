@@ -1,4 +1,4 @@
-"""The Backend port on Kubernetes: watchers cache the cluster's objects, `traces` reads the folder, `sight` judges."""
+"""The Backend port on Kubernetes. Watchers cache objects, `attempt_folder` reads traces, and `sight` judges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from orchestrator.backends.kubernetes.objects import (
     parse_warning,
 )
 from orchestrator.backends.kubernetes.render import render_manifests, render_name, render_native
-from orchestrator.backends.kubernetes.sight import Terms, View, sight
+from orchestrator.backends.kubernetes.sight import SightContext, View, sight
 from orchestrator.backends.kubernetes.site import (
     CONTAINER,
     MANAGER,
@@ -58,7 +58,7 @@ _FORCE_GRACE_S = 1  # for a forced deletion; 0 would drop the pod's object witho
 class _Memory:
     """A cache that may be lost at any time. It saves calls and remembers which Jobs the service deleted."""
 
-    cancelled: set[AttemptKey] = field(default_factory=set)  # whose Jobs we deleted, even if the disk does not say so
+    cancelled: set[AttemptKey] = field(default_factory=set)  # even those whose folder could not be written
     began: set[AttemptKey] = field(default_factory=set)
 
 
@@ -216,7 +216,7 @@ class KubernetesBackend:
             self._keep(key, job, view.pods)
         traces = read_traces(job, key, replicas)
         ours = traces.cancelled or key in self._memory.cancelled
-        sighting = sight(key, view, traces, self._terms(ours=ours))
+        sighting = sight(key, view, traces, self._context(ours=ours))
         if sighting.presence is Presence.RUNNING and key not in self._memory.began:
             note_beginning(job, key.number)
             self._memory.began.add(key)
@@ -241,8 +241,8 @@ class KubernetesBackend:
         self._pods.forget([pod.uid for name, each in pods.items() if name not in names for pod in each if pod.removed])
         self._memory.cancelled.intersection_update(wanted)
 
-    def _terms(self, *, ours: bool) -> Terms:
-        return Terms(
+    def _context(self, *, ours: bool) -> SightContext:
+        return SightContext(
             now=self._now(),
             settle_s=self._site.settle_s,
             image_patience_s=self._site.image_patience_s,

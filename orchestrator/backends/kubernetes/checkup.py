@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.backends.kubernetes.client import KubernetesClient
-from orchestrator.backends.kubernetes.probe import Look, Word, probe
+from orchestrator.backends.kubernetes.probe import CheckResult, ProbeOptions, probe
 from orchestrator.backends.kubernetes.rights import RIGHTS, Right
 from orchestrator.backends.kubernetes.site import KubernetesSite
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
@@ -15,64 +15,66 @@ from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRe
 _OLDEST = (1, 31)  # the first version with stable elastic Indexed Jobs and backoffLimitPerIndex
 
 
-def examine(client: KubernetesClient, site: KubernetesSite, look: Look) -> Iterator[Word]:
+def examine(client: KubernetesClient, site: KubernetesSite, options: ProbeOptions) -> Iterator[CheckResult]:
     """Run the checks in order. Stop at the first failure that blocks the rest. Leaves nothing behind."""
     try:
         found = client.version()
     except (BackendUnavailable, LaunchRefused) as error:
-        yield Word("api server", False, str(error))
+        yield CheckResult("api server", False, str(error))
         return
     yield _version(found)
     if site.shared:
         yield _users(site, os.geteuid())
     refused = False
     for right in RIGHTS:
-        word = _right(client, right)
-        refused |= word.good is False
-        yield word
+        result = _right(client, right)
+        refused |= result.good is False
+        yield result
     if refused:
         return
-    taken = _dry_run(client, site)
-    yield taken
+    accepted = _dry_run(client, site)
+    yield accepted
     if site.image is None:
-        yield Word("pods", None, "no test pods were started, because the cluster sets no `image`")
-    elif taken.good:
-        yield from probe(client, site, look)
+        yield CheckResult("pods", None, "no test pods were started, because the cluster sets no `image`")
+    elif accepted.good:
+        yield from probe(client, site, options)
 
 
-def _version(found: dict[str, Any]) -> Word:
+def _version(found: dict[str, Any]) -> CheckResult:
     text = str(found.get("gitVersion", ""))
     numbers = tuple(int("".join(filter(str.isdecimal, str(found.get(name, "")))) or 0) for name in ("major", "minor"))
     if numbers >= _OLDEST:
-        return Word("api server", True, f"Kubernetes {text}")
-    return Word("api server", None, f"Kubernetes {text or 'of an unknown version'}; 1.31 is required, 1.36 is tested")
+        return CheckResult("api server", True, f"Kubernetes {text}")
+    return CheckResult(
+        "api server", None, f"Kubernetes {text or 'of an unknown version'}; 1.31 is required, 1.36 is tested"
+    )
 
 
-def _users(site: KubernetesSite, own: int) -> Word:
+def _users(site: KubernetesSite, own: int) -> CheckResult:
     """Compare users. Pods have no capabilities, so not even root in a pod can write another user's files."""
     if site.user is None:
-        return Word(
+        return CheckResult(
             "users", None, f"pods run as their image's user and the service as {own}; both must write the same files"
         )
     if site.user != own:
         words = f"pods run as user {site.user} and the service as {own}, but they share files; set run_as = {own}"
-        return Word("users", None, f"{words}, or let each user write the other's files")
-    return Word("users", True, f"pods and service run as user {own}")
+        return CheckResult("users", None, f"{words}, or let each user write the other's files")
+    return CheckResult("users", True, f"pods and service run as user {own}")
 
 
-def _right(client: KubernetesClient, right: Right) -> Word:
+def _right(client: KubernetesClient, right: Right) -> CheckResult:
     name = f"{right.resource} ({', '.join(right.verbs)})"
     try:
         missing = [verb for verb in right.verbs if not client.may(right, verb)]
     except (BackendUnavailable, LaunchRefused) as error:
-        return Word(right.resource, None, f"could not check the right to {name}: {error}")
+        return CheckResult(right.resource, None, f"could not check the right to {name}: {error}")
     if not missing:
-        return Word(right.resource, True, name)
+        return CheckResult(right.resource, True, name)
     sentence = f"no right to {', '.join(missing)} {right.resource}: {right.why}"
-    return Word(right.resource, False if right.namespaced and right.resource != "events" else None, sentence)
+    return CheckResult(right.resource, False if right.namespaced and right.resource != "events" else None, sentence)
 
 
-def _dry_run(client: KubernetesClient, site: KubernetesSite) -> Word:
+def _dry_run(client: KubernetesClient, site: KubernetesSite) -> CheckResult:
     """Check by a dry run whether admission accepts a Job of one pod."""
     pod = {
         "restartPolicy": "Never",
@@ -83,5 +85,5 @@ def _dry_run(client: KubernetesClient, site: KubernetesSite) -> Word:
     try:
         client.create("jobs", {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}, dry_run=True)
     except (LaunchRefused, BackendBusy, BackendUnavailable) as error:
-        return Word("dry run", False, str(error))
-    return Word("dry run", True, f"namespace {site.namespace} accepts a Job")
+        return CheckResult("dry run", False, str(error))
+    return CheckResult("dry run", True, f"namespace {site.namespace} accepts a Job")

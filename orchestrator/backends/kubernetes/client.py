@@ -1,7 +1,7 @@
-"""The API server's calls, each with a time-out. What they return is the server's JSON; nothing is judged here.
+"""Call the API server, each call with a timeout, and return its JSON. Nothing is judged here.
 
-A server that does not answer, answers 5xx, is too busy (429) or knows us not (401) raises BackendUnavailable: a request
-that changes something may have been carried out all the same. `rights.py` lists all that is asked.
+A server that does not answer, or answers 5xx, 429 (too busy) or 401 (unknown credentials), raises BackendUnavailable.
+It may have carried out the request all the same. `rights.py` lists the rights that the calls need.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Json = dict[str, Any]
 _PAGE = 500
 _MERGE = {"Content-Type": "application/merge-patch+json"}
 _GROUPS = {"jobs": "apis/batch/v1"}  # the others are of the core group
-_OF_THE_CLUSTER = frozenset({"nodes"})
+_CLUSTER_SCOPED = frozenset({"nodes"})
 _QUOTA = "exceeded quota"
 _NO_RIGHT = ("cannot create resource", "cannot patch resource", "cannot get resource", "cannot delete resource")
-_MOST_OF_A_LINE = 16 * 1024 * 1024
+_MAX_LINE_BYTES = 16 * 1024 * 1024
 SILENT = "the Kubernetes API server does not answer"
 _QUIET_S = 600.0  # a log stream that is quiet for this long may be dead, so it is reopened
 
@@ -59,7 +59,7 @@ class LogStream:
         rest = b""
         for block in self._answer.iter_bytes():
             *whole, rest = (rest + block).split(b"\n")
-            if len(rest) > _MOST_OF_A_LINE:
+            if len(rest) > _MAX_LINE_BYTES:
                 rest = b""
             if whole:
                 yield whole
@@ -117,7 +117,7 @@ class KubernetesClient:
     def delete_job(self, name: str) -> bool:
         """Delete the Job and, in the background, all that it owns. Returns False if there was no Job.
 
-        Without a propagation policy, a raw DELETE leaves running pods as orphans (seen).
+        Without a propagation policy, a raw DELETE leaves running pods as orphans (observed).
         """
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         return self._delete(f"{self._path('jobs')}/{name}", body)
@@ -166,24 +166,24 @@ class KubernetesClient:
         """
         query = {"container": container, "follow": "true", "timestamps": "true"}
         query |= {} if since is None else {"sinceTime": since}
-        patience = httpx.Timeout(self._timeout_s, read=_QUIET_S)
+        timeouts = httpx.Timeout(self._timeout_s, read=_QUIET_S)
         try:
             with self._http.stream(
-                "GET", f"{self._path('pods')}/{pod}/log", params=query, timeout=patience, headers={"Accept": "*/*"}
+                "GET", f"{self._path('pods')}/{pod}/log", params=query, timeout=timeouts, headers={"Accept": "*/*"}
             ) as answer:
                 if answer.status_code != httpx.codes.OK:
                     answer.read()
                     _require(answer)
                 yield LogStream(answer)
         except httpx.HTTPError as error:
-            raise BackendUnavailable(f"the API server's log stream failed: {_said(error)}") from error
+            raise BackendUnavailable(f"the API server's log stream failed: {_describe(error)}") from error
 
     def list(self, selection: Selection) -> tuple[list[Json], str]:
         """Return all objects and the version to watch from. Raises Expired, Forbidden, BackendUnavailable."""
         items: list[Json] = []
-        going_on: str | None = None
+        continue_token: str | None = None
         while True:
-            query = _query(selection) | {"limit": str(_PAGE)} | ({"continue": going_on} if going_on else {})
+            query = _query(selection) | {"limit": str(_PAGE)} | ({"continue": continue_token} if continue_token else {})
             answer = self._ask("GET", self._path(selection.resource), params=query)
             if answer.status_code == httpx.codes.GONE:
                 raise Expired(_message(answer))
@@ -191,8 +191,8 @@ class KubernetesClient:
             page = _document(answer)
             meta = page.get("metadata") or {}
             items += page.get("items") or []
-            going_on = meta.get("continue")
-            if not going_on:
+            continue_token = meta.get("continue")
+            if not continue_token:
                 return items, str(meta.get("resourceVersion", ""))
 
     def watch(self, selection: Selection, version: str, *, watch_s: float) -> Iterator[Json]:
@@ -206,9 +206,9 @@ class KubernetesClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(max(1, round(watch_s))),
         }
-        patience = httpx.Timeout(self._timeout_s, read=watch_s + self._timeout_s)
+        timeouts = httpx.Timeout(self._timeout_s, read=watch_s + self._timeout_s)
         try:
-            with self._http.stream("GET", self._path(selection.resource), params=query, timeout=patience) as answer:
+            with self._http.stream("GET", self._path(selection.resource), params=query, timeout=timeouts) as answer:
                 if answer.status_code == httpx.codes.GONE:
                     raise Expired("the resource version is too old")
                 if answer.status_code != httpx.codes.OK:
@@ -217,7 +217,7 @@ class KubernetesClient:
                 yield {}
                 yield from _lines(answer)
         except httpx.HTTPError as error:
-            raise BackendUnavailable(f"the API server's watch failed: {_said(error)}") from error
+            raise BackendUnavailable(f"the API server's watch failed: {_describe(error)}") from error
 
     def _delete(self, path: str, body: Mapping[str, Any]) -> bool:
         answer = self._ask("DELETE", path, content=json.dumps(body))
@@ -230,7 +230,7 @@ class KubernetesClient:
         group = _GROUPS.get(resource, "api/v1")
         return (
             f"/{group}/{resource}"
-            if resource in _OF_THE_CLUSTER
+            if resource in _CLUSTER_SCOPED
             else f"/{group}/namespaces/{self.namespace}/{resource}"
         )
 
@@ -249,7 +249,7 @@ class KubernetesClient:
                 method, path, params=params, content=content, headers={**given, **(headers or {})}
             )
         except httpx.HTTPError as error:
-            raise BackendUnavailable(f"{SILENT}: {_said(error)}") from error
+            raise BackendUnavailable(f"{SILENT}: {_describe(error)}") from error
 
 
 def _query(selection: Selection) -> dict[str, str]:
@@ -258,11 +258,11 @@ def _query(selection: Selection) -> dict[str, str]:
 
 
 def _lines(answer: httpx.Response) -> Iterator[Json]:
-    """Parse one JSON object per line. The server answers an expired watch with 200 and an ERROR line (seen)."""
+    """Parse one JSON object per line. The server answers an expired watch with 200 and an ERROR line (observed)."""
     for line in answer.iter_lines():
         if not line.strip():
             continue
-        if len(line) > _MOST_OF_A_LINE:
+        if len(line) > _MAX_LINE_BYTES:
             raise BackendUnavailable("the API server's watch sent a line that is too long")
         try:
             event = json.loads(line)
@@ -291,7 +291,7 @@ def _require(answer: httpx.Response) -> None:
         raise BackendUnavailable(f"the namespace does not exist: {message}")
     if code in (httpx.codes.NOT_FOUND, httpx.codes.CONFLICT, httpx.codes.TOO_MANY_REQUESTS) or code >= 500:
         raise BackendUnavailable(f"the API server answered {code}: {message}")
-    raise LaunchRefused(f"Kubernetes refused it: {message}")
+    raise LaunchRefused(f"Kubernetes refused the request: {message}")
 
 
 def _document(answer: httpx.Response) -> Json:
@@ -320,5 +320,5 @@ def _message(answer: httpx.Response) -> str:
     return str(_status(answer).get("message") or answer.reason_phrase)[:1000]
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return str(error) or type(error).__name__

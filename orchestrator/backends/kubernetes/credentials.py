@@ -22,9 +22,9 @@ import httpx
 
 from orchestrator.domain.errors import BackendUnavailable
 
-_EXEC_S = 60.0  # an exec plug-in may have to ask an identity provider
+_EXEC_S = 60.0  # an exec plugin may have to ask an identity provider
 _REREAD_S = 60.0  # service account tokens are rotated well before they expire
-_EARLY_S = 30.0
+_RENEW_EARLY_S = 30.0
 
 
 def load_certificate(verify: ssl.SSLContext, certificate: bytes | None, key: bytes | None) -> None:
@@ -57,14 +57,14 @@ class _Renewed(httpx.Auth, ABC):
         self._lock = threading.Lock()
 
     def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        number = self._show(request, refused=None)
+        number = self._add_token(request, refused=None)
         response = yield request
         if response.status_code == httpx.codes.UNAUTHORIZED:
-            self._show(request, refused=number)
+            self._add_token(request, refused=number)
             request.headers["Connection"] = "close"  # an open connection keeps its old certificate
             yield request
 
-    def _show(self, request: httpx.Request, *, refused: int | None) -> int:
+    def _add_token(self, request: httpx.Request, *, refused: int | None) -> int:
         """Add the token to the request. `refused` is the number of a token that the server rejected."""
         with self._lock:
             now = datetime.now(UTC).timestamp()
@@ -119,13 +119,15 @@ class Exec(_Renewed):
             status = json.loads(self._run(program))["status"]
             token = str(status.get("token") or "")
             if not token or status.get("clientCertificateData"):
-                self._show_certificate(status)
+                self._load_certificate(status)
         except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, AttributeError) as error:
             # The error's own text may contain the program's output, and so a token.
             words = f"{program} printed no token or certificate for the API server"
             raise BackendUnavailable(f"{words}: {type(error).__name__}") from None
         ends = status.get("expirationTimestamp")
-        until = datetime.fromisoformat(ends.replace("Z", "+00:00")).timestamp() - _EARLY_S if ends else float("inf")
+        until = (
+            datetime.fromisoformat(ends.replace("Z", "+00:00")).timestamp() - _RENEW_EARLY_S if ends else float("inf")
+        )
         return token, until
 
     def _run(self, program: str) -> bytes:
@@ -143,7 +145,7 @@ class Exec(_Renewed):
         )
         return done.stdout
 
-    def _show_certificate(self, status: Mapping[str, Any]) -> None:
+    def _load_certificate(self, status: Mapping[str, Any]) -> None:
         if self._verify is None:
             raise ValueError("no token")
         certificate, key = (str(status[name]).encode() for name in ("clientCertificateData", "clientKeyData"))

@@ -42,27 +42,27 @@ _SHARED = frozenset(
 _PATCH = "$patch"  # replacing or deleting instead of merging would drop what the service sets
 
 
-def find_excess(overlay: Mapping[str, Any], *, theirs: Mapping[str, Any], agent: str) -> str | None:
+def find_excess(overlay: Mapping[str, Any], *, cluster_overlay: Mapping[str, Any], agent: str) -> str | None:
     """Return the path of the first field that a job may not set, or None.
 
-    `theirs` is the cluster's own overlay. `agent` is the name of the container that runs the job.
+    `cluster_overlay` is the cluster's own overlay. `agent` is the name of the container that runs the job.
     """
-    return next(_excess(overlay, theirs, agent), None)
+    return next(_excess(overlay, cluster_overlay, agent), None)
 
 
-def _excess(overlay: Mapping[str, Any], theirs: Mapping[str, Any], agent: str) -> Iterator[str]:
+def _excess(overlay: Mapping[str, Any], cluster_overlay: Mapping[str, Any], agent: str) -> Iterator[str]:
     for path, allowed in _ALLOWED.items():
         yield from _beyond(_at(overlay, path), allowed, path)
     for path in ("metadata.labels", "metadata.annotations"):
         yield from (f"{path}.{name}" for name in _at(overlay, path) if str(name).startswith(_RESERVED))
     path = "spec.template.spec"
-    pod, fixed = _at(overlay, path), _at(theirs, path)
+    pod, fixed = _at(overlay, path), _at(cluster_overlay, path)
     yield from _beyond(pod, _POD - (fixed.keys() - _SHARED), path)
     for kind in _NAMED:
         taken = {each.get("name") for each in _objects(fixed.get(kind))} - {agent, None}
         yield from (f"{path}.{kind}.{name}" for name in map(_name_of, _objects(pod.get(kind))) if name in taken)
         if kind in fixed and pod.get(kind, ()) is None:
-            yield f"{path}.{kind}"  # null would remove the cluster's
+            yield f"{path}.{kind}"  # null would remove the cluster's list
     volumes = {each.get("name") for each in _objects(fixed.get("volumes"))}
     for kind in ("containers", "initContainers"):
         for each in _objects(pod.get(kind)):

@@ -63,9 +63,9 @@ class Context:
 
     cluster_name: str
     cluster: Mapping[str, Any]
-    of_cluster: Path
+    cluster_folder: Path
     user: Mapping[str, Any]
-    of_user: Path
+    user_folder: Path
     namespace: str | None
 
 
@@ -122,14 +122,14 @@ def find_context(paths: Sequence[Path], context: str | None) -> Context:
         raise ConfigurationError(f"{where}: context names cluster {chosen.get('cluster')!r}, which is not defined")
     if chosen.get("user") and chosen["user"] not in users:
         raise ConfigurationError(f"{where}: context names user {chosen['user']!r}, which is not defined")
-    cluster, of_cluster = clusters[chosen["cluster"]]
-    user, of_user = users.get(chosen.get("user", ""), ({}, Path()))
+    cluster, cluster_folder = clusters[chosen["cluster"]]
+    user, user_folder = users.get(chosen.get("user", ""), ({}, Path()))
     return Context(
         cluster_name=chosen["cluster"],
         cluster=cluster,
-        of_cluster=of_cluster,
+        cluster_folder=cluster_folder,
         user=user,
-        of_user=of_user,
+        user_folder=user_folder,
         namespace=chosen.get("namespace"),
     )
 
@@ -149,13 +149,13 @@ def _named(document: Mapping[str, Any], many: str, one: str) -> list[tuple[str, 
 
 
 def _access(context: Context) -> Access:
-    cluster, user, of_user = context.cluster, context.user, context.of_user
-    authority = _content(cluster, "certificate-authority", context.of_cluster)
+    cluster, user, user_folder = context.cluster, context.user, context.user_folder
+    authority = _content(cluster, "certificate-authority", context.cluster_folder)
     try:
         verify = _trust(cadata=None if authority is None else authority.decode())
         if cluster.get("insecure-skip-tls-verify"):
             verify.check_hostname, verify.verify_mode = False, ssl.CERT_NONE
-        load_certificate(verify, *(_content(user, name, of_user) for name in ("client-certificate", "client-key")))
+        load_certificate(verify, *(_content(user, name, user_folder) for name in ("client-certificate", "client-key")))
     except (ssl.SSLError, ValueError, OSError) as error:
         raise ConfigurationError(f"kubeconfig: cannot use a certificate: {error}") from None
     server = str(cluster.get("server", "")).rstrip("/")
@@ -191,7 +191,7 @@ def _content(section: Mapping[str, Any], name: str, folder: Path) -> bytes | Non
 def _auth(context: Context, verify: ssl.SSLContext) -> httpx.Auth | None:
     user = context.user
     if user.get("tokenFile"):
-        return TokenFile(context.of_user / user["tokenFile"])
+        return TokenFile(context.user_folder / user["tokenFile"])
     if user.get("token"):
         return Token(str(user["token"]))
     if user.get("username"):
@@ -199,15 +199,15 @@ def _auth(context: Context, verify: ssl.SSLContext) -> httpx.Auth | None:
     if not user.get("exec"):
         return None
     info = _cluster_info(context) if user["exec"].get("provideClusterInfo") else None
-    return Exec(user["exec"], context.of_user, verify=verify, cluster=info)
+    return Exec(user["exec"], context.user_folder, verify=verify, cluster=info)
 
 
 def _cluster_info(context: Context) -> Mapping[str, Any]:
-    """Build the cluster information for a plug-in that requests it (client.authentication.k8s.io/v1, Cluster)."""
+    """Build the cluster information for a plugin that requests it (client.authentication.k8s.io/v1, Cluster)."""
     cluster = context.cluster
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
     info = {name: cluster[name] for name in names if cluster.get(name)}
-    authority = _content(cluster, "certificate-authority", context.of_cluster)
+    authority = _content(cluster, "certificate-authority", context.cluster_folder)
     info |= {} if authority is None else {"certificate-authority-data": b64encode(authority).decode()}
     extensions = {each.get("name"): each.get("extension") for each in cluster.get("extensions") or ()}
     return {**info, "config": extensions.get("client.authentication.k8s.io/exec")}

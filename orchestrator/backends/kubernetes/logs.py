@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 MOST_STREAMS = 64
 _LIMIT_BYTES = 16 * 1024 * 1024  # of each file, including its older half
-_PATIENCE_S = 60.0  # stop following a pod not wanted for this long; another service may own the cluster now
+_UNWANTED_S = 60.0  # stop following a pod that was not requested for this long; another service may own the cluster
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TRIES_AFTER_END = 5
 
@@ -41,7 +41,7 @@ class Followed:
 
 
 class LogKeeper:
-    """Threads start with the first pod. `limit_bytes` limits each file."""
+    """Stores pods' logs. Threads start with the first pod. `limit_bytes` limits each file."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class LogKeeper:
         self._streams: dict[str, _Follower] = {}
         self._done: dict[str, float] = {}  # by uid: when the pod was last wanted
         self._closing = threading.Event()
-        self._news = threading.Event()
+        self._changed = threading.Event()
         self._thread: threading.Thread | None = None
 
     def want(self, pod: Followed) -> None:
@@ -72,7 +72,7 @@ class LogKeeper:
             known = self._wanted.get(pod.uid)
             self._wanted[pod.uid] = (pod, now)
             if known is None or known[0] != pod:
-                self._news.set()
+                self._changed.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="pod logs", daemon=True)
                 self._thread.start()
@@ -80,30 +80,30 @@ class LogKeeper:
     def close(self) -> None:
         with self._lock:
             self._closing.set()
-            self._news.set()
+            self._changed.set()
             for each in self._streams.values():
                 each.stop()
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            self._news.wait(_PAUSE_S)
-            self._news.clear()
+            self._changed.wait(_PAUSE_S)
+            self._changed.clear()
             with self._lock:
                 if not self._closing.is_set():
                     self._step()
 
     def _step(self) -> None:
         now = self._monotonic()
-        self._done = {uid: spoken_at for uid, spoken_at in self._done.items() if now - spoken_at <= _PATIENCE_S}
+        self._done = {uid: wanted_at for uid, wanted_at in self._done.items() if now - wanted_at <= _UNWANTED_S}
         for uid, stream in list(self._streams.items()):
             if not stream.is_alive():
                 del self._streams[uid]
-                if stream.has_all:
+                if stream.complete:
                     self._done[uid] = now
                     self._wanted.pop(uid, None)
-        for uid, (pod, spoken_at) in list(self._wanted.items()):
+        for uid, (pod, wanted_at) in list(self._wanted.items()):
             begun = self._streams.get(uid)
-            if now - spoken_at > _PATIENCE_S:
+            if now - wanted_at > _UNWANTED_S:
                 del self._wanted[uid]
                 if begun is not None:
                     begun.stop()
@@ -123,7 +123,7 @@ class _Follower(threading.Thread):
         self._stopping = threading.Event()
         self._stream: LogStream | None = None
         self.ended = pod.ended
-        self.has_all = False
+        self.complete = False
 
     def stop(self) -> None:
         self._stopping.set()
@@ -137,13 +137,13 @@ class _Follower(threading.Thread):
         except Held:
             return  # another service stores it; retried as long as the pod is wanted
         except OSError as error:
-            log.warning("what a pod prints cannot be kept", pod=self._pod.pod, reason=str(error))
+            log.warning("cannot store a pod's output", pod=self._pod.pod, reason=str(error))
             self._stopping.wait(_LONGEST_PAUSE_S)
         except Exception:
             if self._stopping.is_set():
-                return  # the client was closed under it
+                return  # the client was closed
             # An edge: whatever the server sends, this pod is retried.
-            log.exception("what a pod prints cannot be read", pod=self._pod.pod)
+            log.exception("cannot read a pod's output", pod=self._pod.pod)
             self._stopping.wait(_LONGEST_PAUSE_S)
 
     def _follow(self, printed: Printed) -> None:
@@ -158,12 +158,12 @@ class _Follower(threading.Thread):
                     for lines in self._stream:
                         printed.keep(lines)
                         failures = 0
-                self.has_all = ended
+                self.complete = ended
             except (BackendUnavailable, LaunchRefused):
                 failures += 1
                 left += ended
             self._stream = None
-            if self.has_all or left > _TRIES_AFTER_END:  # its node or its object is gone
-                self.has_all = True
+            if self.complete or left > _TRIES_AFTER_END:  # its node or its object is gone
+                self.complete = True
                 return
             self._stopping.wait(min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0 ** min(failures, 8)))

@@ -175,7 +175,7 @@ def _evicting_taints(document: Json) -> Iterator[str]:
 
 
 def parse_warning(document: Json) -> WarningObject:
-    """Parse a warning. The scheduler's events have `eventTime` but no `lastTimestamp`; some lack a message (seen)."""
+    """Parse a warning. The scheduler's events have `eventTime` but no `lastTimestamp`. Some lack a message."""
     about = document.get("involvedObject") or {}
     times = (document.get("lastTimestamp"), document.get("eventTime"), document.get("firstTimestamp"))
     known = [moment for each in times if (moment := parse_time(each)) is not None] or [0.0]

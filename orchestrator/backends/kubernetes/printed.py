@@ -46,8 +46,8 @@ class Printed:
     """
 
     def __init__(self, job: JobFolder, place: Path, *, limit_bytes: int) -> None:
-        with job.made() as folder:
-            self._folder, self._limit_bytes = folder.making(place), limit_bytes
+        with job.make() as folder:
+            self._folder, self._limit_bytes = folder.make(place), limit_bytes
         self._lock = self._folder.append(Path(f".{_STATE}.lock"), lock=True)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +56,7 @@ class Printed:
             raise Held(f"{job.name}/{place}") from error
         self._state = _read(self._folder)
         self._cut_off()
-        self._again = self._state.same  # lines with the last time that will be repeated
+        self._repeats_left = self._state.same  # lines with the last time that will be repeated
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +77,7 @@ class Printed:
 
     def begin_again(self) -> None:
         """Prepare for a new stream that starts at `since`."""
-        self._again = self._state.same
+        self._repeats_left = self._state.same
 
     def keep(self, lines: Iterable[bytes]) -> None:
         """Store lines as the API sends them, each with its time. Raises OSError."""
@@ -99,17 +99,17 @@ class Printed:
             self._append(name, b"".join(texts))
         self._write_state()
         for name in news:
-            self._bound(name)
+            self._rotate_if_large(name)
 
     def _is_new(self, at_ns: int) -> bool:
         state = self._state
         if at_ns < state.at_ns:
             return False
-        if at_ns == state.at_ns and self._again > 0:
-            self._again -= 1
+        if at_ns == state.at_ns and self._repeats_left > 0:
+            self._repeats_left -= 1
             return False
         state.same = state.same + 1 if at_ns == state.at_ns else 1
-        state.at_ns, self._again = at_ns, 0
+        state.at_ns, self._repeats_left = at_ns, 0
         return True
 
     def _place(self, text: bytes) -> tuple[str, bytes]:
@@ -134,7 +134,7 @@ class Printed:
             file.write(content)
             self._state.sizes[name] = file.seek(0, io.SEEK_END)
 
-    def _bound(self, name: str) -> None:
+    def _rotate_if_large(self, name: str) -> None:
         share = max(_LEAST_BYTES, _ALL_BYTES // len(self._state.sizes))
         if self._state.sizes[name] > min(self._limit_bytes, share) // 2:
             path = Path(name)

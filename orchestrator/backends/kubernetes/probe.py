@@ -19,7 +19,7 @@ from typing import Any
 from orchestrator.backends.kubernetes.client import Expired, KubernetesClient, Selection
 from orchestrator.backends.kubernetes.objects import PodObject, WarningObject, parse_job, parse_pod, parse_warning
 from orchestrator.backends.kubernetes.render import Manifest, Manifests, owned, render_manifests
-from orchestrator.backends.kubernetes.sight import Terms, Traces, View, sight
+from orchestrator.backends.kubernetes.sight import SightContext, Traces, View, sight
 from orchestrator.backends.kubernetes.site import (
     ATTEMPT_LABEL,
     CONTAINER,
@@ -46,7 +46,7 @@ _OUR_MOUNTS = frozenset({"launch", "packed"})  # only jobs have these
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class CheckResult:
     """One finding. `good` is None for a warning."""
 
     check: str
@@ -55,7 +55,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ProbeOptions:
     """What to check. Both pods must start within `patience_s`, and meet each other within `meet_s`."""
 
     url: str | None = None  # the service's URL for agents
@@ -65,39 +65,39 @@ class Look:
     meet_s: float = 180.0
 
 
-def probe(client: KubernetesClient, site: KubernetesSite, look: Look) -> Iterator[Word]:
+def probe(client: KubernetesClient, site: KubernetesSite, options: ProbeOptions) -> Iterator[CheckResult]:
     """Start the pods, wait for their findings, and delete them."""
     nonce = secrets.token_hex(4)
     folder = f".doctor-{nonce}"
     here = JobFolder(site.service_root, folder) if site.shared else None
     try:
         if here is not None:
-            with here.made() as opened:
+            with here.make() as opened:
                 opened.write(Path("asked"), nonce.encode())
     except OSError as error:
-        yield Word("run directory", False, f"cannot write {site.service_root} on this machine: {error}")
+        yield CheckResult("run directory", False, f"cannot write {site.service_root} on this machine: {error}")
         return
     try:
-        yield from _look_around(client, site, look, AttemptKey(f"doctor-{nonce}", 1), folder)
+        yield from _look_around(client, site, options, AttemptKey(f"doctor-{nonce}", 1), folder)
     finally:
         if here is not None:
             drop(here)
 
 
-def render_probe(site: KubernetesSite, key: AttemptKey, look: Look, folder: str) -> Manifests:
+def render_probe(site: KubernetesSite, key: AttemptKey, options: ProbeOptions, folder: str) -> Manifests:
     """Render a job's objects with the probe's command, without what only jobs need."""
     manifests = render_manifests(_plan(key, site), site, workdir="/")
     job = manifests.job
     pod = job["spec"]["template"]["spec"]
     command = [site.python, "-c", Path(__file__).with_name("look_around.py").read_text()]
-    command += [str(site.root / folder), look.url or "", str(look.port), str(look.meet_s), *look.modules]
+    command += [str(site.root / folder), options.url or "", str(options.port), str(options.meet_s), *options.modules]
     containers = [_with_command(each, command) if each["name"] == CONTAINER else each for each in pod["containers"]]
     volumes = [each for each in pod["volumes"] if each["name"] not in _OUR_MOUNTS]
     pod = {**pod, "containers": containers, "volumes": volumes, "terminationGracePeriodSeconds": _GRACE_S}
     spec = {
         **job["spec"],
         "suspend": QUEUE_LABEL in job["metadata"]["labels"],  # in a queue, until Kueue admits it
-        "activeDeadlineSeconds": round(look.patience_s + 2 * look.meet_s),
+        "activeDeadlineSeconds": round(options.patience_s + 2 * options.meet_s),
         "ttlSecondsAfterFinished": _KEPT_S,
         "template": {**job["spec"]["template"], "spec": pod},
     }
@@ -106,55 +106,63 @@ def render_probe(site: KubernetesSite, key: AttemptKey, look: Look, folder: str)
 
 
 def judge_findings(
-    found: Sequence[Mapping[str, Any]], site: KubernetesSite, look: Look, *, asked: float, answered: float, nonce: str
-) -> Iterator[Word]:
+    found: Sequence[Mapping[str, Any]],
+    site: KubernetesSite,
+    options: ProbeOptions,
+    *,
+    asked: float,
+    answered: float,
+    nonce: str,
+) -> Iterator[CheckResult]:
     """Judge the pods' findings, given by index. Times are seconds since the epoch on the service's clock."""
     nodes = sorted({str(each["node"]) for each in found})
     apart = "" if len(nodes) > 1 else "; the network between two nodes was not tested"
-    yield Word("pods", True, f"{len(found)} pods ran on {' and '.join(nodes)}{apart}")
+    yield CheckResult("pods", True, f"{len(found)} pods ran on {' and '.join(nodes)}{apart}")
     enough = all(each["enough"] for each in found)
-    yield Word(
+    yield CheckResult(
         "python",
         enough,
         f"{site.python} is Python {found[0]['python']}" + ("" if enough else "; 3.10 or newer is required"),
     )
     absent = {name: words for each in found for name, words in each["missing"].items()}
     detail = "; ".join(f"{name}: {words}" for name, words in absent.items())
-    yield Word("torch", not absent, f"{site.python} imports {', '.join(look.modules)}" if not absent else detail)
-    yield _of_storage(found, site, nonce)
+    yield CheckResult(
+        "torch", not absent, f"{site.python} imports {', '.join(options.modules)}" if not absent else detail
+    )
+    yield _storage(found, site, nonce)
     unmet = next((str(each["unmet"]) for each in found[::-1] if each["unmet"]), None)
     met = "the second pod reaches the first by name" if unmet is None else f"the pods cannot reach each other: {unmet}"
-    yield Word("network", unmet is None, met)
-    yield _of_reports(found, site, look)
+    yield CheckResult("network", unmet is None, met)
+    yield _reports(found, site, options)
     ahead_s = max(0.0, *(max(asked - each["at"], each["at"] - answered) for each in found))
     agree = ahead_s < _CLOCKS_S
     words = "the nodes' clocks agree with this machine's" if agree else f"the clocks differ by at least {ahead_s:.1f} s"
-    yield Word("clock", True if agree else None, words)
+    yield CheckResult("clock", True if agree else None, words)
 
 
-def _of_storage(found: Sequence[Mapping[str, Any]], site: KubernetesSite, nonce: str) -> Word:
+def _storage(found: Sequence[Mapping[str, Any]], site: KubernetesSite, nonce: str) -> CheckResult:
     check = "run directory"
     for each in found:
         if each["unwritten"]:
             words = f"user {each['user']} cannot write {site.root} on {each['node']}: {each['unwritten']}"
-            return Word(check, False, f"{words}; see run_as" + _AS_THE_SERVICE * site.shared)
+            return CheckResult(check, False, f"{words}; see run_as" + _AS_THE_SERVICE * site.shared)
     if site.claim is None and site.host_path is None:
-        return Word(check, None, "the pods share no folder, so snapshots need an object store (snapshot.dir)")
+        return CheckResult(check, None, "the pods share no folder, so snapshots need an object store (snapshot.dir)")
     if any(each["unseen"] for each in found):
-        return Word(check, False, f"the pods do not see each other's files in {site.root}")
+        return CheckResult(check, False, f"the pods do not see each other's files in {site.root}")
     if site.shared and any(each["asked"] != nonce for each in found):
-        return Word(check, False, f"{site.root} in the pods is not {site.service_root} on this machine")
-    return Word(check, True, f"the pods share {site.root}" + (" with the service" if site.shared else ""))
+        return CheckResult(check, False, f"{site.root} in the pods is not {site.service_root} on this machine")
+    return CheckResult(check, True, f"the pods share {site.root}" + (" with the service" if site.shared else ""))
 
 
-def _of_reports(found: Sequence[Mapping[str, Any]], site: KubernetesSite, look: Look) -> Word:
-    if look.url is None:
-        return Word("reports", True, "ADVERTISE_URL is not set, so agents report through the run directory")
+def _reports(found: Sequence[Mapping[str, Any]], site: KubernetesSite, options: ProbeOptions) -> CheckResult:
+    if options.url is None:
+        return CheckResult("reports", True, "ADVERTISE_URL is not set, so agents report through the run directory")
     unreached = next((str(each["unreached"]) for each in found if each["unreached"]), None)
     if unreached is None:
-        return Word("reports", True, f"the pods reach {look.url}")
+        return CheckResult("reports", True, f"the pods reach {options.url}")
     instead = "agents report through the run directory" if site.shared else "agents cannot report"
-    return Word("reports", None, f"the pods cannot reach {look.url} ({unreached}); until they can, {instead}")
+    return CheckResult("reports", None, f"the pods cannot reach {options.url} ({unreached}); until they can, {instead}")
 
 
 def _plan(key: AttemptKey, site: KubernetesSite) -> LaunchPlan:
@@ -186,32 +194,32 @@ def _with_command(container: Manifest, command: list[str]) -> Manifest:
 
 
 def _look_around(
-    client: KubernetesClient, site: KubernetesSite, look: Look, key: AttemptKey, folder: str
-) -> Iterator[Word]:
-    manifests = render_probe(site, key, look, folder)
+    client: KubernetesClient, site: KubernetesSite, options: ProbeOptions, key: AttemptKey, folder: str
+) -> Iterator[CheckResult]:
+    manifests = render_probe(site, key, options, folder)
     name = manifests.job["metadata"]["name"]
     asked = time.time()
     try:
         job, _ = client.create("jobs", manifests.job)
         try:
             client.create("services", owned(manifests.service, job))
-            seen, pods = _wait(client, site, key, name, look)
+            seen, pods = _wait(client, site, key, name, options)
         finally:
             with suppress(BackendUnavailable):  # the Job then expires
                 client.delete_job(name)
     except (LaunchRefused, BackendUnavailable, FileExistsError) as error:
-        yield Word("pods", False, f"could not start two test pods: {error}")
+        yield CheckResult("pods", False, f"could not start two test pods: {error}")
         return
     found = _findings(pods)
     if len(found) == _PODS:
         nonce = folder.rpartition("-")[2]
-        yield from judge_findings(found, site, look, asked=asked, answered=time.time(), nonce=nonce)
+        yield from judge_findings(found, site, options, asked=asked, answered=time.time(), nonce=nonce)
         return
     evidence = [seen.evidence, *(each.evidence for each in seen.replicas)]
     why = "; ".join(evidence) if seen.cause is None else seen.cause.message
     printed = [pod.container.message.strip() for pod in pods if pod.container is not None and pod.container.message]
     last = f"; it printed: {printed[0].splitlines()[-1]}" if printed and not found else ""
-    yield Word("pods", False, f"the two test pods did not finish: {why}{last}")
+    yield CheckResult("pods", False, f"the two test pods did not finish: {why}{last}")
 
 
 def _wait(
@@ -219,18 +227,18 @@ def _wait(
     site: KubernetesSite,
     key: AttemptKey,
     name: str,
-    look: Look,
+    options: ProbeOptions,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Sighting, list[PodObject]]:
     """Wait until both pods have ended, one can never start, or the time is over."""
     parse = partial(parse_pod, container=CONTAINER)
-    deadline = time.monotonic() + look.patience_s + look.meet_s
+    deadline = time.monotonic() + options.patience_s + options.meet_s
     while True:
         job = client.job(name)
         pods = [parse(each) for each in client.list(Selection(resource="pods", labels=f"{ATTEMPT_LABEL}={name}"))[0]]
         view = View(job=None if job is None else parse_job(job), pods=tuple(pods), warnings=_warnings(client))
-        terms = Terms(now=time.time(), settle_s=0.0, image_patience_s=site.image_patience_s)
-        seen = sight(key, view, Traces(replicas=_PODS, submitted=True, began=True), terms)
+        context = SightContext(now=time.time(), settle_s=0.0, image_patience_s=site.image_patience_s)
+        seen = sight(key, view, Traces(replicas=_PODS, submitted=True, began=True), context)
         over = len(_findings(pods)) == _PODS or seen.presence is Presence.GONE
         if over or time.monotonic() > deadline:
             return seen, pods

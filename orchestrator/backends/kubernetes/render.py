@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.backends.kubernetes.agent import find_agent
+from orchestrator.backends.kubernetes.agent import add_agent_path
 from orchestrator.backends.kubernetes.guard import find_excess
 from orchestrator.backends.kubernetes.overlay import apply_overlay, find_fault
 from orchestrator.backends.kubernetes.security import secure_others
@@ -72,8 +72,12 @@ def render_name(key: AttemptKey) -> str:
 
 def render_manifests(plan: LaunchPlan, site: KubernetesSite, *, workdir: str) -> Manifests:
     """Render the objects. Raises LaunchRefused for an overlay that exceeds a job's rights or breaks the Job."""
-    theirs = apply_overlay(site.overlay, site.defaults.overlay)
-    excess = None if site.free_overlays else find_excess(plan.placement.overlay, theirs=theirs, agent=CONTAINER)
+    cluster_overlay = apply_overlay(site.overlay, site.defaults.overlay)
+    excess = (
+        None
+        if site.free_overlays
+        else find_excess(plan.placement.overlay, cluster_overlay=cluster_overlay, agent=CONTAINER)
+    )
     if excess is not None:
         words = "cannot be set by a job; set it in the cluster's overlay, or set free_overlays on the cluster"
         raise LaunchRefused(f"placement.overlay: {excess} {words}")
@@ -85,9 +89,9 @@ def render_manifests(plan: LaunchPlan, site: KubernetesSite, *, workdir: str) ->
     if fault is not None:
         raise LaunchRefused(f"the cluster's overlay or placement.overlay breaks the Job: {fault}")
     if not site.free_overlays:
-        job = secure_others(job, apply_overlay(plain, theirs), site)
+        job = secure_others(job, apply_overlay(plain, cluster_overlay), site)
     return Manifests(
-        job=_found_again(find_agent(job, site), plain),
+        job=_restore_identity(add_agent_path(job, site), plain),
         service=_service(site, name, labels),
         secret=_secret(plan, site, name, labels, workdir),
     )
@@ -156,7 +160,7 @@ def _nodes(plan: LaunchPlan) -> str:
     return str(plan.max_nodes) if plan.min_nodes == plan.max_nodes else f"{plan.min_nodes}:{plan.max_nodes}"
 
 
-def _found_again(job: Manifest, plain: Manifest) -> Manifest:
+def _restore_identity(job: Manifest, plain: Manifest) -> Manifest:
     """Restore the names and labels that find the Job and its pods, and suspend it, whatever an overlay says."""
     meta, own = job["metadata"], plain["metadata"]
     template = job["spec"]["template"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from orchestrator.backends.kubernetes.objects import JobObject, NodeObject, PodObject, WarningObject
 from orchestrator.backends.kubernetes.states import (
+    Judgment,
     Standing,
-    Word,
     find_job_cause,
     is_decided,
     is_over,
@@ -21,7 +21,7 @@ from trainer.contract.failure import Failure, FailureKind
 
 _RECORDS = frozenset({0, 1, 143})  # exit codes of an agent that left an exit record (elasticrun)
 _NOT_BY_US = "but not by this service; Kubernetes does not record who deletes objects"
-_TELLING = ("FailedCreate", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
+_RELEVANT = ("FailedCreate", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Traces:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class SightContext:
     now: float  # seconds since the epoch on the service's clock
     settle_s: float = 30.0
     image_patience_s: float = 300.0
@@ -58,36 +58,36 @@ class Terms:
 class _Replica:
     number: int
     pod: PodObject | None
-    word: Word
+    judgment: Judgment
     since: float | None = None  # when the trouble began, in seconds since the epoch
 
 
-def sight(key: AttemptKey, view: View, traces: Traces, terms: Terms) -> Sighting:
+def sight(key: AttemptKey, view: View, traces: Traces, context: SightContext) -> Sighting:
     """Judge an attempt. One without objects is ABSENT only if no agent ever started for it."""
     job = view.job
     if job is None and not view.pods:
-        return _nothing(key, traces, terms)
+        return _judge_absent(key, traces, context)
     if job is not None and not job.whole and not view.pods:
         words = f"Job {job.name} was created, but its submission was interrupted"
         return Sighting(key=key, presence=Presence.ABSENT, evidence=words)
     least, most = (job.min_nodes, job.max_nodes) if job is not None else (traces.replicas, traces.replicas)
-    replicas = [_look(number, view, terms) for number in range(max(most, 1))]
-    dead = [one for one in replicas if one.word.standing in (Standing.OVER, Standing.LOST)]
-    begun = [one for one in replicas if one.word.standing is not Standing.WAITS]
+    replicas = [_judge_index(number, view, context) for number in range(max(most, 1))]
+    dead = [one for one in replicas if one.judgment.standing in (Standing.OVER, Standing.LOST)]
+    begun = [one for one in replicas if one.judgment.standing is not Standing.WAITS]
     gone = job is None or is_over(job) or job.deleting
     if not gone and len(begun) < least and len(dead) <= most - least:
-        return _pending(key, view, replicas, terms)
-    return _begun(key, view, replicas, traces, terms)
+        return _judge_pending(key, view, replicas, context)
+    return _judge_started(key, view, replicas, traces, context)
 
 
-def _nothing(key: AttemptKey, traces: Traces, terms: Terms) -> Sighting:
+def _judge_absent(key: AttemptKey, traces: Traces, context: SightContext) -> Sighting:
     if not traces.submitted:
         return Sighting(key=key, presence=Presence.ABSENT, evidence="the cluster has no Job of this name")
     if not traces.began and not traces.recorded:
         words = "its Job was deleted or not created before any agent started"
         return Sighting(key=key, presence=Presence.ABSENT, evidence=words)
     words = "its Job and its pods are gone from the cluster"
-    cause = None if terms.ours else _deleted()
+    cause = None if context.ours else _deleted()
     replicas = tuple(
         ReplicaSighting(replica=number, liveness=Liveness.DEAD, evidence=f"replica {number}: {words}")
         for number in range(traces.replicas)
@@ -95,40 +95,40 @@ def _nothing(key: AttemptKey, traces: Traces, terms: Terms) -> Sighting:
     return Sighting(key=key, presence=Presence.GONE, evidence=words, replicas=replicas, cause=cause)
 
 
-def _look(number: int, view: View, terms: Terms) -> _Replica:
+def _judge_index(number: int, view: View, context: SightContext) -> _Replica:
     """Judge the newest pod of an index."""
     pods = [pod for pod in view.pods if pod.index == number]
     if pods:
         pod = max(pods, key=lambda one: (not one.removed, one.created_at or 0.0, one.name))
-        word = judge(pod, view.nodes, now=terms.now, late_s=terms.late_s)
-        return _Replica(number, pod, word, since=pod.created_at)
+        judgment = judge(pod, view.nodes, now=context.now, late_s=context.late_s)
+        return _Replica(number, pod, judgment, since=pod.created_at)
     job = view.job
     if job is None and any(not pod.removed for pod in view.pods):
         # The caches of Jobs and pods do not change at the same moment.
         words = f"replica {number} has no pod, and its Job is not in the cache"
-        return _Replica(number, None, Word(standing=Standing.SILENT, evidence=words))
+        return _Replica(number, None, Judgment(standing=Standing.SILENT, evidence=words))
     if job is None or is_over(job) or job.deleting:
-        return _Replica(number, None, Word(standing=Standing.OVER, evidence=f"replica {number}'s pod is gone"))
+        return _Replica(number, None, Judgment(standing=Standing.OVER, evidence=f"replica {number}'s pod is gone"))
     if number in job.failed_indexes | job.completed_indexes:
         how = "failed" if number in job.failed_indexes else "completed"
         words = f"replica {number}'s pod is gone; Job {job.name} calls it {how}"
-        return _Replica(number, None, Word(standing=Standing.OVER, evidence=words))
-    return _podless(number, job, view.warnings)
+        return _Replica(number, None, Judgment(standing=Standing.OVER, evidence=words))
+    return _judge_podless(number, job, view.warnings)
 
 
-def _podless(number: int, job: JobObject, warnings: Sequence[WarningObject]) -> _Replica:
+def _judge_podless(number: int, job: JobObject, warnings: Sequence[WarningObject]) -> _Replica:
     """Judge a replica whose pod does not exist yet or is refused."""
     detail = _newest_warning(warnings, "Job", job.name)
     words = f"replica {number} has no pod yet" + (f" ({detail})" if detail else "")
     if not is_refusal(detail):
-        return _Replica(number, None, Word(standing=Standing.WAITS, evidence=words))
+        return _Replica(number, None, Judgment(standing=Standing.WAITS, evidence=words))
     refused = Failure(kind=FailureKind.LAUNCH, message=f"the cluster refuses the pods of Job {job.name} ({detail})")
-    word = Word(standing=Standing.WAITS, evidence=words, trouble=refused, patience=True)
-    since = min(each.since for each in _telling(warnings, "Job", job.name) if is_refusal(each.message))
-    return _Replica(number, None, word, since=since)
+    judgment = Judgment(standing=Standing.WAITS, evidence=words, trouble=refused, may_resolve=True)
+    since = min(each.since for each in _relevant(warnings, "Job", job.name) if is_refusal(each.message))
+    return _Replica(number, None, judgment, since=since)
 
 
-def _pending(key: AttemptKey, view: View, replicas: Sequence[_Replica], terms: Terms) -> Sighting:
+def _judge_pending(key: AttemptKey, view: View, replicas: Sequence[_Replica], context: SightContext) -> Sighting:
     job = view.job
     assert job is not None
     if job.suspended:
@@ -137,44 +137,46 @@ def _pending(key: AttemptKey, view: View, replicas: Sequence[_Replica], terms: T
             detail = _newest_warning(view.warnings, "Job", job.name)
             words = f"Job {job.name} waits for Kueue to admit it" + (f" ({detail})" if detail else "")
         return Sighting(key=key, presence=Presence.PENDING, evidence=words)
-    hopeless = _find_trouble(replicas, terms)
+    hopeless = _find_trouble(replicas, context)
     if hopeless is not None:
         ended = tuple(
             ReplicaSighting(replica=one.number, liveness=Liveness.DEAD, evidence=hopeless.message, leftovers=True)
             for one in replicas
         )
         return Sighting(key=key, presence=Presence.GONE, evidence=hopeless.message, replicas=ended, cause=hopeless)
-    waiting = [one for one in replicas if one.word.standing is Standing.WAITS]
-    first = max(waiting, key=lambda one: (one.word.trouble is not None, "has no node (" in one.word.evidence))
+    waiting = [one for one in replicas if one.judgment.standing is Standing.WAITS]
+    first = max(waiting, key=lambda one: (one.judgment.trouble is not None, "has no node (" in one.judgment.evidence))
     detail = "" if first.pod is None else _newest_warning(view.warnings, "Pod", first.pod.name)
-    evidence = first.word.evidence + (f"; {detail}" if detail else "")
+    evidence = first.judgment.evidence + (f"; {detail}" if detail else "")
     if len(waiting) < len(replicas):
         evidence = f"{len(replicas) - len(waiting)} of {len(replicas)} pods have started; {evidence}"
     return Sighting(key=key, presence=Presence.PENDING, evidence=evidence)
 
 
-def _find_trouble(replicas: Sequence[_Replica], terms: Terms) -> Failure | None:
-    """Return why the attempt cannot start, once that is certain or has lasted too long."""
+def _find_trouble(replicas: Sequence[_Replica], context: SightContext) -> Failure | None:
+    """Return why the attempt cannot start, once the cause is certain or has lasted too long."""
     for one in replicas:
-        word = one.word
-        if word.trouble is None:
+        judgment = one.judgment
+        if judgment.trouble is None:
             continue
-        waited_s = 0.0 if one.since is None else terms.now - one.since
-        if not word.patience or waited_s >= terms.image_patience_s:
-            return word.trouble
+        waited_s = 0.0 if one.since is None else context.now - one.since
+        if not judgment.may_resolve or waited_s >= context.image_patience_s:
+            return judgment.trouble
     return None
 
 
-def _begun(key: AttemptKey, view: View, replicas: Sequence[_Replica], traces: Traces, terms: Terms) -> Sighting:
+def _judge_started(
+    key: AttemptKey, view: View, replicas: Sequence[_Replica], traces: Traces, context: SightContext
+) -> Sighting:
     job = view.job
-    seen = tuple(_replica(one, traces, terms, has_job=job is not None) for one in replicas)
+    seen = tuple(_replica(one, traces, context, has_job=job is not None) for one in replicas)
     if job is not None and job.suspended and not is_over(job):
         # A suspended Job may be resumed, so its resources are not free before it is deleted.
         seen = tuple(replace(one, leftovers=True) for one in seen)
     still = any(one.liveness is Liveness.ALIVE or one.leftovers for one in seen)
     unknown = any(one.liveness is Liveness.UNKNOWN for one in seen)
     every = all(one.liveness is Liveness.DEAD for one in seen) and not any(
-        one.word.standing is Standing.WAITS for one in replicas
+        one.judgment.standing is Standing.WAITS for one in replicas
     )
     presence = Presence.GONE if every else Presence.RUNNING
     if not every and unknown and not still:
@@ -182,16 +184,16 @@ def _begun(key: AttemptKey, view: View, replicas: Sequence[_Replica], traces: Tr
     return Sighting(
         key=key,
         presence=presence,
-        evidence=_sum_up(job, key),
+        evidence=_describe_job(job, key),
         replicas=seen,
-        cause=_find_own_cause(job, replicas) if terms.ours else _find_cause(job, replicas),
+        cause=_find_own_cause(job, replicas) if context.ours else _find_cause(job, replicas),
     )
 
 
-def _replica(one: _Replica, traces: Traces, terms: Terms, *, has_job: bool) -> ReplicaSighting:
-    word, pod = one.word, one.pod
-    sighting = ReplicaSighting(replica=one.number, liveness=Liveness.DEAD, evidence=word.evidence)
-    match word.standing:
+def _replica(one: _Replica, traces: Traces, context: SightContext, *, has_job: bool) -> ReplicaSighting:
+    judgment, pod = one.judgment, one.pod
+    sighting = ReplicaSighting(replica=one.number, liveness=Liveness.DEAD, evidence=judgment.evidence)
+    match judgment.standing:
         case Standing.RUNS:
             return replace(sighting, liveness=Liveness.ALIVE, node=None if pod is None else pod.node)
         case Standing.SILENT:
@@ -205,19 +207,19 @@ def _replica(one: _Replica, traces: Traces, terms: Terms, *, has_job: bool) -> R
         case Standing.WAITS:
             return replace(sighting, leftovers=True)
         case Standing.OVER:
-            return _ended(sighting, one, traces, terms)
+            return _ended(sighting, one, traces, context)
 
 
-def _ended(sighting: ReplicaSighting, one: _Replica, traces: Traces, terms: Terms) -> ReplicaSighting:
+def _ended(sighting: ReplicaSighting, one: _Replica, traces: Traces, context: SightContext) -> ReplicaSighting:
     """Judge an ended replica. A network file system may show its exit record late. A lost node is blamed."""
     if one.number in traces.recorded:
         return replace(sighting, evidence=f"replica {one.number}'s agent left its record; {sighting.evidence}")
     container = None if one.pod is None else one.pod.container
     finished_at = None if container is None or container.exit_code not in _RECORDS else container.finished_at
-    if finished_at is not None and terms.now - finished_at < terms.settle_s:
+    if finished_at is not None and context.now - finished_at < context.settle_s:
         words = f"{sighting.evidence}; the exit record of replica {one.number} may still appear"
         return replace(sighting, liveness=Liveness.UNKNOWN, evidence=words)
-    cause = one.word.cause
+    cause = one.judgment.cause
     lost = cause is not None and cause.kind is FailureKind.NODE
     return replace(sighting, node=one.pod.node if lost and one.pod is not None else None, node_unreachable=lost)
 
@@ -225,7 +227,7 @@ def _ended(sighting: ReplicaSighting, one: _Replica, traces: Traces, terms: Term
 def _find_own_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure | None:
     """Return the cluster's own cause for an attempt whose Job we deleted. Missing pods explain nothing then."""
     return (None if job is None else find_job_cause(job)) or _first(
-        [(one, one.word.disruption) for one in replicas if one.word.disruption is not None]
+        [(one, one.judgment.disruption) for one in replicas if one.judgment.disruption is not None]
     )
 
 
@@ -234,18 +236,18 @@ def _find_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure 
     by_job = None if job is None else find_job_cause(job)
     if by_job is not None:
         return by_job
-    by_pod = _first([(one, one.word.cause) for one in replicas if one.word.cause is not None])
+    by_pod = _first([(one, one.judgment.cause) for one in replicas if one.judgment.cause is not None])
     if by_pod is not None:
         return by_pod
     if job is None or job.deleting:
         return _deleted()
-    deleted = next((one for one in replicas if one.word.unexplained), None)
+    deleted = next((one for one in replicas if one.judgment.unexplained), None)
     if deleted is None or is_decided(job):
         return None
     if job.suspended:
         by = f" by {job.suspended_by}" if job.suspended_by else ""
         return Failure(kind=FailureKind.PREEMPTED, message=f"Job {job.name} was suspended in the cluster{by}")
-    words = f"one of its pods was deleted in the cluster, {_NOT_BY_US} ({deleted.word.evidence})"
+    words = f"one of its pods was deleted in the cluster, {_NOT_BY_US} ({deleted.judgment.evidence})"
     return Failure(kind=FailureKind.PREEMPTED, message=words)
 
 
@@ -268,19 +270,19 @@ def _deleted() -> Failure:
     return Failure(kind=FailureKind.PREEMPTED, message=words)
 
 
-def _sum_up(job: JobObject | None, key: AttemptKey) -> str:
+def _describe_job(job: JobObject | None, key: AttemptKey) -> str:
     if job is None:
         return f"the Job of attempt {key} is deleted"
-    said = job.condition("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")
-    if said is None:
+    condition = job.condition("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")
+    if condition is None:
         return f"Job {job.name} is running" + (" and is being deleted" if job.deleting else "")
-    return f"Job {job.name}: {said.type} ({said.reason})"
+    return f"Job {job.name}: {condition.type} ({condition.reason})"
 
 
 def _newest_warning(warnings: Sequence[WarningObject], kind: str, name: str) -> str:
-    newest = max(_telling(warnings, kind, name), key=lambda each: each.at, default=None)
+    newest = max(_relevant(warnings, kind, name), key=lambda each: each.at, default=None)
     return "" if newest is None else f"{newest.reason}: {newest.message}"
 
 
-def _telling(warnings: Sequence[WarningObject], kind: str, name: str) -> list[WarningObject]:
-    return [each for each in warnings if (each.kind, each.name) == (kind, name) and each.reason in _TELLING]
+def _relevant(warnings: Sequence[WarningObject], kind: str, name: str) -> list[WarningObject]:
+    return [each for each in warnings if (each.kind, each.name) == (kind, name) and each.reason in _RELEVANT]

@@ -26,11 +26,11 @@ class Standing(StrEnum):
 class Meaning:
     kind: FailureKind | None  # None if the reason explains nothing
     words: str
-    patience: bool = False  # it may resolve by itself
+    may_resolve: bool = False  # without a new attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class Judgment:
     """The judgment of one pod."""
 
     standing: Standing
@@ -39,21 +39,21 @@ class Word:
     disruption: Failure | None = None  # the same, if the cluster ends it; None for our own deletions
     unexplained: bool = False  # it was deleted without a reason
     trouble: Failure | None = None  # why it does not start
-    patience: bool = False  # the trouble may resolve by itself
+    may_resolve: bool = False  # the trouble may end without a new attempt
 
 
 # Why a container waits (kubelet: pkg/kubelet/images/types.go, kuberuntime). Other reasons are part of a normal start.
 WAITING: dict[str, Meaning] = {
-    "ErrImagePull": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be pulled", patience=True),
-    "ImagePullBackOff": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be pulled", patience=True),
-    "RegistryUnavailable": Meaning(FailureKind.INFRASTRUCTURE, "its registry does not answer", patience=True),
-    "ImageInspectError": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be inspected", patience=True),
+    "ErrImagePull": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be pulled", may_resolve=True),
+    "ImagePullBackOff": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be pulled", may_resolve=True),
+    "RegistryUnavailable": Meaning(FailureKind.INFRASTRUCTURE, "its registry does not answer", may_resolve=True),
+    "ImageInspectError": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be inspected", may_resolve=True),
     "SignatureValidationFailed": Meaning(FailureKind.LAUNCH, "its image's signature is not valid"),
     "InvalidImageName": Meaning(FailureKind.LAUNCH, "the name of its image is invalid"),
     "ErrImageNeverPull": Meaning(FailureKind.LAUNCH, "its image is not on the node and must not be pulled"),
-    "CreateContainerConfigError": Meaning(FailureKind.LAUNCH, "its container cannot be configured", patience=True),
-    "CreateContainerError": Meaning(FailureKind.LAUNCH, "its container cannot be created", patience=True),
-    "RunContainerError": Meaning(FailureKind.LAUNCH, "its container cannot be started", patience=True),
+    "CreateContainerConfigError": Meaning(FailureKind.LAUNCH, "its container cannot be configured", may_resolve=True),
+    "CreateContainerError": Meaning(FailureKind.LAUNCH, "its container cannot be created", may_resolve=True),
+    "RunContainerError": Meaning(FailureKind.LAUNCH, "its container cannot be started", may_resolve=True),
 }
 # A registry's messages for an image that can never be pulled (containerd and CRI-O, distribution's error codes).
 _NO_SUCH_IMAGE = re.compile(
@@ -147,7 +147,7 @@ def find_job_cause(job: JobObject) -> Failure | None:
     return Failure(kind=meaning.kind, message=f"{meaning.words} (Job {job.name}, {said.reason}: {said.message})")
 
 
-def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, late_s: float) -> Word:
+def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, late_s: float) -> Judgment:
     """Judge a pod by its status. `nodes` is None if they cannot be read."""
     container = pod.container
     if (
@@ -156,7 +156,7 @@ def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, la
         or (container is not None and container.terminated is not None)
     ):
         cause = _find_cause(pod, nodes)
-        return Word(
+        return Judgment(
             standing=Standing.OVER,
             evidence=_how_it_ended(pod),
             cause=cause,
@@ -168,7 +168,7 @@ def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, la
     if container is not None and container.running:
         ending = "" if pod.deletes_at is None else " and is being deleted"
         disruption = _find_disruption(pod, nodes)
-        return Word(
+        return Judgment(
             standing=Standing.RUNS,
             evidence=f"pod {pod.name} runs on {pod.node}{ending}",
             cause=disruption,
@@ -184,9 +184,9 @@ def is_refusal(said: str) -> bool:
 
 
 def is_silent(pod: PodObject, nodes: dict[str, NodeObject] | None) -> bool:
-    """Whether its node has stopped answering.
+    """Whether the pod's node has stopped answering.
 
-    The node's controller then sets the pod's condition Ready instead of the kubelet, without a reason (seen).
+    The node's controller then sets the pod's condition Ready instead of the kubelet, without a reason (observed).
     """
     if pod.phase == "Unknown" or pod.reason == "NodeLost":
         return True
@@ -197,16 +197,16 @@ def is_silent(pod: PodObject, nodes: dict[str, NodeObject] | None) -> bool:
     return runs and ready is not None and not ready.holds and not ready.reason
 
 
-def _silent(pod: PodObject, disruption: Failure | None, *, now: float, late_s: float) -> Word:
+def _silent(pod: PodObject, disruption: Failure | None, *, now: float, late_s: float) -> Judgment:
     """Judge a pod on a silent node. A returning kubelet ends an evicted pod before its node is ready again."""
     if pod.deletes_at is None or now < pod.deletes_at + late_s:
         words = f"node {pod.node} does not answer; pod {pod.name} may run there"
-        return Word(standing=Standing.SILENT, evidence=words, cause=disruption, disruption=disruption)
+        return Judgment(standing=Standing.SILENT, evidence=words, cause=disruption, disruption=disruption)
     words = f"node {pod.node} does not answer, and the cluster gave up its pod {pod.name}"
-    return Word(standing=Standing.LOST, evidence=words, cause=Failure(kind=FailureKind.NODE, message=words))
+    return Judgment(standing=Standing.LOST, evidence=words, cause=Failure(kind=FailureKind.NODE, message=words))
 
 
-def _waiting(pod: PodObject) -> Word:
+def _waiting(pod: PodObject) -> Judgment:
     waits = next(
         (each for each in (pod.unpacking, pod.container) if each is not None and each.waiting is not None), None
     )
@@ -215,18 +215,20 @@ def _waiting(pod: PodObject) -> Word:
     scheduled = pod.condition("PodScheduled")
     if scheduled is not None and not scheduled.holds:
         said = f"{scheduled.reason}: {scheduled.message}".strip(": ")
-        return Word(standing=Standing.WAITS, evidence=f"pod {pod.name} has no node ({said})")
+        return Judgment(standing=Standing.WAITS, evidence=f"pod {pod.name} has no node ({said})")
     where = "has no node yet" if pod.node is None else f"is being started on {pod.node}"
-    return Word(standing=Standing.WAITS, evidence=f"pod {pod.name} {where}")
+    return Judgment(standing=Standing.WAITS, evidence=f"pod {pod.name} {where}")
 
 
-def _troubled(pod: PodObject, waits: ContainerObject) -> Word:
+def _troubled(pod: PodObject, waits: ContainerObject) -> Judgment:
     meaning = WAITING[waits.waiting or ""]
-    kind, patience = meaning.kind or FailureKind.LAUNCH, meaning.patience
-    if patience and "mage" in (waits.waiting or "") and _NO_SUCH_IMAGE.search(waits.message):
-        kind, patience = FailureKind.LAUNCH, False
+    kind, may_resolve = meaning.kind or FailureKind.LAUNCH, meaning.may_resolve
+    if may_resolve and "mage" in (waits.waiting or "") and _NO_SUCH_IMAGE.search(waits.message):
+        kind, may_resolve = FailureKind.LAUNCH, False
     words = f"{meaning.words} (pod {pod.name}, {waits.waiting}: {waits.message or 'no message'})"
-    return Word(standing=Standing.WAITS, evidence=words, trouble=Failure(kind=kind, message=words), patience=patience)
+    return Judgment(
+        standing=Standing.WAITS, evidence=words, trouble=Failure(kind=kind, message=words), may_resolve=may_resolve
+    )
 
 
 def _how_it_ended(pod: PodObject) -> str:
@@ -289,7 +291,7 @@ def _find_disruption(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Fai
 
 
 def _tainted(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Meaning | None:
-    """Treat a node that answers but has a taint that evicts pods as drained."""
+    """Explain the eviction from a node that answers and has an evicting taint. None for any other node."""
     node = None if nodes is None or pod.node is None else nodes.get(pod.node)
     if node is None or not node.ready or not node.evicting:
         return None
@@ -299,7 +301,7 @@ def _tainted(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Meaning | N
 
 
 def _was_killed(container: ContainerObject, pod: PodObject) -> bool:
-    """Whether it ended because its pod was deleted."""
+    """Whether the container ended because its pod was deleted."""
     return pod.deletes_at is not None and container.exit_code in _EXIT_KILLED
 
 

@@ -25,7 +25,7 @@ from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import env
 
-_BRING_AGAIN_S = 600.0
+_RECREATE_S = 600.0
 
 
 def require_fitting(plan: LaunchPlan, site: KubernetesSite, client: KubernetesClient) -> None:
@@ -35,20 +35,20 @@ def require_fitting(plan: LaunchPlan, site: KubernetesSite, client: KubernetesCl
     if plan.workers_per_node < 1:
         raise LaunchRefused("topology.workers_per_node is gpu, and the cluster's gpus_per_node is 0")
     queue = effective_placement(plan.placement, site).queue
-    with suppress(Forbidden):  # unknown then
+    with suppress(Forbidden):  # without this right, skip the check
         if queue is not None and not client.serves(KUEUE):
             words = "but the cluster has no Kueue to start the job; install Kueue, or remove the queue"
             raise LaunchRefused(f"placement.queue is {queue}, {words}")
 
 
 class Submitter:
-    """Submits attempts. `package` is the installed `trainer`. Its memory only saves calls."""
+    """Submits attempts. `package` is the folder of the installed package `trainer`."""
 
     def __init__(
         self, site: KubernetesSite, client: KubernetesClient, *, package: Path, now: Callable[[], float]
     ) -> None:
         self._site, self._client, self._package, self._now = site, client, package, now
-        self._brought_at = float("-inf")  # when the agent's ConfigMap was last created
+        self._agent_created_at = float("-inf")  # when the agent's ConfigMap was last created
 
     def submit(self, plan: LaunchPlan) -> dict[str, Any]:
         """Create the complete Job and return it. Idempotent, since the attempt names it. Raises the client's errors."""
@@ -58,7 +58,7 @@ class Submitter:
             workdir = self._prepare(plan, folder)
         except OSError as error:
             raise BackendUnavailable(f"cannot write the run directory of {plan.key}: {error}") from error
-        self._bring_agent()
+        self._create_agent_map()
         job = self._create(render_manifests(plan, self._site, workdir=workdir))
         with suppress(OSError):  # the Job's name finds it too
             note_submission(folder, plan.key.number, job["metadata"]["uid"])
@@ -78,14 +78,14 @@ class Submitter:
         pin = ship.Pin(folder, f"workdir-{plan.environments[0].get(env.RETRY, '0')}.json")
         return self._site.workdirs.provide(Path(plan.workdir), pin=pin)
 
-    def _bring_agent(self) -> None:
+    def _create_agent_map(self) -> None:
         """Create the agent's ConfigMap, and again later in case it was deleted."""
         name = self._site.agent_map
-        if name is not None and self._now() - self._brought_at >= _BRING_AGAIN_S:
+        if name is not None and self._now() - self._agent_created_at >= _RECREATE_S:
             packed = ship.pack_agent(self._package)
             with suppress(FileExistsError):
                 self._client.create("configmaps", render_agent(name, self._site.namespace, packed))
-            self._brought_at = self._now()
+            self._agent_created_at = self._now()
 
     def _create(self, manifests: Manifests) -> dict[str, Any]:
         """Create the Job suspended, so that no pod starts before its Secret and Service exist."""

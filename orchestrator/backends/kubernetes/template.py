@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from orchestrator.backends.kubernetes.agent import agent_mounts, agent_volumes, render_unpacking, start_agent
+from orchestrator.backends.kubernetes.agent import agent_mounts, agent_volumes, render_unpack_container, start_agent
 from orchestrator.backends.kubernetes.security import secure_container, secure_pod
 from orchestrator.backends.kubernetes.site import ATTEMPT_LABEL, CONTAINER, KubernetesSite
 from orchestrator.domain.job.launch_plan import LaunchPlan
@@ -39,10 +39,10 @@ def render_pod(plan: LaunchPlan, site: KubernetesSite, place: Placement, name: s
                 "labelSelector": {"matchLabels": {ATTEMPT_LABEL: name}},
             }
         ],
-        "tolerations": [*_patience(site), *(dict(each) for each in place.tolerations)],
+        "tolerations": [*_node_tolerations(site), *(dict(each) for each in place.tolerations)],
     }
     optional = {
-        "initContainers": [render_unpacking(site)] if site.agent_image else None,
+        "initContainers": [render_unpack_container(site)] if site.agent_image else None,
         "serviceAccountName": site.service_account,
         "imagePullSecrets": [{"name": each} for each in site.pull_secrets] or None,
         "priorityClassName": site.priority_class,
@@ -134,7 +134,7 @@ def _none_of(names: Iterable[str]) -> Manifest:
     return {"matchFields": fields}
 
 
-def _patience(site: KubernetesSite) -> list[Manifest]:
+def _node_tolerations(site: KubernetesSite) -> list[Manifest]:
     """Tolerate a silent node for this long. The server's default is 300 s."""
     return [
         {

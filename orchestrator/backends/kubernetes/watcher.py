@@ -1,9 +1,9 @@
 """List and then watch one kind of objects in a thread, for as long as the service runs.
 
 It lists again when the server has dropped the version (410), and from time to time, because a server restored from a
-backup sends nothing for versions that it has not reached again (seen). When a stream ends, it continues from the last
-version. While the server does not answer, it waits longer and longer. A cache that is not fresh proves nothing, so the
-time of the last answer is always known.
+backup sends nothing until it reaches the watched version again. When a stream ends, it continues from the last version.
+While the server does not answer, the pauses grow. A cache that is not fresh proves nothing, so the time of the last
+answer is always known.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIST_AGAIN_S = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchTimes:
-    """How long the server is asked to keep a stream open, and after how long without an answer it is silent."""
+    """A stream stays open for `watch_s`. After `silent_s` without an answer, the server counts as silent."""
 
     watch_s: float = 30.0
     silent_s: float = 60.0

@@ -51,7 +51,7 @@ class LocalBackend:
         job, claim = self._job(plan.key), uuid.uuid4().hex
         try:
             rundir.write_launch(job, plan.key.number, plan.policy, replicas=len(plan.commands))
-            with job.made() as folder:
+            with job.make() as folder:
                 for replica, command in enumerate(plan.commands):
                     environment = {**_inherited(), **plan.secrets, **plan.environments[replica], env.CLAIM: claim}
                     log = layout.replica_dir(Path(), plan.key.number, replica) / layout.AGENT_LOG

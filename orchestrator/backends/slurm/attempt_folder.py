@@ -31,7 +31,7 @@ _MEMORY = re.compile(r"(?:slurmstepd|srun)\S*: error: .*(?:[Ee]xceeded .*memory 
 
 def note_submission(job: JobFolder, attempt: int, number: int) -> None:
     """Record which Slurm job was submitted for the attempt. Raises OSError."""
-    with job.made() as folder:
+    with job.make() as folder:
         folder.touch(layout.attempt_dir(Path(), attempt) / f"{_SUBMITTED}{number}")
 
 
@@ -149,7 +149,7 @@ def _text(attempt: Folder, name: str) -> str | None:
 
 
 def _last_words(lines: Sequence[str]) -> str:
-    """Return the script's last line of output, without Slurm's own remarks on the job's end."""
+    """Return the last message of the batch script itself, or else the log's last line."""
     ours = [line.removeprefix("orchestrator: ") for line in lines if line.startswith("orchestrator: ")]
     return ([*lines[-1:], *ours] or [""])[-1][:300]
 

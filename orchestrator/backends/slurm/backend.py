@@ -1,4 +1,4 @@
-"""The Backend port on Slurm: `client` runs commands, `traces` reads the folder, `sight` judges."""
+"""The Backend port on Slurm. `client` runs commands, `attempt_folder` reads traces, and `sight` judges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.backends.slurm.capacity import (
     choose_avoided,
     explain_shortage,
     in_partition,
-    summarise,
+    summarize,
 )
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.listing import SlurmJob
@@ -31,8 +31,8 @@ from orchestrator.backends.slurm.render import (
     render_request,
 )
 from orchestrator.backends.slurm.sight import (
+    SightContext,
     Submission,
-    Terms,
     Traces,
     choose,
     matches_submission,
@@ -151,16 +151,16 @@ class SlurmBackend:
 
     def partitions(self) -> Sequence[Partition]:
         """Return the cluster's partitions, at most a few seconds old. Raises BackendUnavailable."""
-        return summarise(self._nodes())
+        return summarize(self._nodes())
 
     def _prepare(self, plan: LaunchPlan) -> None:
         """Write what the nodes need. Only the job's user can read the document with its environment."""
         site, job = self._site, self._job(plan.key)
         ship.ship_agent(self._package, site.service_root)
         document = render_node_launch(plan, site, workdir=self._workdir(plan, job))
-        with job.made() as folder:
+        with job.make() as folder:
             for replica in range(plan.max_nodes):
-                folder.making(layout.replica_dir(Path(), plan.key.number, replica)).close()
+                folder.make(layout.replica_dir(Path(), plan.key.number, replica)).close()
             place = layout.attempt_dir(Path(), plan.key.number) / layout.NODE_LAUNCH
             rundir.write_document(folder, place, render_document(document), private=True)
         rundir.write_launch(job, plan.key.number, plan.policy, replicas=plan.max_nodes)
@@ -220,7 +220,7 @@ class SlurmBackend:
         return read_traces(self._job(key), key, replicas)
 
     def _sight_waiting(self, key: AttemptKey, job: SlurmJob) -> Sighting:
-        sighting = sight(key, job, Traces(replicas=1), self._terms(key))
+        sighting = sight(key, job, Traces(replicas=1), self._context(key))
         spare = self._with_room(job) if waits_for_nodes(job) else None
         return replace(sighting, spare_nodes=spare, avoids_strictly=True)
 
@@ -238,15 +238,15 @@ class SlurmBackend:
 
     def _judge(self, key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
         """Judge an attempt. If an agent left no record or may have been cut off, also check its node."""
-        sighting = sight(key, job, traces, self._terms(key))
+        sighting = sight(key, job, traces, self._context(key))
         recorded = traces.recorded | traces.departures.keys()
         ended_well = job.state == "COMPLETED" and all(one.replica in recorded for one in sighting.replicas)
         if sighting.presence is Presence.GONE and not ended_well:
-            return sight(key, job, traces, self._terms(key, broken=self._broken()))
+            return sight(key, job, traces, self._context(key, broken=self._broken()))
         return sighting
 
     def _sight_missing(self, missing: Mapping[AttemptKey, Traces]) -> dict[AttemptKey, Sighting]:
-        """Judge attempts that Slurm does not list. Query the once submitted ones by id, a few in each pass."""
+        """Judge attempts that Slurm does not list. Query submitted ones by id, a few in each pass."""
         seen = {
             key: Sighting(key=key, presence=Presence.ABSENT, evidence="Slurm has no job of this name")
             for key, traces in missing.items()
@@ -322,8 +322,8 @@ class SlurmBackend:
             self._memory.listed_at = float("-inf")
             self._client.cancel(job.id)
 
-    def _terms(self, key: AttemptKey, *, broken: Mapping[str, str] | None = None) -> Terms:
-        return Terms(
+    def _context(self, key: AttemptKey, *, broken: Mapping[str, str] | None = None) -> SightContext:
+        return SightContext(
             now=self._now(),
             settle_s=self._site.settle_s,
             notice_s=self._site.notice_s,

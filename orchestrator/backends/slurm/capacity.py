@@ -103,7 +103,7 @@ def choose_avoided(
     """Choose which of the `avoided` nodes to exclude, so that `needed` other nodes of the partition remain.
 
     Slurm refuses a job that excludes an unknown node, a node that the job names, or too many nodes. A broken node does
-    not count as remaining, because the job would wait for it. The job may then get a working node to avoid.
+    not count as remaining, because the job would wait for it. The job may then run on an avoided node.
     """
     known = {node.name: node for node in members}
     if not known:
@@ -121,7 +121,7 @@ def _expand(lists: Iterable[str]) -> set[str]:
     return {name for text in lists for name in parse_hostlist(text)}
 
 
-def summarise(nodes: Iterable[SlurmNode]) -> list[Partition]:
+def summarize(nodes: Iterable[SlurmNode]) -> list[Partition]:
     """Summarize each partition, the default one first."""
     by_name: dict[str, list[SlurmNode]] = {}
     for node in nodes:

@@ -1,7 +1,7 @@
 """Run Slurm's commands, each with a timeout, and parse their answers. Nothing is judged here.
 
 A command that times out or cannot reach the controller raises BackendUnavailable. Slurm may have accepted the
-submission all the same (seen in every version), and a missing listing proves nothing.
+submission all the same (observed in every version), and a missing listing proves nothing.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ FIELDS = (
     "Comment",
 )
 FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in FIELDS)
-NAME_OF_ATTEMPT = re.compile(r".-a[0-9]+\Z")  # as AttemptKey spells itself
+NAME_OF_ATTEMPT = re.compile(r".-a[0-9]+\Z")  # the form of str(AttemptKey)
 ACCOUNTING_FIELDS = (
     "JobIDRaw",
     "JobName",
@@ -161,7 +161,7 @@ def parse_exit_code(text: str) -> tuple[int, int]:
 
 
 def parse_duration(text: str) -> float | None:
-    """Return the seconds of `[days-]hours:minutes:seconds` or a short form. None for no limit or a malformed one."""
+    """Return the seconds of `[days-]hours:minutes:seconds` or a short form. None if there is no limit or no number."""
     days, dash, rest = text.rpartition("-")
     try:
         parts = [int(part) for part in rest.split(":")]

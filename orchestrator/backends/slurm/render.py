@@ -181,11 +181,11 @@ _START = """\
 attempt={attempt}
 fail() {{ echo "orchestrator: $1" >&2; exit {unprepared}; }}
 if [ "${{SLURM_RESTART_COUNT:-0}}" != 0 ]; then
-  echo "orchestrator: Slurm has requeued this attempt; the next one is the service's to make" >&2
+  echo "orchestrator: Slurm requeued this attempt; the service starts the next one" >&2
   exit {requeued}
 fi
 unset SLURM_EXPORT_ENV
-# What was given, which may shrink: the node list of a job without the nodes that it lost says nothing of them.
+# Record the allocation, because Slurm removes lost nodes from the job's node list.
 echo "$SLURM_JOB_NUM_NODES $SLURM_JOB_NODELIST" >"$attempt/.allocation-$SLURM_JOB_ID" &&
   mv "$attempt/.allocation-$SLURM_JOB_ID" "$attempt/allocation-$SLURM_JOB_ID" ||
   fail "$attempt cannot be written on $SLURMD_NODENAME\""""
@@ -202,7 +202,7 @@ if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     head=$(ip -o -4 addr show dev "$interface" | awk '{{sub("/.*", "", $4); print $4; exit}}')
     [ -n "$head" ] || fail "$SLURMD_NODENAME has no address on interface $interface"
   else
-    # Debian lets a machine's own name stand for 127.0.1.1, where no other node finds it.
+    # On Debian, a machine's own name resolves to 127.0.1.1, which no other node can reach.
     head=$(getent ahostsv4 "$SLURMD_NODENAME" | awk '$1 !~ /^127\\./ {{print $1; exit}}')
     [ -n "$head" ] || head=$(hostname -I | awk '{{print $1}}')
     [ -n "$head" ] || head=$SLURMD_NODENAME
@@ -212,7 +212,7 @@ export ORCHESTRATOR_HEAD=$head"""
 
 _END_OF_STEP = """\
 step=$!
-# Told to end, the script waits for the step: if it went first, the agents would have no time for their last words.
+# After a signal, wait for the step to end. Otherwise the agents have no time to write their exit records.
 trap : TERM INT HUP USR1 USR2
 while kill -0 "$step" 2>/dev/null; do wait "$step"; done
 wait "$step"

@@ -43,7 +43,7 @@ class Traces:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class SightContext:
     now: float  # seconds since the epoch on the service's clock
     settle_s: float
     notice_s: float
@@ -89,7 +89,7 @@ def choose(jobs: Sequence[SlurmJob], traces: Traces) -> SlurmJob:
     return min(jobs, key=rank)
 
 
-def sight(key: AttemptKey, job: SlurmJob, traces: Traces, terms: Terms) -> Sighting:
+def sight(key: AttemptKey, job: SlurmJob, traces: Traces, context: SightContext) -> Sighting:
     """Judge an attempt that Slurm lists."""
     found, evidence = meaning(job), f"Slurm job {job.id} is {job.state}"
     if found.standing is Standing.UNKNOWN:
@@ -98,10 +98,10 @@ def sight(key: AttemptKey, job: SlurmJob, traces: Traces, terms: Terms) -> Sight
         return _requeued(key, job, traces)
     if found.standing is Standing.WAITS:
         return Sighting(key=key, presence=Presence.PENDING, evidence=explain_wait(job))
-    nodes = _given(job, traces)
+    nodes = _nodes_by_replica(job, traces)
     if found.standing is Standing.OVER:
-        return _ended(key, job, nodes, traces, terms)
-    replicas = tuple(_at_work(replica, node, job, traces) for replica, node in enumerate(nodes))
+        return _judge_over(key, job, nodes, traces, context)
+    replicas = tuple(_judge_running(replica, node, job, traces) for replica, node in enumerate(nodes))
     sighting = Sighting(
         key=key, presence=Presence.RUNNING, evidence=evidence, replicas=replicas, nodes=len(nodes) or None
     )
@@ -128,14 +128,14 @@ def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool, reused: boo
     return Sighting(key=key, presence=Presence.GONE, evidence=evidence, replicas=replicas, nodes=len(nodes) or None)
 
 
-def _given(job: SlurmJob, traces: Traces) -> tuple[str, ...]:
-    """Return the nodes by replica: the recorded allocation, or Slurm's current list if nothing is recorded yet."""
+def _nodes_by_replica(job: SlurmJob, traces: Traces) -> tuple[str, ...]:
+    """Return the node of each replica, from the recorded allocation or else from Slurm's current list."""
     return traces.allocations.get(job.id) or job.nodes
 
 
 def _requeued(key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
     """Judge a requeued job as gone. The service forbids requeues, so its second run is not part of the attempt."""
-    cause = _by_somebody_else(job)
+    cause = _requeue_cause(job)
     words = cause.message
     replicas = tuple(
         replace(_dead(replica, words), leftovers=True)
@@ -146,7 +146,7 @@ def _requeued(key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
     )
 
 
-def _by_somebody_else(job: SlurmJob) -> Failure:
+def _requeue_cause(job: SlurmJob) -> Failure:
     return Failure(kind=FailureKind.PREEMPTED, message=f"somebody else requeued it in Slurm (job {job.id})")
 
 
@@ -163,7 +163,7 @@ def _zombie(sighting: Sighting, job: SlurmJob, nodes: Sequence[str]) -> Sighting
     return replace(sighting, presence=Presence.GONE, evidence=words, replicas=replicas, cause=cause)
 
 
-def _at_work(replica: int, node: str, job: SlurmJob, traces: Traces) -> ReplicaSighting:
+def _judge_running(replica: int, node: str, job: SlurmJob, traces: Traces) -> ReplicaSighting:
     departure = traces.departures.get(replica)
     if departure is not None:
         return _departed(departure, traces)
@@ -186,36 +186,42 @@ def _departed(departure: Departure, traces: Traces) -> ReplicaSighting:
     return ReplicaSighting(replica=replica, liveness=Liveness.DEAD, evidence=words, leftovers=code != 0)
 
 
-def _ended(key: AttemptKey, job: SlurmJob, nodes: Sequence[str], traces: Traces, terms: Terms) -> Sighting:
+def _judge_over(
+    key: AttemptKey, job: SlurmJob, nodes: Sequence[str], traces: Traces, context: SightContext
+) -> Sighting:
     detail = f" ({job.reason})" if job.reason else ""
     evidence = f"Slurm job {job.id} is over: {job.state}{detail}"
-    settled = job.ended_at is None or terms.now - job.ended_at >= terms.settle_s
+    settled = job.ended_at is None or context.now - job.ended_at >= context.settle_s
     replicas = tuple(
-        _end_of(replica, nodes[replica] if replica < len(nodes) else None, evidence, traces, terms, settled=settled)
+        _judge_ended(
+            replica, nodes[replica] if replica < len(nodes) else None, evidence, traces, context, settled=settled
+        )
         for replica in range(len(nodes) or traces.replicas)
     )
     unrecorded = [each for each in replicas if each.replica not in traces.recorded]
-    down = {each.node: terms.broken[each.node] for each in unrecorded if each.node is not None}
+    down = {each.node: context.broken[each.node] for each in unrecorded if each.node is not None}
     gone = all(each.liveness is Liveness.DEAD for each in replicas)
     return Sighting(
         key=key,
         presence=Presence.GONE if gone else Presence.UNKNOWN,
         evidence=evidence,
         replicas=replicas,
-        cause=_cause(job, traces, terms, down, settled=settled),
+        cause=_cause(job, traces, context, down, settled=settled),
         nodes=len(nodes) or None,
     )
 
 
-def _cause(job: SlurmJob, traces: Traces, terms: Terms, down: Mapping[str, str], *, settled: bool) -> Failure | None:
+def _cause(
+    job: SlurmJob, traces: Traces, context: SightContext, down: Mapping[str, str], *, settled: bool
+) -> Failure | None:
     """Return the cause that Slurm or its nodes show. None if only the agents' own records can name it."""
     if job.restarts > 0:  # even if the service has ended the second run
-        return _by_somebody_else(job)
-    ours, began = job.id in terms.ours, traces.claim is not None or bool(traces.recorded)
+        return _requeue_cause(job)
+    ours, began = job.id in context.ours, traces.claim is not None or bool(traces.recorded)
     if settled and not ours and not began and job.id not in traces.allocations and down:
         return _unprepared(job, down)
-    clues = {"last_words": traces.last_words, "memory_words": traces.memory_words, "canceller": terms.canceller}
-    found = None if ours else find_cause(job, notice_s=terms.notice_s, **clues)
+    clues = {"last_words": traces.last_words, "memory_words": traces.memory_words, "canceller": context.canceller}
+    found = None if ours else find_cause(job, notice_s=context.notice_s, **clues)
     if found is None and settled and not ours and not began:
         return _never_began(job, traces)
     if found is not None and found.kind is FailureKind.NODE and down:
@@ -226,11 +232,11 @@ def _cause(job: SlurmJob, traces: Traces, terms: Terms, down: Mapping[str, str],
     return found
 
 
-def _end_of(
-    replica: int, node: str | None, evidence: str, traces: Traces, terms: Terms, *, settled: bool
+def _judge_ended(
+    replica: int, node: str | None, evidence: str, traces: Traces, context: SightContext, *, settled: bool
 ) -> ReplicaSighting:
     """Judge a replica of an ended job. A network file system may show its exit record late."""
-    trouble = "" if node is None else terms.broken.get(node, "")
+    trouble = "" if node is None else context.broken.get(node, "")
     if replica in traces.recorded and trouble.startswith("down"):  # its record may only report lost peers
         return replace(_dead(replica, f"Slurm calls {node} {trouble}"), node=node, node_unreachable=True)
     if replica in traces.recorded:
@@ -241,7 +247,7 @@ def _end_of(
     if not settled:
         words = f"{evidence}; the exit record of replica {replica} may still appear"
         return ReplicaSighting(replica=replica, liveness=Liveness.UNKNOWN, evidence=words)
-    blamed = node if node in terms.broken else None
+    blamed = node if node in context.broken else None
     where = "" if node is None else f" on {node}"
     return replace(_dead(replica, f"replica {replica}'s agent{where} left no record; {evidence}"), node=blamed)
 

@@ -56,7 +56,7 @@ STATES: dict[str, Meaning] = {
     "RECONFIG_FAIL": Meaning(Standing.OVER, FailureKind.INFRASTRUCTURE, "Slurm could not reconfigure a node for it"),
     "OUT_OF_MEMORY": Meaning(Standing.OVER, FailureKind.HOST_OOM, "it used more memory than Slurm allocated to it"),
 }
-_UNHEARD = Meaning(Standing.UNKNOWN)
+_UNKNOWN_STATE = Meaning(Standing.UNKNOWN)
 
 # Why a job waits, by the start of Slurm's reason. The message always contains Slurm's own word too.
 REASONS: tuple[tuple[str, str], ...] = (
@@ -87,13 +87,13 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("user env retrieval failed", "Slurm cannot read the user's environment; ask its administrator"),
 )
 _FOR_NODES = ("Resources", "ReqNodeNotAvail", "Nodes required for job are DOWN")  # a wait that other nodes could end
-_SIGNAL_OF_LAUNCH = 53  # slurmstepd could not open the log or enter the folder (all recorded versions)
+_LAUNCH_SIGNAL = 53  # slurmstepd could not open the log or enter the folder (all recorded versions)
 _COMMENT_LETTERS = 200
 _ALMOST_S = 90.0  # Slurm sends its notice up to a minute early
 
 
 def meaning(job: SlurmJob) -> Meaning:
-    return STATES.get(job.state, _UNHEARD)
+    return STATES.get(job.state, _UNKNOWN_STATE)
 
 
 def waits_for_nodes(job: SlurmJob) -> bool:
@@ -102,7 +102,7 @@ def waits_for_nodes(job: SlurmJob) -> bool:
 
 
 def explain_wait(job: SlurmJob) -> str:
-    """Explain why a job waits, in Slurm's word and in ours."""
+    """Explain why a job waits. The text contains Slurm's own reason."""
     words = next((words for begin, words in REASONS if job.reason.startswith(begin)), meaning(job).words)
     detail = f": {job.reason}" if job.reason else ""
     return f"waits in Slurm's queue as job {job.id}{detail}" + (f" ({words.format(id=job.id)})" if words else "")
@@ -148,7 +148,7 @@ def find_cause(
         return Failure(kind=found.kind, message=f"{found.words} ({name}, {job.state})")
     if job.exit_code == EXIT_REQUEUED:
         return Failure(kind=FailureKind.PREEMPTED, message=f"somebody else requeued it in Slurm ({name})")
-    if job.state == "FAILED" and (job.exit_signal == _SIGNAL_OF_LAUNCH or job.exit_code in (126, 127, EXIT_UNPREPARED)):
+    if job.state == "FAILED" and (job.exit_signal == _LAUNCH_SIGNAL or job.exit_code in (126, 127, EXIT_UNPREPARED)):
         why = last_words or f"{job.batch_host} cannot open its log or folder"
         return Failure(kind=FailureKind.LAUNCH, message=f"{name} could not start: {why}")
     if job.reason.startswith("BadConstraints"):

@@ -43,7 +43,7 @@ class Principal:
     token_id: str | None = None
 
     def role_in(self, project: str) -> Role | None:
-        """The higher of the caller's roles in the project and in every project."""
+        """Return the higher of the caller's roles in the project and in every project."""
         held = [self.grants[name] for name in (project, EVERY_PROJECT) if name in self.grants]
         return max(held, key=_ORDER.index, default=None)
 
@@ -58,7 +58,7 @@ class Principal:
         return any(role.covers(needed) for role in self.grants.values())
 
     def projects(self, needed: Role) -> frozenset[str] | None:
-        """The projects in which the caller has the role; None: every project."""
+        """Return the projects in which the caller has the role. None means every project."""
         if self.may_everywhere(needed):
             return None
         return frozenset(name for name, role in self.grants.items() if role.covers(needed))
@@ -108,7 +108,7 @@ def render_token(token_id: str, secret: str) -> str:
 
 
 def parse_token_id(text: str) -> str | None:
-    """The id within a token; None if the text is not a token."""
+    """Return the id within a token. None if the text is not a token."""
     match = _TOKEN.fullmatch(text)
     return None if match is None else match[1]
 

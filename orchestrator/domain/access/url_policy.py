@@ -49,7 +49,7 @@ _PART = re.compile(r"0[xX][0-9a-fA-F]{1,8}|[0-9]{1,12}", re.ASCII)
 
 
 def why_no_store(url: str, *, reads: bool = False) -> str | None:
-    """Why a job's snapshots cannot be at a URL, as a phrase; None if they can. `reads`: they are only read."""
+    """Return why a job's snapshots cannot be at a URL, as a phrase. None if they can. `reads`: they are only read."""
     known = (*STORES, *(_READ_ONLY if reads else ()))
     if url.partition("://")[0] in known and "::" not in _BRACKETS.sub("", url):
         return None
@@ -57,7 +57,7 @@ def why_no_store(url: str, *, reads: bool = False) -> str | None:
 
 
 def why_out_of_bounds(url: str, allowed: Collection[str]) -> str | None:
-    """Why a URL must not be opened, as a phrase; None if it may be. `allowed` are hosts and networks."""
+    """Return why a URL must not be opened, as a phrase. None if it may be. `allowed` are hosts and networks."""
     for link in _CHAINED.split(url):
         try:
             parts = urlsplit(link)
@@ -74,7 +74,7 @@ def why_out_of_bounds(url: str, allowed: Collection[str]) -> str | None:
 
 
 def why_inside(host: str, addresses: Iterable[str], allowed: Collection[str]) -> str | None:
-    """Why a connection to a host must not be opened, given its addresses; None if it may be.
+    """Return why a connection to a host must not be opened, given its addresses. None if it may be.
 
     The caller must connect to one of these addresses: if the name is resolved again, it may have others.
     """
@@ -113,7 +113,7 @@ def _is_routed(address: ipaddress.IPv6Address) -> bool:
 
 
 def _embedded(address: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
-    """The IPv4 addresses that packets to it may be translated or tunnelled to."""
+    """Yield the IPv4 addresses that packets to it may be translated or tunnelled to."""
     low = int(address) & 0xFFFFFFFF
     if address.ipv4_mapped is not None:
         yield address.ipv4_mapped

@@ -32,12 +32,12 @@ class Webhook:
 
 
 def webhooks_for(kind: str, notify: Collection[str], configured: Iterable[Webhook]) -> list[str]:
-    """The names of the webhooks that receive an event of this kind, for a job with this `notify`."""
+    """Return the names of the webhooks that receive an event of this kind, for a job with this `notify`."""
     return [hook.name for hook in configured if hook.wants(kind) and (hook.all_jobs or hook.name in notify)]
 
 
 def why_no_endpoint(url: str) -> str | None:
-    """Why a URL cannot be a webhook's, as a phrase; None if it can."""
+    """Return why a URL cannot be a webhook's, as a phrase. None if it can."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018  # raises ValueError for one that is no number
@@ -51,7 +51,7 @@ def why_no_endpoint(url: str) -> str | None:
 
 
 def parse_key(secret: str) -> bytes:
-    """The key of a secret: the base64 after `whsec_`, or else the text itself. Raises ValueError."""
+    """Return the key of a secret: the base64 after `whsec_`, or else the text itself. Raises ValueError."""
     if secret.startswith(SECRET_PREFIX):
         try:
             key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
@@ -65,13 +65,13 @@ def parse_key(secret: str) -> bytes:
 
 
 def sign(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
-    """The header `webhook-signature` (Standard Webhooks 1.0, symmetric)."""
+    """Return the header `webhook-signature` (Standard Webhooks 1.0, symmetric)."""
     content = f"{message_id}.{timestamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
 
 
 def retry_in_s(tries: int, age_s: float, draw: float) -> float | None:
-    """The pause after failure number `tries` of a message of this age; None to give up. `draw` is from [0, 1)."""
+    """Return the pause after failure number `tries` of a message of this age. None: give up. `draw` is in [0, 1)."""
     growing = _FIRST_RETRY_S * 2.0 ** min(tries - 1, 60)
     pause = min(growing, _LONGEST_PAUSE_S / (1 + _JITTER)) * (1 + _JITTER * draw)
     return None if age_s + pause > GIVEN_UP_AFTER_S else pause

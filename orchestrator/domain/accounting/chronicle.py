@@ -147,7 +147,7 @@ class _Changes:
         return None if change is None else change.at - timedelta(seconds=change.number("seconds") or 0.0)
 
     def shrink_after(self, number: int) -> Event | None:
-        """The change that ended this generation, if the group shrank by it."""
+        """Return the change that ended this generation, if the group shrank by it."""
         place = bisect_right(self.order, number)
         change = self.events[self.order[place]] if place < len(self.order) else None
         return change if change is not None and change.kind == Theirs.GROUP_SHRUNK else None
@@ -268,7 +268,7 @@ def _with_event(one: GenerationLife, event: Event) -> GenerationLife:
 
 
 def _read_rests(events: Sequence[Event], job: Job) -> tuple[Rest, ...]:
-    """The times in which the job was suspended or ended, until it was tried again. The job's own end is no rest."""
+    """Return the times in which the job was suspended or ended until a retry. The job's own end is no rest."""
     rests: list[Rest] = []
     since: datetime | None = None
     for event in events:

@@ -115,7 +115,7 @@ def _run_s(run: Measured, interval_s: float) -> float:
 
 
 def _judge_causes(life: Life, stretches: Sequence[Stretch]) -> list[Gain]:
-    """What each kind of failure has cost, and would not have cost without it."""
+    """Return what each kind of failure has cost, and would not have cost without it."""
     cost: Counter[FailureKind] = Counter()
     for each in stretches:
         if each.cause is not None:

@@ -119,7 +119,7 @@ def take_apart(stretch: Stretch) -> tuple[tuple[Bin, int], ...]:
 
 
 def clip(stretches: Sequence[Stretch], since: datetime, until: datetime) -> tuple[Stretch, ...]:
-    """The part of the stretches between two times. A stall is spread evenly over its stretch."""
+    """Return the part of the stretches between two times. A stall is spread evenly over its stretch."""
     clipped = []
     for each in stretches:
         begin, end = max(each.since, since), min(each.until, until)

@@ -34,7 +34,7 @@ class Injection:
 
 
 def read_injections(events: Sequence[Event]) -> tuple[Injection, ...]:
-    """The agents' reports of requested faults. `events` are of chronicle.KINDS."""
+    """Return the agents' reports of requested faults. `events` are of chronicle.KINDS."""
     requested = {event.evidence.get("number"): event for event in events if event.kind == Ours.CHAOS_REQUESTED}
     found = []
     for event in events:
@@ -61,7 +61,7 @@ def read_injections(events: Sequence[Event]) -> tuple[Injection, ...]:
 def find_cause(
     injections: Sequence[Injection], *, attempt: int, generation: int | None, at: datetime
 ) -> Injection | None:
-    """The requested fault behind a failure: the last one before it in the same generation that ends workers."""
+    """Return the requested fault behind a failure: the last one before it in the same generation that ends workers."""
     fitting = [
         each
         for each in injections

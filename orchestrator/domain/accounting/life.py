@@ -118,7 +118,7 @@ class Life:
 
 
 def lay_out(life: Life, now: datetime) -> tuple[Stretch, ...]:
-    """The job's life until `now`, without gaps and without empty stretches."""
+    """Return the job's life until `now`, without gaps and without empty stretches."""
     end = max(life.created_at, life.ended_at or now)
     marks = list(_in_order(life))
     times = [life.created_at]
@@ -143,7 +143,7 @@ def _without_hope(stretches: Sequence[Stretch]) -> list[Stretch]:
 
 
 def _in_order(life: Life) -> Iterator[Stretch]:
-    """The starts of all stretches, in order. Each stretch lasts until the next one."""
+    """Yield the starts of all stretches, in order. Each stretch lasts until the next one."""
     first = life.attempts[0].devices if life.attempts else life.devices
     yield _without_devices(life.created_at, Bin.QUEUE, first)
     parts: list[AttemptLife | Rest] = sorted([*life.attempts, *life.rests], key=_began_at)

@@ -91,7 +91,7 @@ class TrainingSummary:
             self.phase_times.enter(line, at)
 
     def add_event(self, event: JournalEvent, arrived_at: datetime) -> None:
-        """Add a journalled event."""
+        """Add a journaled event."""
         generation = fitting(event.generation)
         if generation is None:
             return
@@ -135,7 +135,7 @@ class TrainingSummary:
 
 
 def time_of(text: str, arrived_at: datetime) -> datetime:
-    """The time that a worker reported, or the arrival if the text is not a time."""
+    """Return the time that a worker reported, or the arrival if the text is not a time."""
     try:
         return parse_time(text)
     except (ValueError, OverflowError):
@@ -157,7 +157,7 @@ def _mean(mean: float | None, newest: float) -> float:
 
 
 def _finite(newest: float | None, known: float | None) -> float | None:
-    """The newest value, or None if it is not finite. SQLite stores NaN as NULL anyway."""
+    """Return the newest value, or None if it is not finite. SQLite stores NaN as NULL anyway."""
     if newest is None:
         return known
     return newest if math.isfinite(newest) else None

@@ -31,7 +31,7 @@ class Cause:
 
 
 def find_newest_cause(chronicle: Chronicle, life: Life) -> Cause | None:
-    """The cause of the newest attempt that failed, or of a newer generation that failed in a live attempt."""
+    """Return the cause of the newest attempt that failed, or of a newer generation that failed in a live attempt."""
     trouble = max((each for attempt in life.attempts for each in attempt.troubles), key=_term, default=None)
     failed = [each for each in chronicle.attempts if each.failure is not None]
     if failed and (trouble is None or failed[-1].key.number >= trouble.attempt):

@@ -98,7 +98,7 @@ OBSTACLES: tuple[Obstacle, ...] = (
 
 
 def tell_next(job: Job, attempt: Attempt | None, obstacles: Iterable[Obstacle] = OBSTACLES) -> str:
-    """What happens next to a job without workers. `attempt` is its newest."""
+    """Return what happens next to a job without workers. `attempt` is its newest."""
     live = attempt is not None and not attempt.state.terminal
     between = job.state is JobState.RECOVERING and not live
     # Between two attempts the reason quotes the program that failed, unless the next attempt waits.

@@ -15,7 +15,7 @@ from trainer.contract.silence import STILL_S
 _TRAINER = "The trainer has reported no step yet."
 # torch/distributed/constants.py (2.13): default_pg_timeout and default_pg_nccl_timeout.
 _UNWATCHED = (
-    "Launcher torchrun does not watch for hangs; torch's own time-outs end a collective after 30 min (gloo) or "
+    "Launcher torchrun does not watch for hangs; torch's own timeouts end a collective after 30 min (gloo) or "
     "10 min (NCCL)."
 )
 
@@ -29,7 +29,7 @@ class Output:
 
 
 def find_quiet(chronicle: Chronicle) -> Attempt | None:
-    """The running attempt, if none of its workers has ever reported anything."""
+    """Return the running attempt, if none of its workers has ever reported anything."""
     newest = chronicle.attempts[-1] if chronicle.attempts else None
     if newest is None or chronicle.job.state is not JobState.RUNNING or newest.state is not AttemptState.RUNNING:
         return None

@@ -71,7 +71,7 @@ class Launch:
     workers: int | None
 
     def refusal(self, replica: int, incarnation: int) -> str | None:
-        """Why reports of this incarnation of this replica are not stored. None if they are."""
+        """Return why reports of this incarnation of this replica are not stored. None if they are."""
         if not 0 <= replica < self.replicas:
             nodes = "1 node" if self.replicas == 1 else f"{self.replicas} nodes"
             return f"Attempt {self.key.number} was launched on {nodes} and has no replica {replica}."
@@ -103,13 +103,13 @@ class Stored:
     said: list[str] = field(default_factory=list)  # the limits whose event was stored
 
     def successor(self) -> Stored:
-        """The record that the next attempt of the job begins with."""
+        """Return the record that the next attempt of the job begins with."""
         return Stored(
             rows_before=_added(self.rows_before, self.rows), bytes_before=_added(self.bytes_before, self.size_bytes)
         )
 
     def find_room(self, launch: Launch, kind: str, generation: int) -> tuple[Room, bool]:
-        """The room of an event, and whether it has space left."""
+        """Return the room of an event, and whether it has space left."""
         room = _room_of(kind)
         if room is Room.ACCOUNT and not self._has_room(room, launch):
             if generation <= self.newest.get(kind, -1):
@@ -142,7 +142,7 @@ class Stored:
         return max(self._rows(Room.POINTS) // LEVEL_POINTS, self._bytes(Room.POINTS) // LEVEL_BYTES)
 
     def take_names(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The metrics whose name is usual or among the first MOST_NAMES of the attempt."""
+        """Return the metrics whose name is usual or among the first MOST_NAMES of the attempt."""
         known = _USUAL_NAMES.union(self.names)
         for name in metrics:
             if name not in known and len(name) <= MOST_NAME_CHARS and len(self.names) < MOST_NAMES:
@@ -158,7 +158,7 @@ class Stored:
         return True
 
     def tell_full(self, room: Room, launch: Launch) -> str:
-        """The sentence for the job's owner."""
+        """Return the sentence for the job's owner."""
         what, consequence = _WHAT[room]
         most = most_rows(room, launch.replicas)
         mine = self._is_within(room, most, self.rows, self.size_bytes)
@@ -188,12 +188,12 @@ class Stored:
 
 
 def most_rows(room: Room, nodes: int) -> int:
-    """The limit of one attempt on `nodes` nodes."""
+    """Return the limit of one attempt on `nodes` nodes."""
     return _ROWS[room] + _ROWS_PER_NODE.get(room, 0) * nodes
 
 
 def tell_thinned(level: int) -> str:
-    """The sentence for the job's owner."""
+    """Return the sentence for the job's owner."""
     if level >= LEVELS:
         return "This job has reached the limit of stored metrics. Later ones are not stored."
     return (

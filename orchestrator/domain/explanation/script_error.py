@@ -14,7 +14,7 @@ _LIBRARY = re.compile(r"(^|/)(site|dist)-packages/|(^|/)lib/python\d|^<")
 
 
 def find_script_line(traceback: str, run: Run) -> str | None:
-    """The frame of the owner's program nearest to the error, such as "/src/train.py, line 12". None if there is none.
+    """Return the frame of the owner's program nearest to the error, such as "/src/train.py, line 12", or None.
 
     Of chained exceptions, and of a data worker's exception quoted in another one, the last with such a frame counts.
     """

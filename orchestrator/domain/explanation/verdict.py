@@ -32,7 +32,7 @@ _INJECTED = {Fault.HANG: "stopped", Fault.PREEMPT: "preempted"}  # other faults 
 
 
 def tell_verdict(chronicle: Chronicle, life: Life, cause: Cause | None, now: datetime) -> str:
-    """One to four sentences. A failure that is over comes after the job's state, and one that ended the job before."""
+    """Return one to four sentences. A failure that is over follows the job's state. One that is not precedes it."""
     job = chronicle.job
     if cause is None:
         return _sentences(_tell_state(chronicle, life))
@@ -61,7 +61,7 @@ def _tell_state(chronicle: Chronicle, life: Life) -> str:
 
 
 def _tell_failure(cause: Cause, now: datetime) -> tuple[str, str | None]:
-    """What happened, as a clause, and the failure's message where that says more."""
+    """Return what happened, as a clause, and the failure's message where that says more."""
     failure, when = cause.failure, _tell_time(cause.at, now)
     step = "" if failure.step is None else f" after step {failure.step}"
     subject = _name_subject(cause)
@@ -93,7 +93,7 @@ def _tell_time(at: datetime, now: datetime) -> str:
 
 
 def _tell_continuation(life: Life, cause: Cause) -> str | None:
-    """How soon training continued, or for workers that report no steps, how soon they started again."""
+    """Return how soon training continued, or for workers that report no steps, how soon they started again."""
     number = float("inf") if cause.generation is None else cause.generation
     later = [
         one for each in life.attempts for one in each.generations if (each.number, one.number) > (cause.attempt, number)

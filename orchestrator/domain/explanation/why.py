@@ -60,7 +60,7 @@ def explain(chronicle: Chronicle, life: Life, ledger: Ledger, now: datetime, *, 
 
 
 def _list_actions(events: Sequence[Event], since: datetime | None) -> tuple[ActionTaken, ...]:
-    """The newest actions since the failure."""
+    """Return the newest actions since the failure."""
     actions = [
         ActionTaken(at=event.at, sentence=event.sentence, attempt=event.attempt, rule=_rule(event))
         for event in events
@@ -75,7 +75,7 @@ def _rule(event: Event) -> str | None:
 
 
 def _find_remedy(job: Job, cause: Cause) -> Remedy | None:
-    """The remedy, with the signal or the line of the script filled in.
+    """Return the remedy, with the signal or the line of the script filled in.
 
     None for a signal that a requested fault sent, and for an error of the bundled trainer without the owner's task.
     """

@@ -109,5 +109,5 @@ class Attempt:
 
 
 def parse_nodes(nodes: str) -> tuple[int, int]:
-    """The minimum and maximum of "MIN:MAX", or of a single number."""
+    """Return the minimum and maximum of "MIN:MAX", or of a single number."""
     return int(nodes.partition(":")[0]), int(nodes.rpartition(":")[2])

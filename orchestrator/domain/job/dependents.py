@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def relying_on(job_id: str, sources: Mapping[str, str]) -> str | None:
-    """The first other job, by name, whose `snapshot.from` is in this job's folder. `sources` has it by job id.
+    """Return the first other job, by name, whose `snapshot.from` is in this job's folder. `sources` has it by job id.
 
     A job's id is a part of every path and URL of its snapshots, and of no other path.
     """

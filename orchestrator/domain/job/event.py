@@ -48,7 +48,7 @@ class Event:
     actor: str | None = None  # who requested it; None: the service or an agent did it
 
     def number(self, name: str) -> float | None:
-        """The named number of the evidence; None unless it is a number from 0 to _LARGEST.
+        """Return the named number of the evidence. None unless it is a number from 0 to _LARGEST.
 
         Agents of any version write evidence, and anyone may write into a run directory.
         """

@@ -130,7 +130,7 @@ class Desired:
     chaos: RequestedChaos | None = None
 
     def errand(self, attempt: int) -> int:
-        """The number of the newest request for stacks or chaos of this attempt; 0 if there is none."""
+        """Return the number of the newest request for stacks or chaos of this attempt. 0 if there is none."""
         requests = (self.stacks, self.chaos)
         return max(
             (request.number for request in requests if request is not None and request.attempt == attempt), default=0

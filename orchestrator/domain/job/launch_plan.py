@@ -152,7 +152,7 @@ def workers_per_node(spec: JobSpec, gpus_per_node: int) -> int:
 
 
 def restarts_left(job: Job) -> int:
-    """How many times the agent may still restart workers in place."""
+    """Return how many times the agent may still restart workers in place."""
     budget = job.spec.supervise.budgets.application
     # torchrun has no "unlimited".
     return 1_000_000 if budget is None else max(0, budget - job.spent.get("application", 0))
@@ -189,7 +189,7 @@ def _group_flags(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, *
 
 
 def _target(spec: JobSpec) -> tuple[str, ...]:
-    """What the launcher starts for each worker, as arguments of torchrun."""
+    """Return what the launcher starts for each worker, as arguments of torchrun."""
     config = spec.trainer_config()
     if config is not None:
         return ("--module", "trainer", "--config", json.dumps(render_config(config), sort_keys=True))
@@ -207,7 +207,7 @@ def _local_rank(spec: JobSpec) -> tuple[str, ...]:
 
 
 def _wrapped_target(spec: JobSpec, site: Site) -> tuple[str, ...]:
-    """The target under plain torchrun, wrapped so that each worker has its log in the run directory."""
+    """Return the target under plain torchrun, wrapped so that each worker has its log in the run directory."""
     flag, *rest = _target(spec)
     python = (site.python, "-u")
     program = {"--module": (*python, "-m", *rest), "--no-python": tuple(rest)}.get(flag, (*python, flag, *rest))

@@ -65,7 +65,7 @@ NOTHING = Mask()
 
 
 def _shapes(value: str) -> Iterator[str]:
-    """The value and each of its lines, plain and as JSON, URLs and base64 encode them. Short texts are left out."""
+    """Yield the value and each of its lines, plain and encoded as JSON, URL and base64. Leaves out short texts."""
     for text in (value, *value.splitlines()):
         encoded = text.encode(errors="surrogatepass")
         for shape in (

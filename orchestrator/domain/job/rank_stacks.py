@@ -22,7 +22,7 @@ class RankStacks:
 
 
 def newest_stacks(events: Sequence[Event]) -> tuple[RankStacks, ...]:
-    """The newest stacks of each rank of the newest attempt. `events` are those of saved stacks, newest first."""
+    """Return the newest stacks of each rank of the newest attempt. `events` are those of saved stacks, newest first."""
     newest = max((event.attempt or 0 for event in events), default=0)
     found: dict[int, RankStacks] = {}
     for event in events:
@@ -43,7 +43,7 @@ def newest_stacks(events: Sequence[Event]) -> tuple[RankStacks, ...]:
 
 
 def _texts(evidence: Mapping[str, object]) -> dict[int, str | None]:
-    """The texts by rank. Agents of any version write evidence, and anyone may write into a run directory."""
+    """Return the texts by rank. Agents of any version write evidence, and anyone may write into a run directory."""
     saved, silent = evidence.get("stacks"), evidence.get("silent")
     texts: dict[int, str | None] = {}
     for rank in silent if isinstance(silent, list) else ():

@@ -68,7 +68,7 @@ def request_snapshot(job: Job, passed_on: int | None) -> JobRequest | None:
 
 
 def desired_of_attempt(desired: Desired, attempt: int, *, stop: bool = False) -> DesiredDocument:
-    """The requests of a job as the document for the agents of one attempt."""
+    """Return the requests of a job as the document for the agents of one attempt."""
     stacks, chaos = desired.stacks, desired.chaos
     mine = stacks if stacks is not None and stacks.attempt == attempt else None
     return DesiredDocument(
@@ -84,7 +84,7 @@ def desired_of_attempt(desired: Desired, attempt: int, *, stop: bool = False) ->
 
 
 def pending_requests(job: Job, attempt: Attempt | None) -> list[str]:
-    """The verbs of the requests that are not carried out yet. `attempt` is the job's newest."""
+    """Return the verbs of the requests that are not carried out yet. `attempt` is the job's newest."""
     desired, live = job.desired, attempt is not None and not attempt.state.terminal
     stacks, chaos = desired.stacks, desired.chaos
     rests = job.state is JobState.SUSPENDED

@@ -50,7 +50,7 @@ class Loss:
 
 
 def find_cause(live: Watched) -> Cause | None:
-    """The first cause of the end; None while the attempt continues or if it succeeds."""
+    """Return the first cause of the end. None while the attempt continues or if it succeeds."""
     loss, bad = live.vanished(), live.bad_exits()
     if loss is None and not bad:
         return None
@@ -67,7 +67,7 @@ def find_cause(live: Watched) -> Cause | None:
 
 
 def find_cut_off(live: Watched) -> Loss | None:
-    """The nodes that a running group lost: the scheduler cannot reach them, and the other agents have lost them too.
+    """Return the nodes that a running group lost: neither the scheduler nor the other agents can reach them.
 
     None if the group can continue without them.
     """
@@ -78,7 +78,7 @@ def find_cut_off(live: Watched) -> Loss | None:
 
 
 def find_absent_peers(live: Watched, silent_s: float) -> Loss | None:
-    """Why a group has been silent: its agents lost more replicas than it can spare, and wait for them.
+    """Return why a group has been silent: its agents lost more replicas than it can spare, and wait for them.
 
     The scheduler's view of their nodes does not matter. Replicas with an exit record do not count.
     """
@@ -92,7 +92,7 @@ def find_absent_peers(live: Watched, silent_s: float) -> Loss | None:
 
 
 def _first_record(live: Watched, bad: Sequence[ExitRecord]) -> ExitRecord | None:
-    """The earliest exit record of a bad end. A lost peer counts only if there is no other record.
+    """Return the earliest exit record of a bad end. A lost peer counts only if there is no other record.
 
     A stop by the service does not count. A signal before the first record of a lost peer was not the service's.
     A failure that another record quotes closed the group. It counts even if the group had formed again without it.
@@ -126,7 +126,7 @@ def _of_record(live: Watched, record: ExitRecord) -> Cause:
 
 
 def _from_outside(live: Watched, loss: str | None) -> Cause | None:
-    """The scheduler's reason, unreachable nodes, or agents that are gone though the service did not stop them."""
+    """Return the scheduler's reason, unreachable nodes, or agents that are gone without a stop by the service."""
     word, unreachable = live.seen.sighting.cause, live.unreachable()
     if word is not None and (word.kind is FailureKind.NODE or not live.stopping):
         return _from_cluster(live, word)
@@ -149,7 +149,7 @@ def _from_cluster(live: Watched, failure: Failure) -> Cause:
 
 
 def _node_of(live: Watched, failure: Failure) -> tuple[str, ...]:
-    """The node of the replica that recorded the failure, if the failure speaks against a node."""
+    """Return the node of the replica that recorded the failure, if the failure speaks against a node."""
     if failure.kind not in GRAVE:
         return ()
     of = [replica for replica, record in live.seen.exits.items() if record.failure == failure]

@@ -39,7 +39,7 @@ class Hang:
 
 
 def deadline_s(training: Training, supervise: Supervise) -> float | None:
-    """How long the attempt may be silent in its phase, in seconds; None once the workers are done."""
+    """Return how long the attempt may be silent in its phase, in seconds. None once the workers are done."""
     wanted = supervise.heartbeat_timeout_s
     limit = limit_s(
         _phase(training),
@@ -51,7 +51,7 @@ def deadline_s(training: Training, supervise: Supervise) -> float | None:
 
 
 def suspect(training: Training, supervise: Supervise, *, heard_since: datetime, now: datetime) -> Hang | None:
-    """The hang without the ranks that stopped first; None if there is no hang or no report yet."""
+    """Return the hang without the ranks that stopped first. None if there is no hang or no report yet."""
     phase, limit = _phase(training), deadline_s(training, supervise)
     if training.progress_at is None or limit is None:
         return None
@@ -62,7 +62,7 @@ def suspect(training: Training, supervise: Supervise, *, heard_since: datetime, 
 
 
 def find_hang(observation: Observation, supervise: Supervise, now: datetime) -> Hang | None:
-    """The hang with the ranks that stopped first. A waiting rank has as long as its peer's phase may take."""
+    """Return the hang with the ranks that stopped first. A waiting rank has as long as its peer's phase may take."""
     training = observation.training
     hang = suspect(training, supervise, heard_since=observation.heard_since, now=now)
     if hang is None:
@@ -75,7 +75,7 @@ def find_hang(observation: Observation, supervise: Supervise, now: datetime) -> 
 
 
 def stopped_first(words: Sequence[RankWord]) -> tuple[RankWord, ...]:
-    """The newest reports of the ranks that the others wait for; empty if all stopped at the same place.
+    """Return the newest reports of the ranks that the others wait for. Empty if all stopped at the same place.
 
     In the newest generation, these are the ranks that are behind in steps, else those that do not wait in a collective
     while others do, else those in another phase than most.

@@ -62,7 +62,7 @@ class Exclusion:
 
 
 def describe(exclusion: Exclusion) -> str:
-    """A sentence for owners of any job: it does not say what happened on the node, or to whose job."""
+    """Return a sentence for owners of any job: it does not say what happened on the node, or to whose job."""
     return (
         f"node {exclusion.node} is avoided after a failure until {exclusion.until:%Y-%m-%d %H:%M:%S} UTC, "
         f"or until `orchestrator nodes clear {exclusion.node}`"
@@ -87,7 +87,7 @@ def record_begins(now: datetime, *, cooldown_s: float) -> datetime:
 
 
 def find_incidents(reports: Iterable[NodeFailure], *, cooldown_s: float) -> list[Incident]:
-    """The incidents of one node that were not cleared, oldest first.
+    """Return the incidents of one node that were not cleared, oldest first.
 
     Reports within INCIDENT_S of an incident's first one belong to it, whatever their kind: one job may lose the node
     while another cannot start there. A cool-down shorter than INCIDENT_S shortens this window: a node that fails after
@@ -112,7 +112,7 @@ def _is_old(group: Sequence[NodeFailure]) -> bool:
 
 
 def exclude(record: Iterable[NodeFailure], *, now: datetime, cooldown_s: float) -> list[Exclusion]:
-    """The nodes that new attempts avoid now, by name. The cool-down doubles with each further incident.
+    """Return the nodes that new attempts avoid now, by name. The cool-down doubles with each further incident.
 
     A failed switch may mark all nodes. So most backends only prefer other nodes, and start an attempt that has none.
     """

@@ -78,7 +78,7 @@ class RankWord:
 
 
 def parse_replicas(evidence: Iterable[Mapping[str, object]]) -> frozenset[int]:
-    """The replica numbers that events list under "replicas". Anything else in the list is ignored."""
+    """Return the replica numbers that events list under "replicas". Anything else in the list is ignored."""
     named = [number for each in evidence if isinstance(listed := each.get("replicas"), list) for number in listed]
     return frozenset(number for number in named if isinstance(number, int) and not isinstance(number, bool))
 
@@ -94,7 +94,7 @@ class Training:
     generation: int | None = None
     step: int | None = None
     total_steps: int | None = None
-    formed_at: datetime | None = None  # when the first generation was journalled
+    formed_at: datetime | None = None  # when the first generation was journaled
     progress_at: datetime | None = None
     heard_at: datetime | None = None
     phase: str | None = None

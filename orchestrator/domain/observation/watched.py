@@ -30,7 +30,7 @@ class Watched:
         return self.attempt.max_nodes if given is None else given
 
     def exits(self) -> list[ExitRecord]:
-        """The exit records without refused double starts, earliest first."""
+        """Return the exit records without refused double starts, earliest first."""
         return sorted(self._exits().values(), key=lambda record: record.at)
 
     @property
@@ -51,12 +51,12 @@ class Watched:
         return not self.bad_exits()
 
     def bad_exits(self) -> list[ExitRecord]:
-        """The records of failed replicas that the group cannot spare."""
+        """Return the records of failed replicas that the group cannot spare."""
         tolerated = self._tolerated_exits()
         return [one for one in self._exits().values() if one.outcome is not Outcome.SUCCEEDED and one not in tolerated]
 
     def _tolerated_exits(self) -> list[ExitRecord]:
-        """The records of failures after which the group continued, or still can because enough other agents are alive.
+        """Return the records of failures after which the group continued, or still can with the other live agents.
 
         An agent whose program failed closes the group for all. An agent that lost its peers or its node, or was
         preempted, does not.
@@ -74,7 +74,7 @@ class Watched:
         return tolerated if self.nodes - len(tolerated) >= self.attempt.min_nodes else []
 
     def _exits(self) -> dict[int, ExitRecord]:
-        """The exit records by replica without refused double starts."""
+        """Return the exit records by replica without refused double starts."""
         replicas = range(self.attempt.max_nodes)
         exits = self.seen.exits.items()
         return {replica: one for replica, one in exits if replica in replicas and one.outcome is not Outcome.REFUSED}
@@ -92,12 +92,12 @@ class Watched:
         return "; ".join(seen.evidence for seen in gone)
 
     def gone(self) -> list[ReplicaSighting]:
-        """The dead replicas without an exit record. The record of a refused second start does not count."""
+        """Return the dead replicas without an exit record. The record of a refused second start does not count."""
         records, replicas = self._exits(), self.seen.sighting.replicas
         return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in records]
 
     def unreachable(self) -> list[ReplicaSighting]:
-        """The replicas on nodes that the scheduler cannot reach, unless they recorded an end of their own.
+        """Return the replicas on nodes that the scheduler cannot reach, unless they recorded an end of their own.
 
         A lost peer is no end of their own: an agent that is cut off loses its peers.
         """
@@ -106,7 +106,7 @@ class Watched:
         return [one for one in self.seen.sighting.replicas if one.node_unreachable and one.replica not in ended]
 
     def lost_nodes(self) -> tuple[str, ...]:
-        """The known nodes of the replicas that are gone."""
+        """Return the known nodes of the replicas that are gone."""
         return tuple(sorted({one.node for one in self.gone() if one.node is not None}))
 
     def node_of(self, replica: int) -> str | None:

@@ -49,7 +49,7 @@ _PORTS, _PORTS_AT_ONCE = "port", 3
 
 
 def budget_of(failure: Failure) -> str | None:
-    """The budget that a failure is charged to. None for a taken port, because the next attempt uses the next port."""
+    """Return the budget that a failure is charged to. None for a taken port; the next attempt uses the next port."""
     if is_taken_port(failure):
         return None
     return "launch" if failure.at_launch else BUDGET_OF[failure.kind]
@@ -86,7 +86,7 @@ def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | No
 
 
 def find_cost(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Counter[str]:
-    """What the attempt costs, by budget.
+    """Return what the attempt costs, by budget.
 
     Each restart in place costs one application failure, each shrink one node failure, and the end one failure of its
     own kind. An end by a time limit costs nothing if a snapshot kept steps. An attempt that earned its charge back
@@ -109,7 +109,7 @@ def _farthest(job: Job, training: Training) -> int | None:
     return max((step for step in (job.farthest_step, training.step, began) if step is not None), default=None)
 
 
-def recognise(job: Job, failure: Failure, *, ran_s: float) -> Failure:
+def mark_repeated(job: Job, failure: Failure, *, ran_s: float) -> Failure:
     """Mark the failure as repeated if the attempt before it ended with the same error at the same step."""
     last = job.last_failure
     if last is None or last.step != failure.step:
@@ -120,7 +120,7 @@ def recognise(job: Job, failure: Failure, *, ran_s: float) -> Failure:
 
 
 def _remembered(job: Job, training: Training, failure: Failure | None, ran_s: float) -> Failure | None:
-    """The last failure of the application, until an attempt gets beyond it."""
+    """Return the last failure of the application, until an attempt gets beyond it."""
     if failure is not None and budget_of(failure) == "application":
         return failure
     last = job.last_failure
@@ -143,7 +143,7 @@ def _refunded(job: Job, attempt: Attempt, training: Training, failure: Failure |
 
 
 def _measure_kept_s(job: Job, attempt: Attempt, training: Training, now: datetime) -> float | None:
-    """Seconds of training that the attempt's newest snapshot keeps. None if no snapshot keeps new steps.
+    """Return seconds of training that the attempt's newest snapshot keeps. None if no snapshot keeps new steps.
 
     New steps are later than the attempt's first step and than every earlier snapshot of the job, so that steps repeated
     after a damaged snapshot do not count twice. Times are those of the agents' clocks, because journals written during
@@ -172,7 +172,7 @@ def _measure_ran_s(attempt: Attempt, now: datetime) -> float:
 
 
 def hopeless(job: Job, failure: Failure) -> str | None:
-    """Why another attempt cannot help, or None."""
+    """Return why another attempt cannot help, or None."""
     if failure.kind is FailureKind.LAUNCH:
         return "another attempt would not help"
     if failure == overlong(job):
@@ -183,13 +183,13 @@ def hopeless(job: Job, failure: Failure) -> str | None:
 
 
 def overlong(job: Job) -> Failure:
-    """The failure of an attempt that ran longer than the owner's own limit. A scheduler's limit costs a budget."""
+    """Return the failure of an attempt that exceeded the owner's own limit. A scheduler's limit costs a budget."""
     limit = job.spec.supervise.max_runtime_s
     return Failure(kind=FailureKind.TIMEOUT, message=f"it ran longer than max_runtime_s = {limit or 0:g}")
 
 
 def overspent(job: Job, failure: Failure) -> str | None:
-    """The reason to end the job, or None while its budget for this failure lasts."""
+    """Return the reason to end the job, or None while its budget for this failure lasts."""
     budget = budget_of(failure)
     if budget is None:
         return None
@@ -200,7 +200,7 @@ def overspent(job: Job, failure: Failure) -> str | None:
 
 
 def backoff_s(job: Job, attempt_number: int) -> float:
-    """Seconds before the next attempt: 0 after an attempt that trained, then doubling, plus up to 10 % of jitter.
+    """Return the pause before the next attempt: 0 after one that trained, then doubling, plus up to 10 % of jitter.
 
     The jitter is computed from job and attempt. It spreads the jobs of one outage and keeps decisions repeatable.
     """

@@ -14,7 +14,7 @@ _BEHIND = timedelta(milliseconds=1)  # the rules compare with >
 
 
 def next_deadline(s: Situation) -> datetime | None:
-    """The next time at which some rule may decide differently although nothing else has changed."""
+    """Return the next time at which some rule may decide differently although nothing else has changed."""
     if s.live is None:
         return None
     stopping_since = s.live.attempt.stopping_since

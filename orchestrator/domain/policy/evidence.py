@@ -39,7 +39,7 @@ _OF_PRESENCE = {
 
 
 def weigh(s: Situation) -> dict[Source, Liveness]:
-    """What each source says of the live attempt. Empty if there is none."""
+    """Return what each source says of the live attempt. Empty if there is none."""
     if s.live is None:
         return {}
     return {

@@ -58,7 +58,7 @@ class Situation:
         return chaos is not None and self.attempt is not None and chaos.attempt == self.attempt.key.number
 
     def room(self, live: Watched) -> int | None:
-        """How many nodes an elastic job could have if it started now. None if nobody can tell."""
+        """Return how many nodes an elastic job could have if it started now. None if nobody can tell."""
         spare, replicas = live.seen.sighting.spare_nodes, live.seen.sighting.replicas
         if spare is None:
             return None if self.admission is None else self.admission.nodes
@@ -66,7 +66,7 @@ class Situation:
         return min(self.job.spec.topology.max_nodes, len((held | set(spare)) - self.avoided))
 
     def overdue(self, live: Watched) -> bool:
-        """Whether the stop time-out has passed. A clock that is set back does not extend it."""
+        """Whether the stop timeout has passed. A clock that is set back does not extend it."""
         since = live.attempt.stopping_since
         return since is not None and abs(self.now - since) >= timedelta(seconds=self.stop_timeout_s)
 

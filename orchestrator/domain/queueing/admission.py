@@ -130,7 +130,7 @@ class _Use:
         return Admission(True, f"{nodes * wpn} of {counted(slots, 'slot')} {verb} free for it{part}", nodes)
 
     def _too_few(self, job: Job, needed: int, held: int) -> Admission:
-        """What a job that does not fit waits for. It blocks the jobs behind it only if it can fit later."""
+        """Return what a job that does not fit waits for. It blocks the jobs behind it only if it can fit later."""
         slots, free = self._limits.slots, max(0, self._free or 0) + held
         if slots is not None and needed > slots:
             return Admission(False, f"needs {counted(needed, 'slot')}, but the cluster has {slots}; scale or cancel it")
@@ -154,7 +154,7 @@ class _Use:
         return admissions
 
     def over_quota(self, job: Job) -> Admission | None:
-        """The limit of the cluster or project that the job would exceed even on its least number of nodes."""
+        """Return the limit of the cluster or project that the job would exceed even on its least number of nodes."""
         project, limits = job.spec.project, self._limits
         quota = limits.quotas.get(project, Quota())
         needed = job.spec.topology.min_nodes * workers_per_node(job.spec, limits.gpus_per_node)
@@ -174,13 +174,13 @@ class _Use:
         return None
 
     def room(self, claimant: Claimant) -> Admission:
-        """How many nodes a running elastic job could have now. Takes none."""
+        """Return how many nodes a running elastic job could have now. Takes none."""
         held = claimant.held_devices(self._limits.gpus_per_node)
         nodes = self._fitting(claimant.job, held)
         return Admission(False, f"could have {counted(nodes, 'node')}", nodes)
 
     def _fitting(self, job: Job, held: int) -> int:
-        """How many of the job's nodes fit into free and held devices, within its project's quota."""
+        """Return how many of the job's nodes fit into free and held devices, within its project's quota."""
         wpn = workers_per_node(job.spec, self._limits.gpus_per_node) or 1
         most = job.spec.topology.max_nodes
         if self._free is not None:
@@ -199,7 +199,7 @@ class _Use:
 
 
 def devices_of(job: Job, attempt: Attempt | None, gpus_per_node: int) -> int:
-    """How many devices a job holds now, one per worker."""
+    """Return how many devices a job holds now, one per worker."""
     return Claimant(job, attempt).held_devices(gpus_per_node)
 
 
@@ -237,5 +237,5 @@ def place_in_line(each: Claimant) -> tuple[bool, int, object, str]:
 
 
 def dependencies_of(jobs: Sequence[Job]) -> set[str]:
-    """The ids of the jobs that queued jobs wait for."""
+    """Return the ids of the jobs that queued jobs wait for."""
     return {name for job in jobs if job.state is JobState.QUEUED for name in job.spec.after}

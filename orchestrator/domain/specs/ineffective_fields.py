@@ -120,7 +120,7 @@ INEFFECTIVE: tuple[Ineffective, ...] = (
 
 
 def list_ineffective(spec: JobSpec, traits: ClusterTraits, *, is_plan: bool) -> list[str]:
-    """One sentence for each changed field without effect. A plan also lists fields that may have none."""
+    """Return one sentence for each changed field without effect. A plan also lists fields that may have none."""
     changed = spec.model_dump(by_alias=True, exclude_defaults=True)
     return [
         f"{row.field} {row.sentence}"

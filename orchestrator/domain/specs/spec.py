@@ -232,7 +232,7 @@ class JobSpec(_Part):
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
     def trainer_config(self) -> TrainerConfig | None:
-        """The full configuration of the bundled trainer; None for a program of the user's."""
+        """Return the full configuration of the bundled trainer. None for a program of the user's."""
         if self.run.trainer is None:
             return None
         rest = {

@@ -50,6 +50,6 @@ def _least(notice: Notice) -> float:
 
 
 def _read_limit(spec: JobSpec, default_s: float | None = None) -> float | None:
-    """The limit rounded up to minutes, as Slurm does. None: there is none, or an option of sbatch sets it."""
+    """Return the limit rounded up to minutes, as Slurm does. None: there is none, or an option of sbatch sets it."""
     given_s = spec.placement.time_limit_s or default_s
     return None if given_s is None or "time" in spec.placement.options else -(-given_s // 60) * 60

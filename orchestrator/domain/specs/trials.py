@@ -19,7 +19,7 @@ _SAVES = 6  # snapshots of a drill; the fault comes between two of them, so that
 
 
 def build_drill(spec: JobSpec, *, steps: int, fault: Fault = Fault.KILL) -> tuple[JobSpec, JobSpec]:
-    """The job with one fault, and the same job without it. Raises InvalidSpec unless the spec has run.trainer.
+    """Return the job with one fault, and the same job without it. Raises InvalidSpec unless the spec has run.trainer.
 
     For a kill, the job kills its own worker, so the right to submit is enough. For any other fault, the job waits until
     the caller injects it.
@@ -47,7 +47,7 @@ def build_drill(spec: JobSpec, *, steps: int, fault: Fault = Fault.KILL) -> tupl
 
 
 def build_preflight(spec: JobSpec) -> JobSpec:
-    """The job that runs the checks, and with run.trainer also three steps of its configuration."""
+    """Return the job that runs the checks, and with run.trainer also three steps of its configuration."""
     config = spec.trainer_config()
     trial = _run_module(spec, "preflight", "trainer.checks.preflight", () if config is None else _config(config))
     once = Supervise(budgets=Budgets(application=0, launch=0), startup_timeout_s=spec.supervise.startup_timeout_s)
@@ -96,7 +96,7 @@ def score_run(strike: Strike, steps: Sequence[StepDone], *, ends_generation: boo
 
 
 def exclude_nodes(spec: JobSpec, nodes: Collection[str]) -> JobSpec:
-    """The same job, which also avoids these nodes."""
+    """Return the same job, which also avoids these nodes."""
     exclude = tuple(dict.fromkeys((*spec.placement.exclude, *nodes)))
     return spec.model_copy(update={"placement": spec.placement.model_copy(update={"exclude": exclude})})
 

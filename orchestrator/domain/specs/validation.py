@@ -150,7 +150,7 @@ def _problem(detail: Mapping[str, Any], document: object, prefix: str) -> FieldP
 
 
 def _suggestion(location: Sequence[object]) -> str:
-    """A hint to the field of the spec that was probably meant."""
+    """Return a hint to the field of the spec that was probably meant."""
     model: type[BaseModel] = JobSpec
     for part in location[:-1]:
         field = model.model_fields.get(str(part))
@@ -193,7 +193,7 @@ def _token(part: object) -> str:
 
 
 def _merged(problems: Iterator[FieldProblem]) -> list[FieldProblem]:
-    """One problem for each pointer: each branch of a union reports its own."""
+    """Return one problem for each pointer: each branch of a union reports its own."""
     messages: dict[str, list[str]] = {}
     for problem in problems:
         messages.setdefault(problem.pointer, []).append(problem.message)

@@ -27,7 +27,7 @@ class WorkdirPolicy:
     home: PurePath | None = None
 
     def why_refused(self, workdir: PurePath) -> str | None:
-        """Why this folder is not copied, as a phrase; None if it may be."""
+        """Return why this folder is not copied, as a phrase. None if it may be."""
         if self._is_private(workdir):
             return f"is not copied to the nodes: {_PRIVATE}"
         if self.allowed is None or any(workdir.is_relative_to(folder) for folder in self.allowed):
@@ -44,12 +44,12 @@ class WorkdirPolicy:
 
 
 def find_job_ids(path: str) -> list[str]:
-    """The parts of a path or URL that have the form of a job's id."""
+    """Return the parts of a path or URL that have the form of a job's id."""
     return [part for part in path.split("/") if _JOB.fullmatch(part)]
 
 
 def why_not_in_root(path: PurePath, root: PurePath, *, allow_workspaces: bool = False) -> str | None:
-    """Why a job must not name this folder of the run directory, as a phrase; None if it may."""
+    """Return why a job must not name this folder of the run directory, as a phrase. None if it may."""
     first, *below = path.relative_to(root).parts or ("",)
     if allow_workspaces and first == WORKSPACES and below:
         return None

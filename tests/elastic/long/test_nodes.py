@@ -102,7 +102,7 @@ def test_a_group_that_needs_the_lost_node_journals_its_loss(fleet: Fleet, silent
 
 
 def lost_by(fleet: Fleet, node: int) -> list[object]:
-    """The replicas that this node's agent has journalled as lost."""
+    """The replicas that this node's agent has journaled as lost."""
     journal = fleet.folder / f"attempts/1/replica-{node}/1/events.jsonl"
     events = map(json.loads, journal.read_text().splitlines())
     return [

@@ -103,7 +103,7 @@ def write_and_idle(database: Database) -> None:
 
 
 def test_a_service_that_is_idle_within_a_transaction_loses_its_locks(postgres: str) -> None:
-    """psycopg's pipeline for many rows would disable the server's time-out."""
+    """psycopg's pipeline for many rows would disable the server's timeout."""
     url = postgres + "&options=-c%20idle_in_transaction_session_timeout%3D500"
     with Database(url) as database, pytest.raises(StoreUnavailable):
         write_and_idle(database)

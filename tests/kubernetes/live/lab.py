@@ -182,7 +182,7 @@ def kubeconfig_through(port: int, options: Options, folder: Path) -> str:
     context = find_context(kubeconfigs(), options["context"] or None)
     cluster = dict(context.cluster)
     if cluster.get("certificate-authority"):
-        cluster["certificate-authority"] = str((context.of_cluster / cluster["certificate-authority"]).absolute())
+        cluster["certificate-authority"] = str((context.cluster_folder / cluster["certificate-authority"]).absolute())
     proxy = urlsplit(cluster.get("proxy-url") or "http://")
     named = f"{proxy.netloc.rpartition('@')[0]}@" if "@" in proxy.netloc else ""
     cluster["proxy-url"] = f"{proxy.scheme}://{named}127.0.0.1:{port}"

@@ -1,7 +1,7 @@
-"""The history of an agent's generations: failures, the decision about each, and starts. In a job it is journalled.
+"""The history of an agent's generations: failures, the decision about each, and starts. In a job it is journaled.
 
 contract/restart_policy.py decides about restarts. Outside a job (`record` is None) restarts are counted as torchrun
-counts them, and nothing is journalled.
+counts them, and nothing is journaled.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-LONGEST_S = 1e9  # select(2) refuses longer time-outs
+LONGEST_S = 1e9  # select(2) refuses longer timeouts
 
 
 @dataclass(frozen=True, kw_only=True)

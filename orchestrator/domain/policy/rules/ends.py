@@ -15,7 +15,7 @@ from trainer.contract.failure import Failure, FailureKind
 
 @while_live
 def end_leftovers(s: Situation, live: Watched) -> Decision | None:
-    """An attempt that is over but still has processes is stopped first, by force after the stop time-out."""
+    """An attempt that is over but still has processes is stopped first, by force after the stop timeout."""
     if not live.leftovers():
         return None
     if live.all_succeeded():

@@ -33,7 +33,7 @@ def stop_unwanted(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def go_on_stopping(s: Situation, live: Watched) -> Decision | None:
-    """A stop continues until the attempt ends, by force after the stop time-out."""
+    """A stop continues until the attempt ends, by force after the stop timeout."""
     if not live.stopping:
         return None
     failure = live.attempt.failure

@@ -155,6 +155,7 @@ class WebhookSettings(BaseModel):
 
 
 Grants = dict[Annotated[str, Field(pattern=r"^(?:\*|[a-z0-9-]{1,63})$")], Role]
+Peers = Annotated[tuple[IPvAnyNetwork, ...], Field(min_length=1)]
 
 
 class ProxySettings(BaseModel):
@@ -163,9 +164,7 @@ class ProxySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     header: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,62}$")]
-    peers: Annotated[
-        tuple[IPvAnyNetwork, ...], Field(min_length=1)
-    ]  # addresses of the proxy; the header of any other peer is ignored
+    peers: Peers  # addresses of the proxy; the header of any other peer is ignored
     grants: Grants = {}  # the roles of every user, by project
     users: dict[str, Grants] = {}  # additional roles, by user and project
 
@@ -186,13 +185,13 @@ class Settings(BaseSettings):
     port: Annotated[int, Field(ge=0, le=65535)] = 8700  # 0 means any free port; <root>/service.json names it
     root: Path = Field(default_factory=_default_root)  # the run directory
     database_url: str | None = None  # default: SQLite in the root
-    url: str | None = None  # for clients: the service's URL
-    profile: str | None = None  # for clients: a profile of `orchestrator login`; it wins over `url`
+    url: str | None = None  # the service's URL, for clients
+    profile: str | None = None  # a profile of `orchestrator login`, for clients; it wins over `url`
     advertise_url: str | None = None  # the service's URL for agents; default: agents report by the run directory
     local_slots: Annotated[int, Field(ge=1, le=100_000)] = Field(default_factory=lambda: max(2, os.cpu_count() or 2))
     rendezvous_ports: tuple[int, int] = (20000, 29999)  # inclusive; keep it outside the ephemeral range
     poll_s: Annotated[float, Field(gt=0, le=60)] = 0.5  # the time between two passes of the supervisor
-    stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10  # a stopped attempt that still runs then is killed
+    stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10  # an attempt that runs this long after a stop is killed
     log_level: LogLevel = "info"  # the level of the service's log; debug includes every request
     otlp_url: CollectorUrl | None = None  # the OTLP/HTTP collector for traces of jobs, without /v1/traces
     log_limit_mb: Annotated[float, Field(gt=0)] = 64  # the maximum size of one worker's log
@@ -205,8 +204,8 @@ class Settings(BaseSettings):
     webhooks: dict[WebhookName, WebhookSettings] = {}
     clusters: dict[ClusterName, ClusterSettings] = {}  # default: this machine, as `local`
     failure_patterns: tuple[PatternSettings, ...] = ()  # tried before the built-in table
-    token: Token | None = None  # the first admin's token; for clients: the token to send
-    tls_cert: Path | None = None  # PEM: the certificate chain; with `tls_key`, the service uses TLS
+    token: Token | None = None  # the first admin's token, or the token that a client sends
+    tls_cert: Path | None = None  # the certificate chain in PEM; with `tls_key`, the service uses TLS
     tls_key: Path | None = None
     require_token: bool = False  # whether callers on loopback need a token too
     requests_per_s: Rate | None = None  # the rate limit of one caller; default: 100, or 2000 if tokens are not required

@@ -153,7 +153,7 @@ _WARM = (
     *("pydantic_settings", "pytest_timeout", "sqlalchemy.dialects.postgresql", "sqlalchemy.orm"),
     *("starlette.testclient", "structlog", "torchx.specs", "uvicorn", "yaml"),
 )
-# No cache and no installed plug-ins. A test that hangs has noticed the mutant.
+# No cache and no installed plugins. A test that hangs has noticed the mutant.
 _PYTEST = (
     "-x",
     "-q",

@@ -1,7 +1,7 @@
-"""Check that a report comes from an agent of its attempt, before the body is read: it may have megabytes.
+"""Check that a report comes from an agent of its attempt, before its body of up to megabytes is read.
 
-A report names its attempt in a header. Agents of release 0.1.0 do not send that header; for them the first bytes of
-the body are searched for the attempt, but not parsed.
+A report names its attempt in a header. Agents of release 0.1.0 do not send that header. The first bytes of their body
+are searched for the attempt, but not parsed.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ async def require_agent(request: Request, services: Services, token: str) -> Non
     with counting_guesses(request, services):
         key = await _named_attempt(request, token)
         known = workers.recall(key)
-        stay = (await run_in_threadpool(workers.find, key) if known is None else known).value
-        workers.require(token, key, stay)
+        facts = (await run_in_threadpool(workers.find, key) if known is None else known).value
+        workers.require(token, key, facts)
     require_rate(services.identity.rate_limit.take(f"agent {key}"), _REQUESTS)
-    workers.require_not_over(key, stay)
+    workers.require_not_over(key, facts)
     request.state.attempt = key
 
 

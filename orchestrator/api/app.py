@@ -8,7 +8,7 @@ from functools import cache, partial
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.routing import BaseRoute
 
-from orchestrator.api.authorization import authorise
+from orchestrator.api.authorization import authorize
 from orchestrator.api.deps import Services
 from orchestrator.api.edge import Edge
 from orchestrator.api.errors import ProblemPage, install_handlers
@@ -36,7 +36,7 @@ def create_app(
     problem_page: ProblemPage | None = None,
 ) -> FastAPI:
     """`problem_page` renders an error for a browser. It comes from the dashboard, as `add_pages` does."""
-    pages = APIRouter(dependencies=[Depends(authorise)], include_in_schema=False)
+    pages = APIRouter(dependencies=[Depends(authorize)], include_in_schema=False)
     if add_pages is not None:
         add_pages(pages)
     app = FastAPI(
@@ -62,9 +62,9 @@ def create_app(
 
 @cache
 def _build_api_routes() -> Sequence[BaseRoute]:
-    """The routes under /api. They hold no service, so all applications of a process share them."""
+    """Build the routes under /api. They hold no service, so all applications of a process share them."""
     api = APIRouter(
-        dependencies=[Depends(authorise)],
+        dependencies=[Depends(authorize)],
         generate_unique_id_function=lambda route: route.name,  # what a generated client calls its methods
     )
     for module in (

@@ -35,7 +35,7 @@ _FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip")
 _REQUESTS = "you send too many requests; retry after the time in Retry-After"
 
 
-async def authorise(request: Request) -> None:
+async def authorize(request: Request) -> None:
     """Authorize a request and store its caller in `request.state.caller`.
 
     Raises Unauthenticated, Forbidden, NotFound, StoreUnavailable; HttpProblem 429 above the rate limit.
@@ -70,7 +70,7 @@ def watch_access(request: Request, closing: Callable[[], bool]) -> Callable[[], 
             return True
         looked_at = time.monotonic()
         try:
-            await authorise(request)
+            await authorize(request)
         except StoreUnavailable:
             return True
         except HttpProblem as problem:

@@ -31,7 +31,7 @@ _SECRET_BYTES = 128 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body(Generic[Model]):
-    """`read` is the dependency of a route. `parse` raises InvalidSpec; None: the model parses the document."""
+    """`read` is the dependency of a route. `parse` replaces the model's own parser and raises InvalidSpec."""
 
     model: type[Model]
     most_bytes: int = SHORT_BYTES

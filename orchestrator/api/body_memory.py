@@ -15,7 +15,7 @@ WAIT_S = 1.0  # the Retry-After of a refused request
 
 
 class BodyMemory:
-    """`turn` is held while a long body is parsed: parsing takes several times the memory of the body."""
+    """`turn` is held while a long body is parsed, because parsing takes several times the memory of the body."""
 
     def __init__(self, most_bytes: int = MOST_BYTES, most_of_one_bytes: int = MOST_OF_ONE_BYTES) -> None:
         self.most_bytes = most_bytes
@@ -41,7 +41,7 @@ class BodyUse:
         return self.memory.used[sender] - self._held_bytes + size_bytes <= self.memory.most_of_one_bytes
 
     def hold(self, sender: str, size_bytes: int) -> bool:
-        """Raise the held memory to `size_bytes` in total. False, without effect, if the memory is full."""
+        """Raise the held memory to `size_bytes` in total. Returns False, without effect, if the memory is full."""
         if size_bytes <= SHORT_BYTES:
             return True
         more_bytes = size_bytes - self._held_bytes

@@ -14,7 +14,7 @@ from fastapi import Request
 from orchestrator.api.body_memory import WAIT_S, BodyUse
 from orchestrator.api.errors import HttpProblem
 
-BODY_S = 60.0  # for a whole body to arrive
+BODY_S = 60.0  # the time in which a whole body must arrive
 BODY_USE = "orchestrator.body_use"  # a key of the request's scope
 
 

@@ -22,11 +22,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADERS_S = 20.0  # from the connection, or the first byte of a later request, to the end of the headers
 MAX_HEADER_BYTES = 64 * 1024
-MAX_HEADERS = 128  # of a request: short headers take thirty times their size in memory
+MAX_HEADERS = 128  # per request; short headers take thirty times their size in memory
 MAX_PIPELINED = 16  # requests of a connection that wait for their turn; it is closed after the last of them
 MAX_BUFFERED_BYTES = 64 * 1024 * 1024  # of all connections: received bodies that the application has not read
 COLLECT_EVERY_BYTES = 16 * 1024 * 1024  # received from all connections
-DRAIN_S = 20.0  # for the rest of a body whose request was already answered
+DRAIN_S = 20.0  # the time for the rest of a body whose request was already answered
 # The kernel closes a connection whose client acknowledges no data for so long (tcp(7), TCP_USER_TIMEOUT). The limit
 # also applies to the probes of an idle connection (SO_KEEPALIVE), whose client's machine may be down.
 UNREAD_MS = 60_000
@@ -56,7 +56,7 @@ class Connection(HttpToolsProtocol):
     """Uvicorn's protocol with these limits."""
 
     _deadline: asyncio.TimerHandle | None = None
-    _header_bytes: int | None = 0  # None: the headers are complete, and what follows is a body
+    _header_bytes: int | None = 0  # None once the headers are complete and a body follows
     _unread: _Unread | None = None
     _body_is_due: bool = False
     _is_last: bool = False  # the request being read is the last one of the connection
@@ -72,7 +72,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client is behind. Until `resume_writing` the transport gets nothing more of the answer."""
+        """Note that the client is behind. Until `resume_writing`, the transport gets nothing more of the answer."""
         super().pause_writing()
         self._is_read()
         self._watch_reader(self.loop.time())

@@ -98,7 +98,7 @@ Wired = Annotated[Services, Depends(get_services)]
 
 
 async def refuse_unknown_query(request: Request) -> None:
-    """Raises InvalidSpec for an unknown parameter: a misspelt filter must not count as no filter."""
+    """Raises InvalidSpec for an unknown parameter, so that a misspelled filter does not count as no filter."""
     route = request.scope.get("route")
     known = _query_names(route.dependant) if isinstance(route, APIRoute) else set()
     unknown = sorted(set(request.query_params) - known)

@@ -147,7 +147,7 @@ def _forget_cause(error: Exception) -> None:
 
 
 def _refusal_of_report(error: AttemptOver) -> ReportRefusal:
-    """The refusal carries the desired state `stop`: an agent that was cut off for an hour must learn to stop."""
+    """Refuse a report, with the desired state `stop`, because an agent that was cut off for an hour must stop."""
     return ReportRefusal(**vars(build_problem("forbidden", str(error))), desired=DesiredView(state="stop"))
 
 

@@ -61,7 +61,7 @@ def _add_bodies(document: dict[str, Any], routes: Sequence[BaseRoute]) -> None:
 
 
 def _operations_with_bodies(routes: Sequence[BaseRoute]) -> Iterator[tuple[tuple[str, str], Body[Any]]]:
-    """Pairs of (method, path) and body."""
+    """Yield pairs of (method, path) and body."""
     for context in iter_route_contexts(routes):
         route = context.original_route
         body = _body_of(route.dependant) if isinstance(route, APIRoute) else None

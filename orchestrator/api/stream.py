@@ -22,9 +22,9 @@ from orchestrator.wire.job_views import JobChange
 
 _POLL_S = 0.25
 _HEARTBEAT_S = 15.0  # proxies close a connection that is silent for a minute
-_LONGEST_S = 600.0  # then the browser reconnects by itself and is authenticated again
+_LONGEST_S = 600.0  # the longest stream; the browser then reconnects and is authenticated again
 
-MayContinue = Callable[[], Awaitable[bool]]  # called again and again: whether the caller may still read the stream
+MayContinue = Callable[[], Awaitable[bool]]  # returns whether the caller may still read the stream
 
 
 class Stream(StreamingResponse):
@@ -53,7 +53,7 @@ class Stream(StreamingResponse):
 
 
 async def stream_lines(listener: Listener, may_continue: MayContinue) -> AsyncIterator[bytes]:
-    """Lines of a log as they are written, until the job rests or is deleted, or `may_continue` returns False.
+    """Yield lines of a log as they are written, until the job ends or is deleted, or `may_continue` returns False.
 
     Waits while the store does not answer.
     """

@@ -1,1 +1,1 @@
-"""Wires the service: the only package that names adapters. Start with service.py."""
+"""Wire the service. This is the only package that names adapters. Start with service.py."""

@@ -1,6 +1,6 @@
 """Build what answers requests: commands, queries, the API and the pages, on one database.
 
-The caller passes the clusters, the clock and the threads: `service.py` the real ones, tests their own.
+The caller passes the clusters, the clock and the threads. `service.py` passes the real ones, and tests pass their own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from orchestrator.webhooks.hooks import Hooks, is_proxied
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What the application uses and does not build."""
+    """The parts that the application uses but does not build."""
 
     clusters: Mapping[str, Cluster]
     clock: Clock

@@ -25,14 +25,14 @@ from orchestrator.domain.specs.time_limit import Notice
 from orchestrator.settings import Settings
 from trainer.contract.node import HEAD, LOCAL
 
-# A command that timed out may still take effect this much later.
+# A command may still take effect this long after its timeout.
 _LATE_S = 30.0
 _WATCH = WatchTimes(watch_s=30.0, silent_s=60.0)
 _GRACE_S = 15  # beyond the agent's own stop timeout, before the kubelet kills it
-# Pods start and pull images one by one, so early ones wait. The supervisor sees why the others do not start, and ends
-# the attempt if they never can.
+# Pods start and pull images one by one, so early pods wait for the others. The supervisor ends the attempt if a pod can
+# never start.
 _JOIN_S = 7 * 86400
-_REPEAT_S = 10.0  # submissions are idempotent: a name gets one Job
+_REPEAT_S = 10.0  # submissions are idempotent, because a name gets one Job
 _DEFAULT_NAMESPACE = "default"
 _AGENT_MAP = "elastic-orchestrator-agent"
 
@@ -50,7 +50,7 @@ class ClusterSetup:
 
 
 def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, common: Site) -> ClusterSetup:
-    """`common` has what all clusters of the service share. Raises ConfigurationError."""
+    """Build a cluster. `common` has what all clusters of the service share. Raises ConfigurationError."""
     own = build_slurm_site(given, settings)
     stop_timeout_s = settings.stop_timeout_s if given.stop_timeout_s is None else given.stop_timeout_s
     site = replace(
@@ -116,7 +116,7 @@ def build_slurm_site(given: SlurmClusterSettings, settings: Settings) -> SlurmSi
 
 
 def build_kubernetes(name: str, given: KubernetesClusterSettings, settings: Settings, common: Site) -> ClusterSetup:
-    """`common` has what all clusters of the service share. Raises ConfigurationError."""
+    """Build a cluster. `common` has what all clusters of the service share. Raises ConfigurationError."""
     client = build_kubernetes_client(given)
     own = build_kubernetes_site(given, settings, namespace=client.namespace)
     site = replace(
@@ -170,8 +170,8 @@ def build_kubernetes_site(given: KubernetesClusterSettings, settings: Settings, 
     shared = given.service_root is not None
     if not shared and settings.advertise_url is None:
         raise ConfigurationError(
-            "setting ORCHESTRATOR_ADVERTISE_URL: pods that share no files with the service (there is no service_root) "
-            "report to it over HTTP; set the address by which they reach it"
+            "setting ORCHESTRATOR_ADVERTISE_URL is missing: without service_root, pods share no files with the service "
+            "and report to it over HTTP; set the address at which they reach it"
         )
     folder = ship.agent_folder(ship.find_package())
     brings = given.agent_image is None

@@ -39,7 +39,7 @@ def upgrade_database(settings: Settings) -> str:
 
 
 def check_database(settings: Settings) -> None:
-    """Raises SchemaMismatch unless the tables have this version."""
+    """Check that the tables have the version of this program. Raises SchemaMismatch."""
     schema.check(settings.resolved_database_url)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.domain.access.webhook import Webhook
 from orchestrator.domain.accounting.breakdown import Prices
-from orchestrator.domain.accounting.retention import Keep
+from orchestrator.domain.accounting.retention import Retention
 from orchestrator.domain.queueing.admission import Limits, Quota
 from orchestrator.settings import Settings
 from orchestrator.webhooks.outbox import Endpoint
@@ -12,7 +12,7 @@ from orchestrator.wire.webhook_views import WebhookView
 
 
 def ports_of(settings: Settings) -> range:
-    """Return the ports for rendezvous."""
+    """Return the rendezvous ports."""
     low, high = settings.rendezvous_ports
     return range(low, high + 1)
 
@@ -26,9 +26,9 @@ def limits_of(settings: Settings) -> Limits:
     return Limits(quotas=quotas)
 
 
-def keep_of(settings: Settings) -> Keep:
+def retention_of(settings: Settings) -> Retention:
     given = settings.retention.model_dump()
-    return Keep(**{name: None if days == "never" else days for name, days in given.items()})
+    return Retention(**{name: None if days == "never" else days for name, days in given.items()})
 
 
 def prices_of(settings: Settings) -> Prices | None:

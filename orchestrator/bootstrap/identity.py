@@ -24,7 +24,8 @@ from orchestrator.store.place_reader import PlaceReader
 from orchestrator.store.secret_store import SecretStore
 from orchestrator.store.token_store import TokenStore
 
-_CALLER_PER_S, _OPEN_PER_S = 100.0, 2000.0  # requests of one caller; the second is more than a service can answer
+_CALLER_PER_S = 100.0
+_OPEN_PER_S = 2000.0  # more than a service can answer
 
 
 def build_identity(
@@ -35,7 +36,7 @@ def build_identity(
     *,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Identity:
-    """`monotonic` measures the age of cached answers of the store."""
+    """Build access control. `monotonic` measures the age of cached answers of the store."""
     first = None if settings.token is None else settings.token.get_secret_value()
     reader = PlaceReader(database)
     tokens, places = Tokens(TokenStore(database), clock, first=first, monotonic=monotonic), JobPlaces(reader)
@@ -60,11 +61,11 @@ def is_open(settings: Settings) -> bool:
 
 
 def hosts_of(settings: Settings) -> tuple[str, ...]:
-    """Return the host names that requests may use. Any, if every request needs a token and no names are set."""
+    """Return the host names that requests may use. A service with tokens accepts any, unless `allowed_hosts` is set."""
     urls = [url for url in (settings.url, settings.advertise_url) if url is not None]
     named = tuple(host for url in urls if (host := urlsplit(url).hostname) is not None)
-    anyhow = () if is_open(settings) or settings.allowed_hosts else (ANY_HOST,)
-    return (settings.host, *settings.allowed_hosts, *named, *anyhow)
+    any_host = () if is_open(settings) or settings.allowed_hosts else (ANY_HOST,)
+    return (settings.host, *settings.allowed_hosts, *named, *any_host)
 
 
 def keys_of(settings: Settings) -> tuple[bytes, ...]:

@@ -21,7 +21,7 @@ from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.job.launch_plan import Site, build_plan
 from orchestrator.settings import Settings
 
-_SUBMIT_TIMEOUT_S = 1.0  # starting processes on this machine either succeeds or fails at once
+_SUBMIT_TIMEOUT_S = 1.0  # processes on this machine start, or fail to start, at once
 
 
 def build_clusters(settings: Settings, gpus: int, worker_key: bytes) -> list[ClusterSetup]:
@@ -82,7 +82,7 @@ def count_gpus() -> int:
 
 
 def _gpu_type() -> str | None:
-    """Return the GPUs' model if all have the same (NVIDIA driver README, /proc/driver/nvidia/gpus)."""
+    """Return the model of the GPUs. None if they differ. See /proc/driver/nvidia/gpus in the NVIDIA driver README."""
     infos = (path.read_text() for path in Path("/proc/driver/nvidia/gpus").glob("*/information"))
     models = {
         line.partition(":")[2].strip() for text in infos for line in text.splitlines() if line.startswith("Model")

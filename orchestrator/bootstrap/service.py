@@ -21,10 +21,10 @@ from orchestrator import rundir
 from orchestrator.bootstrap.application import Dependencies, build_app, build_services
 from orchestrator.bootstrap.clock import SystemClock
 from orchestrator.bootstrap.cluster_backends import ClusterSetup
-from orchestrator.bootstrap.from_settings import endpoints_of, keep_of, limits_of
+from orchestrator.bootstrap.from_settings import endpoints_of, limits_of, retention_of
 from orchestrator.bootstrap.identity import build_identity, keys_of
 from orchestrator.bootstrap.machine import build_clusters, count_gpus
-from orchestrator.domain.accounting.retention import Keep
+from orchestrator.domain.accounting.retention import Retention
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.job.worker_token import derive_worker_key
 from orchestrator.domain.queueing.admission import Limits
@@ -59,7 +59,7 @@ from orchestrator.upkeep.trash import TrashSweeper
 from orchestrator.webhooks.outbox import Outbox
 
 log = structlog.get_logger()
-_AGENT_GRACE_S = 5.0  # beyond the agent's own stop timeout, before we kill it
+_AGENT_GRACE_S = 5.0  # beyond the agent's own stop timeout, before the service kills the agent
 
 
 class Thread(Protocol):
@@ -99,7 +99,7 @@ def build(settings: Settings, database: Database, url: str) -> Service:
     vault.reseal()
     intake = Intake(SqlJournalStore(database), reader, clock, partial(JobFolder, settings.root), masks=vault.masks)
     reception = Reception(intake)
-    keep = keep_of(settings)
+    keep = retention_of(settings)
     holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     supervisors = [
         SupervisorLoop(
@@ -202,5 +202,5 @@ def _readiness(supervisors: Sequence[SupervisorLoop]) -> tuple[bool, str]:
     return all(lives for lives, _ in states), "; ".join(words for _, words in states)
 
 
-def _housekeeper(setup: ClusterSetup, database: Database, clock: SystemClock, keep: Keep) -> Housekeeper:
+def _housekeeper(setup: ClusterSetup, database: Database, clock: SystemClock, keep: Retention) -> Housekeeper:
     return Housekeeper(setup.cluster.name, setup.cluster.job_root, RetentionStore(database), clock, keep)

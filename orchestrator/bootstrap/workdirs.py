@@ -14,7 +14,7 @@ from orchestrator.store.engine import parse_url, sqlite_file
 
 
 def build_policy(settings: Settings) -> WorkdirPolicy:
-    """Without the setting `workdirs`, an open service copies any folder, and one that needs tokens copies none."""
+    """Build the policy. Without the setting `workdirs`, an open service copies any folder, and one with tokens none."""
     allowed, config = settings.workdirs, config_file()
     if allowed is None and not is_open(settings):
         allowed = ()

@@ -69,7 +69,7 @@ def logout(
 def profiles(
     use: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Make this profile the current one. '-': use the service on this machine."),
+        typer.Option(metavar="NAME", help="Make this profile the current one. '-' means the service on this machine."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -70,7 +70,7 @@ def clear(
 
 
 def _find_cluster(client: Client, node: str) -> str:
-    """The cluster of a node with a record. Raises NotFound, Refused."""
+    """Return the cluster of a node with a record. Raises NotFound, Refused."""
     where = [each.cluster for each in client.nodes() if each.name == node]
     if not where:
         raise NotFound(f"node {node} has no failure in its record; `orchestrator nodes` lists the nodes that have one")

@@ -22,11 +22,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 READ_PATIENCE_S, WRITE_PATIENCE_S = 3.0, 30.0
 _WARN_EVERY_S = 60.0  # while the service is away
 JOB_FAILED = 1
-_OFFERED = 50  # to a shell that completes an id
+_OFFERED = 50  # ids offered to a shell that completes one
 
 
 def complete_job(incomplete: str) -> list[tuple[str, str]]:
-    """Shell completion: ids with this prefix and their states, newest first. Empty if no service answers quickly."""
+    """Complete a job id: list ids with their states, newest first. Empty if no service answers quickly."""
     try:
         with connect(load_settings(), patience_s=0) as client:
             found = islice(client.jobs(query=incomplete or None), _OFFERED)
@@ -46,12 +46,12 @@ JobId = Annotated[
 
 
 def reading() -> Client:
-    """A client with short timeouts, for requests that are safe to repeat."""
+    """Create a client with short timeouts, for requests that are safe to repeat."""
     return connect(load_settings(), patience_s=READ_PATIENCE_S)
 
 
 def writing() -> Client:
-    """A client that waits for a restarting service and prints that it does."""
+    """Create a client that waits for a restarting service and prints that it does."""
     warned_at = -_WARN_EVERY_S
 
     def warn(failure: ServiceUnreachable) -> None:
@@ -91,7 +91,7 @@ def print_json(document: BaseModel | dict[str, object]) -> None:
 
 
 def print_items(found: Iterable[BaseModel]) -> None:
-    """All items of a list, as one page."""
+    """Print all items of a list as one page."""
     print_json({"items": [jsonable(each) for each in found], "next_cursor": None})
 
 

@@ -28,7 +28,7 @@ def doctor(
     """Check the configuration, and that clusters can run jobs.
 
     On Slurm it runs one short task on a node, on Kubernetes two short pods. Then it starts two workers on every cluster
-    by the same command that jobs get. Exit status 2: something has failed.
+    with the command that jobs get. Exit status 2: something failed.
     """
     signal.signal(signal.SIGTERM, _leave)
     found: list[Finding] = []

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cli.common import exit_by, jsonable, print_json, print_json_line
-from orchestrator.cli.render import coloured, console, duration, event_line, speed, steps
+from orchestrator.cli.render import colored, console, duration, event_line, speed, steps
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.wire.job_views import EventView, JobView, name_replicas
@@ -22,7 +22,7 @@ from orchestrator.wire.job_views import EventView, JobView, name_replicas
 _INTERRUPTED = 130
 _OUTAGE_S = 600.0  # how long the service may be away while we watch
 _LOOK_EVERY_S = 0.5
-_PLAIN_EVERY_S = 10.0  # between two lines of progress where there is no terminal
+_PLAIN_EVERY_S = 10.0  # the time between two lines of progress without a terminal
 
 
 def attend(client: Client, job: JobView, *, follow: bool, as_json: bool) -> None:
@@ -71,7 +71,7 @@ class _EventTail:
         self._last = 0
 
     def new(self) -> Iterator[EventView]:
-        """Events that were not printed yet."""
+        """Yield the events that were not printed yet."""
         while True:
             page = self._client.events_page(self._job_id, cursor=self._cursor, patience_s=_OUTAGE_S)
             for event in page.items:
@@ -168,4 +168,4 @@ def _line(job: JobView) -> Text:
         f"attempt {job.attempt}" if job.attempt and job.attempt > 1 else "",
         job.reason if job.state.terminal or job.step is None else "",
     ]
-    return Text("  ").join([coloured(job.state), *(Text(fact) for fact in facts if fact)])
+    return Text("  ").join([colored(job.state), *(Text(fact) for fact in facts if fact)])

@@ -124,7 +124,7 @@ def _row(share: ShareView, has_prices: bool) -> tuple[str, ...]:
 
 
 def render_csv(found: SharesView) -> str:
-    """One line for each group, in device-hours."""
+    """Render one line for each group, in device-hours."""
     bins = list(found.total.bins)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -156,7 +156,7 @@ def _safe(name: str) -> str:
 
 
 def _explain(name: str) -> str:
-    """The meaning of a bin; empty for a bin of a newer service."""
+    """Return the meaning of a bin. Empty for a bin of a newer service."""
     return EXPLAINED[Bin(name)] if name in set(Bin) else ""
 
 

@@ -6,7 +6,7 @@ from orchestrator.cli.common import AsJson, JobId, find_job, print_json, reading
 from orchestrator.cli.render import console, moment
 from orchestrator.wire.insight import CauseView, WhyView
 
-_MOST_LINES = 20  # of a traceback
+_MOST_LINES = 20  # lines of a traceback
 
 
 def why(job_id: JobId, as_json: AsJson = False) -> None:

@@ -117,7 +117,7 @@ def judge(
 
 
 def find_strike(events: Sequence[EventView], fault: Fault, *, at_step: int) -> Strike | None:
-    """When the fault hit, and after how many steps: from the agents' events, or from the failures that followed.
+    """Find when the fault hit and after how many steps, from the agents' events or the failures that followed.
 
     The job had completed at least `at_step` steps by then. A failed worker may report more.
     """

@@ -18,7 +18,7 @@ class Comparison:
     fallen: float
 
     def problems(self, *, tolerance: float, least_fall: float = 0.0) -> Iterator[str]:
-        """One sentence for each problem. If steps are missing, nothing else is compared."""
+        """Yield one sentence for each problem. If steps are missing, nothing else is compared."""
         if self.missing:
             some = ", ".join(map(str, self.missing[:5]))
             yield f"there is no loss for {len(self.missing)} steps, such as {some}"

@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """The application with all commands. Only those in `arguments` are imported; the others only have their summary."""
+    """Build the application with all commands. Modules of commands that `arguments` does not name are not imported."""
     app = typer.Typer(
         help="Run PyTorch training jobs that survive failures.",
         no_args_is_help=True,
@@ -139,7 +139,7 @@ def _options(version: Annotated[bool, _VERSION] = False, profile: Annotated[str 
 
 
 def _words_to_complete() -> list[str]:
-    """The words typed so far during shell completion. bash passes them in another variable than other shells."""
+    """Return the words typed so far during shell completion. bash passes them in another variable than other shells."""
     return (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()[1:]
 
 
@@ -148,7 +148,7 @@ def _not_asked_for() -> None:
 
 
 def _print_error(error: OrchestratorError) -> None:
-    """The error, by field if it names fields, and the next step."""
+    """Print the error, by field if it names fields, and the next step."""
     problem = getattr(error, "problem", None)  # of a client's RequestRefused, whose module must not be loaded here
     if problem is not None and problem.errors:
         _print_lines(problem.title, *(f"{field.pointer or '/'}: {field.detail}" for field in problem.errors))

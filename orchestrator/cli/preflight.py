@@ -17,8 +17,8 @@ from orchestrator.domain.specs.validation import parse_spec
 def preflight(file: File, changes: Changes = None, as_json: AsJson = False) -> None:
     """Check network, storage and training steps with a small job.
 
-    It runs one job with the same topology. The job checks that its nodes reach each other, their names, versions and
-    clocks, the storage of snapshots, the all-reduce of all nodes and of each pair, and three steps with a restore. Exit
+    It runs one job with the same topology. The job checks the network between its nodes, their names, versions and
+    clocks, the snapshot storage, an all-reduce of all nodes and of each pair, and three steps with a restore. Exit
     status 0: nothing failed.
     """
     spec = parse_spec(read_spec(file, changes or ()))

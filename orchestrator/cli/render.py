@@ -22,7 +22,7 @@ from orchestrator.wire.cluster_views import ClusterView, NodeView
 from orchestrator.wire.history_views import SnapshotView
 from orchestrator.wire.job_views import EventView, JobView, name_replicas
 
-_COLOURS = {
+_COLORS = {
     JobState.QUEUED: "yellow",
     JobState.STARTING: "cyan",
     JobState.RUNNING: "blue",
@@ -69,7 +69,7 @@ def print_jobs(jobs: Sequence[JobView]) -> None:
             (
                 job.id,
                 job.project,
-                coloured(job.state),
+                colored(job.state),
                 steps(job),
                 "" if job.loss is None else f"{job.loss:.4g}",
                 str(job.attempts),
@@ -125,7 +125,7 @@ def print_events(job: JobView, events: Sequence[EventView]) -> None:
 
 
 def event_line(event: EventView, *, named: bool) -> Text:
-    """`named`: prefix the replica that reported the event, unless the sentence names it."""
+    """Render an event. `named` prefixes the replica that reported it, unless the sentence names it."""
     replica, sentence = f"replica {event.replica}", clean_line(event.sentence.rstrip())
     is_named = event.replica is None or re.search(rf"\b{replica}\b", sentence) is not None
     line = Text(f"{moment(event.at)}  ", style="bright_black")
@@ -183,24 +183,24 @@ def print_nodes(found: Iterable[NodeView]) -> None:
     )
 
 
-def coloured(state: JobState) -> Text:
-    return Text(str(state), style=_COLOURS[state])
+def colored(state: JobState) -> Text:
+    return Text(str(state), style=_COLORS[state])
 
 
 def state(job: JobView) -> str:
-    """The state, with pending requests."""
+    """Render the state, with pending requests."""
     return f"{job.state} ({', '.join(f'{verb} is requested' for verb in job.pending)})" if job.pending else job.state
 
 
 def nodes(job: JobView) -> str:
-    """The number of nodes of the job, and the requested number if it differs."""
+    """Render the number of nodes of the job, and the requested number if it differs."""
     if job.nodes is None or job.state.terminal or job.state is JobState.SUSPENDED:
         return f"{job.asked} requested"
     return job.nodes if job.nodes == job.asked else f"{job.nodes} of {job.asked} requested"
 
 
 def budgets(job: JobView) -> str:
-    """Spent budgets with their limits, and preemptions, which cost nothing."""
+    """Render spent budgets with their limits, and preemptions, which cost nothing."""
     limits = job.spec.supervise.budgets.model_dump()
     rows = ((name, count, limits.get(name)) for name, count in job.spent.items())
     spent = [f"{name} {count}" + ("" if limit is None else f" of {limit}") for name, count, limit in rows]

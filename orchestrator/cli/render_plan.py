@@ -61,7 +61,7 @@ def print_against(against: AgainstView) -> None:
 
 
 def print_memory(memory: MemoryView) -> None:
-    """The advice, and the parts of the memory at its peak."""
+    """Print the advice, and the parts of the memory at its peak."""
     parts = ", ".join(f"{name} {size(part)}" for name, part in memory.terms.items() if part)
     console().print(Text(f"memory {memory.advice}"), soft_wrap=True)
     console().print(Text(f"  {size(memory.total_bytes)} = {parts}"), soft_wrap=True)

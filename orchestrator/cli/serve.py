@@ -24,7 +24,7 @@ Root = Annotated[Path | None, typer.Option(help="The run directory.")]
 def serve(
     config: Config = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port. 0: any free port.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port. 0 means any free port.")] = None,
     root: Root = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -51,9 +51,9 @@ def upgrade(
 
 @db.command()
 def check(config: Config = None, root: Root = None, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
-    """Check that the tables are of this version. Exits with 2 if not."""
+    """Check that the tables have this version. Exit status 2: they have another."""
     database.check_database(_settings(config, root=root, database_url=database_url))
-    _print_result({"status": "current"}, "the database is of this version", as_json)
+    _print_result({"status": "current"}, "the database has this version", as_json)
 
 
 @db.command()
@@ -94,7 +94,7 @@ def _print_result(document: dict[str, str], sentence: str, as_json: bool) -> Non
 
 
 def _settings(config: Path | None, **given: object) -> Settings:
-    """Settings: the command line takes precedence over file and environment. Raises ConfigurationError."""
+    """Read the settings. The command line takes precedence over file and environment. Raises ConfigurationError."""
     url = given.get("database_url")
     if isinstance(url, str):
         database.require_no_password(url)

@@ -23,8 +23,10 @@ _EXAMPLE = "such as `name: my-job` and below it `run: {script: train.py}`"
 
 
 def read_spec(source: str, changes: Sequence[str] = ()) -> dict[str, object]:
-    """The document of the file `source` ("-": standard input) after `changes` ("key.path=value"). `run.workdir` is made
-    absolute, from the current folder. Raises Refused, InvalidSpec."""
+    """Read the document of the file `source` ("-" is standard input) and apply `changes` ("key.path=value").
+
+    Makes `run.workdir` absolute, from the current folder. Raises Refused, InvalidSpec.
+    """
     document = _parse(_read(source), source)
     if document is None:
         raise Refused(f"{source} is empty; a job's file contains a mapping, {_EXAMPLE}")
@@ -40,8 +42,10 @@ def read_spec(source: str, changes: Sequence[str] = ()) -> dict[str, object]:
 
 
 def read_patch(source: str | None, changes: Sequence[str] = ()) -> dict[str, object] | None:
-    """A patch of a job's spec (RFC 7396): the document of a file after `changes`; None without either. Raises Refused,
-    InvalidSpec."""
+    """Read a patch of a job's spec (RFC 7396) from a file and `changes`. None without either.
+
+    Raises Refused, InvalidSpec.
+    """
     document = None if source is None else _parse(_read(source), source)
     if document is not None and not isinstance(document, dict):
         raise Refused(f"{source} contains {_kind(document)}, must contain a mapping, {_EXAMPLE}")

@@ -50,7 +50,7 @@ def stacks(
 def _await(
     client: Client, job_id: str, expected: set[int], before: Mapping[int, int], *, rank: int | None, wait_s: float
 ) -> Sequence[StacksView]:
-    """The stacks of later requests than `before`. Waits for every expected rank, at most `wait_s`."""
+    """Return the stacks of later requests than `before`. Waits for every expected rank, at most `wait_s`."""
     deadline = time.monotonic() + wait_s
     while True:
         answers = [each for each in client.stacks(job_id, rank=rank) if (each.wish or 0) > before.get(each.rank, 0)]

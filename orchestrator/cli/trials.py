@@ -25,13 +25,13 @@ def drill(
     file: File,
     changes: Changes = None,
     fault: Annotated[
-        Fault, typer.Option(help="The fault to inject. All but kill require the role operator.", metavar="FAULT")
+        Fault, typer.Option(help="The fault to inject. Any fault but kill needs the role operator.", metavar="FAULT")
     ] = Fault.KILL,
     steps: Annotated[int, typer.Option(min=12, max=MOST_STEPS, help="Steps of each of the two runs.")] = 60,
     tolerance: Annotated[
         float,
         typer.Option(min=0, help="Largest allowed difference of the curves, in nats. 16-bit arithmetic needs more."),
-    ] = (TOLERANCE),
+    ] = TOLERANCE,
     as_json: AsJson = False,
 ) -> None:
     """Kill a worker of a small copy of a job; compare loss curves.

@@ -52,7 +52,7 @@ class Calls:
         body: object | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answered:
-        """`repeatable`: the call is idempotent."""
+        """Send a POST. `repeatable` means that the call is idempotent."""
         call = Call(method="POST", path=_API + path, params=params, body=body, headers=headers, repeatable=repeatable)
         return self._parsed(self.transport.send(call).content, model)
 
@@ -61,11 +61,11 @@ class Calls:
         return self._parsed(self.transport.send(call).content, model)
 
     def post_empty(self, path: str) -> None:
-        """An idempotent POST without a body or an answer."""
+        """Send an idempotent POST without a body or an answer."""
         self.transport.send(Call(method="POST", path=_API + path, repeatable=True))
 
     def remove(self, path: str) -> None:
-        """A DELETE without an answer. It is sent once, because a second one would get 404."""
+        """Send a DELETE without an answer, once, because a second one would get 404."""
         self.transport.send(Call(method="DELETE", path=_API + path, repeatable=False))
 
     def pages(self, path: str, model: type[Page[Answered]], params: Params) -> Iterator[Answered]:

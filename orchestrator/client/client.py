@@ -40,8 +40,10 @@ def connect(
     patience_s: float = 30,
     on_retry: Callable[[ServiceUnreachable], None] | None = None,
 ) -> Client:
-    """A client of the service that the settings or the chosen profile name, or else of the one on this machine. The
-    client finds that service again after it restarts on another port."""
+    """Create a client of the service that the settings or the chosen profile name, or else of the one on this machine.
+
+    The client finds a service on this machine again after a restart on another port.
+    """
     token = None if settings.token is None else settings.token.get_secret_value()
     profile = choose_profile(settings)
     if profile is None:
@@ -83,7 +85,7 @@ class Client(AccessCalls):
 
     @property
     def url(self) -> str:
-        """The current address of the service."""
+        """The current URL of the service."""
         return self._calls.transport.locate()
 
     def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> SubmittedView:
@@ -95,7 +97,7 @@ class Client(AccessCalls):
         return self._calls.post("/jobs", SubmittedView, body=_document(spec), headers=headers, repeatable=True)
 
     def plan(self, spec: Spec, *, against: str | None = None) -> PlanView:
-        """A dry run: what would be launched, and how that differs from the job `against`."""
+        """Show what would be launched, and how that differs from the job `against`. Submits nothing."""
         params = None if against is None else {"against": against}
         return self._calls.post("/plan", PlanView, params=params, body=_document(spec), repeatable=True)
 
@@ -108,7 +110,7 @@ class Client(AccessCalls):
         label: str | None = None,
         query: str | None = None,
     ) -> Iterator[JobView]:
-        """Jobs, newest first. `label` is "name=value". `query` is a text in the id, name or reason."""
+        """Yield jobs, newest first. `label` is "name=value". `query` is a text in the id, name or reason."""
         filters = {"state": state, "project": project, "cluster": cluster, "label": label, "q": query}
         return self._calls.pages("/jobs", Page[JobView], {name: value for name, value in filters.items() if value})
 
@@ -116,7 +118,7 @@ class Client(AccessCalls):
         return self._calls.get(path_of(job_id), JobView, patience_s=patience_s)
 
     def cancel(self, job_id: str) -> JobView:
-        """Cancel a job; returns before it has ended. Idempotent."""
+        """Cancel a job. Returns before it has ended. Idempotent."""
         return self._calls.post(f"{path_of(job_id)}/cancel", JobView, repeatable=True)
 
     def delete(self, job_id: str, *, snapshots: Literal["keep", "delete"] = "keep") -> DeletionView:
@@ -125,7 +127,7 @@ class Client(AccessCalls):
         return self._calls.delete(path_of(job_id), DeletionView, {"snapshots": snapshots})
 
     def suspend(self, job_id: str) -> JobView:
-        """Take a snapshot and stop the job until it is resumed; returns before it has stopped. Idempotent."""
+        """Take a snapshot and stop the job until it is resumed. Returns before it has stopped. Idempotent."""
         return self._calls.post(f"{path_of(job_id)}/suspend", JobView, repeatable=True)
 
     def resume(self, job_id: str) -> JobView:
@@ -133,28 +135,28 @@ class Client(AccessCalls):
         return self._calls.post(f"{path_of(job_id)}/resume", JobView, repeatable=True)
 
     def snapshot(self, job_id: str) -> JobView:
-        """Take a snapshot of a running job, which continues; returns before the snapshot is taken."""
+        """Take a snapshot of a running job, which continues. Returns before the snapshot is taken."""
         return self._calls.post(f"{path_of(job_id)}/snapshot", JobView, repeatable=False)
 
     def ask_stacks(self, job_id: str, *, rank: int | None = None) -> JobView:
-        """Request the Python stacks of a running job's ranks; returns before they exist. `stacks` reads them."""
+        """Request the Python stacks of a running job's ranks. Returns before they exist. `stacks` reads them."""
         body = StacksRequest(rank=rank).model_dump(mode="json")
         return self._calls.post(f"{path_of(job_id)}/stacks", JobView, body=body, repeatable=True)
 
     def stacks(self, job_id: str, *, rank: int | None = None) -> list[StacksView]:
-        """Return the last stack of each rank, by rank, of the newest attempt that has stacks."""
+        """Return the last stack of each rank, ordered by rank. Only the newest attempt with stacks counts."""
         params = None if rank is None else {"rank": rank}
         return self._calls.get(f"{path_of(job_id)}/stacks", Page[StacksView], params).items
 
     def chaos(self, job_id: str, fault: str, *, rank: int | None = None, node: str | int | None = None) -> JobView:
-        """Inject a fault into a running job; returns before it happens. The call is not retried, because a second one
+        """Inject a fault into a running job. Returns before it happens. The call is not retried, because a second one
         would inject a second fault."""
         body = {"fault": fault, "rank": rank, "node": node}
         given = {name: value for name, value in body.items() if value is not None}
         return self._calls.post(f"{path_of(job_id)}/chaos", JobView, body=given, repeatable=False)
 
     def scale(self, job_id: str, nodes: str | int) -> JobView:
-        """Change the number of nodes, or its range such as "2:8"; returns before the job has them. Idempotent."""
+        """Change the number of nodes, or its range such as "2:8". Returns before the job has them. Idempotent."""
         body = ScaleRequest(nodes=nodes).model_dump(mode="json")
         return self._calls.post(f"{path_of(job_id)}/scale", JobView, body=body, repeatable=True)
 
@@ -175,7 +177,7 @@ class Client(AccessCalls):
         return self._calls.pages(f"{path_of(job_id)}/events", Page[EventView], {})
 
     def events_page(self, job_id: str, *, cursor: str | None, patience_s: float | None = None) -> Page[EventView]:
-        """One page of events. A cursor stays valid: a later call with it returns the events that came after it."""
+        """Return one page of events. A later call with the same cursor returns the events that came after it."""
         params: dict[str, str | int] = {"limit": PAGE} | ({"cursor": cursor} if cursor else {})
         return self._calls.get(f"{path_of(job_id)}/events", Page[EventView], params, patience_s=patience_s)
 
@@ -191,7 +193,7 @@ class Client(AccessCalls):
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> SharesView:
-        """Where the device time of all jobs went. Default of `since`: the last 30 days."""
+        """Where the device time of all jobs went, by default in the last 30 days."""
         moments = {"since": since, "until": until}
         params: dict[str, str | int] = {name: at.isoformat() for name, at in moments.items() if at is not None}
         params |= {"by": by.value} if project is None else {"by": by.value, "project": project}
@@ -216,7 +218,7 @@ class Client(AccessCalls):
     def metrics(
         self, job_id: str, *, names: str | None = None, since_step: int | None = None, points: int | None = None
     ) -> MetricsView:
-        """Down-sampled series of metrics. `names` are separated by commas."""
+        """Return down-sampled series of metrics. `names` are separated by commas."""
         wanted = {"names": names, "since_step": since_step, "points": points}
         params = {name: value for name, value in wanted.items() if value is not None}
         return self._calls.get(f"{path_of(job_id)}/metrics", MetricsView, params)
@@ -226,7 +228,7 @@ class Client(AccessCalls):
         return self._calls.get("/clusters", Page[ClusterView]).items
 
     def nodes(self, *, cluster: str | None = None) -> list[NodeView]:
-        """Nodes with recorded failures."""
+        """Return the nodes with recorded failures."""
         return self._calls.get("/nodes", Page[NodeView], None if cluster is None else {"cluster": cluster}).items
 
     def clear_node(self, cluster: str, node: str) -> None:
@@ -234,7 +236,7 @@ class Client(AccessCalls):
         self._calls.post_empty(f"/nodes/{quote(cluster, safe='')}/{quote(node, safe='')}/clear")
 
     def projects(self) -> list[ProjectView]:
-        """Projects with a quota or with active jobs."""
+        """Return the projects with a quota or with active jobs."""
         return self._calls.get("/projects", Page[ProjectView]).items
 
     def logs(self, job_id: str, **which: Unpack[LogChoice]) -> str:

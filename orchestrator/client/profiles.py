@@ -46,7 +46,7 @@ class Profiles:
         return Profiles(current=None if self.current == name else self.current, by_name=left)
 
     def using(self, name: str | None) -> Profiles:
-        """Make a profile the current one; None: no profile. Raises ConfigurationError for an unknown name."""
+        """Make a profile the current one, or none. Raises ConfigurationError for an unknown name."""
         if name is not None:
             self.named(name)
         return replace(self, current=name)
@@ -82,7 +82,7 @@ def check_name(name: str) -> str:
 
 
 def profiles_file() -> Path:
-    """XDG Base Directory Specification: an empty or relative XDG_CONFIG_HOME counts as none."""
+    """Return the file's path. An empty or relative XDG_CONFIG_HOME counts as none (XDG Base Directories)."""
     given = os.environ.get("XDG_CONFIG_HOME", "")
     folder = Path(given) if given.startswith("/") else Path.home() / ".config"
     return folder / "orchestrator" / "profiles.toml"
@@ -130,5 +130,5 @@ def render_profiles(profiles: Profiles) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A JSON string is a TOML string, except for surrogate pairs, which `ensure_ascii=False` avoids."""
+    """Render as JSON. A JSON string is a TOML string, except for surrogate pairs, which `ensure_ascii=False` avoids."""
     return json.dumps(text, ensure_ascii=False)

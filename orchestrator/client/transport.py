@@ -33,7 +33,7 @@ _DIRECT = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")
 
 
 class ServiceUnreachable(Unavailable):
-    """No answer, or one that is not from an orchestrator. `repeatable`: the call may be sent again."""
+    """No answer, or one that is not from an orchestrator. `repeatable` means that the call may be sent again."""
 
     def __init__(self, url: str, cause: str, *, repeatable: bool = False, wait_s: float = 0) -> None:
         super().__init__(f"the service at {url} {cause}")
@@ -93,7 +93,7 @@ def _checked(url: str, origin: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request. `repeatable`: it is idempotent."""
+    """One request. `repeatable` means that it is idempotent."""
 
     method: str
     path: str

@@ -12,7 +12,7 @@ from orchestrator.client.transport import Patience, ServiceUnreachable
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.wire.job_views import JobView
 
-MAX_LOG_LINES = 10_000  # of one answer: the service's limit
+MAX_LOG_LINES = 10_000  # the service's limit for one answer
 _QUIET_LOG_S = 300  # a followed log that is silent for so long is requested again, because the connection may be dead
 _SOON_S, _LATER_S, _SOON_UNTIL_S = 0.3, 2.0, 30.0  # between two requests for a job, during the first 30 s and later
 _AFTER_AN_END_S = 0.5
@@ -20,7 +20,7 @@ _AFTER_AN_END_S = 0.5
 
 class LogChoice(TypedDict, total=False):
     """Which log lines to read: the last `tail` lines, lines that contain `grep`, the logs of `stream`, and logs written
-    to after `since` (RFC 3339). None: the service's default."""
+    to after `since` (RFC 3339). None means the service's default."""
 
     attempt: int | None
     replica: int | None

@@ -9,7 +9,7 @@ import structlog
 from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.job.deletion import Deletion, bury, require_deletable
+from orchestrator.domain.job.deletion import Deletion, build_deletion, require_deletable
 from orchestrator.domain.job.dependents import relying_on
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.jobs import JobLookup, JobStore
@@ -59,7 +59,7 @@ class Deletions:
                 awaited_by=self._reader.awaiting(job_id),
                 shares_files=cluster is None or cluster.shares_files,
             )
-            deletion = bury(job, by=by.name, at=self._clock.now(), files=files)
+            deletion = build_deletion(job, by=by.name, at=self._clock.now(), files=files)
             if self._store.delete(deletion, seen=job.desired.number):
                 log.info("job deleted", job=job_id, project=deletion.project, by=by.name, files=files)
                 self._wake()

@@ -69,9 +69,9 @@ class Commands:
 
     def acting(self, caller: Principal) -> Commands:
         """Return the commands for a caller. Events name the caller. What the caller may not see counts as missing."""
-        theirs = copy.copy(self)
-        theirs._checks = self._checks.acting(caller)
-        return theirs
+        commands = copy.copy(self)
+        commands._checks = self._checks.acting(caller)
+        return commands
 
     def submit(self, spec: JobSpec, idempotency_key: str | None) -> tuple[Job, bool]:
         """Store a job. Returns False if the caller already stored it with this key. Raises InvalidSpec, Conflict."""

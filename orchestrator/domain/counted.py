@@ -9,7 +9,7 @@ def counted(number: int | str, noun: str) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """As "90 s", "14 min", "3 h": rounded down, in the largest unit of which there are two."""
+    """Render "90 s", "14 min" or "3 h", rounded down, in the largest unit of which there are at least two."""
     whole = max(0, int(seconds))
     for unit_s, unit in ((3600, "h"), (60, "min")):
         if whole >= 2 * unit_s:

@@ -37,8 +37,8 @@ class Proxy:
 
     header: str
     peers: Sequence[Network]
-    grants: Mapping[str, Role] = field(default_factory=dict)  # of every user
-    users: Mapping[str, Mapping[str, Role]] = field(default_factory=dict)  # in addition, by user
+    grants: Mapping[str, Role] = field(default_factory=dict)  # the roles of every user
+    users: Mapping[str, Mapping[str, Role]] = field(default_factory=dict)  # additional roles, by user
 
     def trusts(self, peer: str | None) -> bool:
         try:
@@ -72,8 +72,12 @@ class Gate:
             return None if known is None else Remembered(_valid(known.value))
         if given.cookie is not None:
             session = self._tokens.recall_session(given.cookie)
-            return session if session is None or session.value is not None else Remembered(self._without(given))
-        return Remembered(self._without(given))
+            return (
+                session
+                if session is None or session.value is not None
+                else Remembered(self._identify_without_token(given))
+            )
+        return Remembered(self._identify_without_token(given))
 
     def identify(self, given: Credentials) -> Principal | None:
         """Return the caller. None if the request has no valid credentials.
@@ -84,9 +88,9 @@ class Gate:
         if given.bearer is not None:
             return _valid(self._tokens.verify(given.bearer))
         found = None if given.cookie is None else self._tokens.verify_session(given.cookie)
-        return found or self._without(given)
+        return found or self._identify_without_token(given)
 
-    def _without(self, given: Credentials) -> Principal | None:
+    def _identify_without_token(self, given: Credentials) -> Principal | None:
         """Return the caller of a request with neither a token nor a valid session."""
         if self._proxy is not None and given.user and self._proxy.trusts(given.peer):
             return self._proxy.principal(given.user)

@@ -18,11 +18,11 @@ class JobPlaces:
         self._known: dict[str, JobPlace] = {}
 
     def recall(self, job_id: str) -> JobPlace | None:
-        """None: not cached; the store may know it."""
+        """Return the cached place of a job. None if it is not cached."""
         return self._known.get(job_id)
 
     def find(self, job_id: str) -> JobPlace | None:
-        """None: there is no such job. Raises StoreUnavailable."""
+        """Return the place of a job. None if there is no such job. Raises StoreUnavailable."""
         return self.find_all([job_id]).get(job_id)
 
     def find_all(self, job_ids: Collection[str]) -> Mapping[str, JobPlace]:

@@ -26,7 +26,7 @@ def parse_keys(text: str, source: str) -> tuple[bytes, ...]:
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """Raises ConfigurationError, also for a file that other users may read."""
+    """Read the keys of a file. Raises ConfigurationError, for example if other users may read it."""
     try:
         if path.stat().st_mode & 0o077:
             raise ConfigurationError(f"{path} contains the service's keys and others may read it: chmod 600 {path}")

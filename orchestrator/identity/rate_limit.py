@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-BURST_S = 10.0  # a full bucket allows the requests of so many seconds at once
-MOST = 10_000  # cached callers; above it all start again with full buckets
+BURST_S = 10.0  # a full bucket allows the requests of this many seconds at once
+MOST = 10_000  # cached callers; with more, all start again with full buckets
 GUESSES_PER_S = 20.0  # requests from one address with an invalid token
 
 
@@ -29,7 +29,7 @@ class RateLimit:
         return len(self._buckets)
 
     def take(self, caller: str) -> float:
-        """Count a request and return 0; above the limit do not count it and return the seconds to wait."""
+        """Count a request and return 0. Above the limit, count nothing and return the seconds to wait."""
         with self._lock:
             left, now = self._left(caller)
             if left < 1:
@@ -40,7 +40,7 @@ class RateLimit:
             return 0.0
 
     def wait_s(self, caller: str) -> float:
-        """Return the seconds to wait for the next request; 0: it may pass now. Counts nothing."""
+        """Return the seconds to wait before the next request, 0 if it may pass now. Counts nothing."""
         with self._lock:
             left, _ = self._left(caller)
             return 0.0 if left >= 1 else (1 - left) / self._per_s

@@ -15,7 +15,7 @@ class StreamLimit:
         self._taken: Counter[str] = Counter()
 
     def take(self, caller: str) -> bool:
-        """Count a stream. False, without counting it, if the caller has `most` already."""
+        """Count a stream. Returns False, and counts nothing, if the caller has `most` already."""
         if self._taken[caller] >= self.most:
             return False
         self._taken[caller] += 1

@@ -34,9 +34,7 @@ SESSION_FOR = timedelta(hours=12)
 FIRST = "first admin"  # the caller's name for the token of the settings
 _TAKEN = frozenset({LOCAL.name, FIRST})
 _KEEP_S = 5.0  # how long another service may accept a token after it was revoked here
-_NOBODY = digest_of(
-    ""
-)  # compared with for an unknown token id, so that the comparison takes as long as for a known one
+_NOBODY = digest_of("")  # compared for an unknown token id, so that the answer takes as long as for a known one
 
 
 class Tokens:
@@ -60,8 +58,10 @@ class Tokens:
     def create(
         self, name: str, grants: Mapping[str, Role], *, by: Principal, expires_at: datetime | None
     ) -> tuple[Token, str]:
-        """Create a token and return it with its text, which is not stored. Raises InvalidSpec for a name in use, and
-        Forbidden for grants in projects of which `by` is not admin."""
+        """Create a token and return it with its text, which is not stored.
+
+        Raises InvalidSpec for a name in use, and Forbidden for grants in projects of which `by` is not admin.
+        """
         if name in _TAKEN:
             raise InvalidSpec([FieldProblem("/name", f"{name!r} is reserved for the service; choose another name")])
         if not by.may_give(grants):
@@ -124,7 +124,7 @@ class Tokens:
         return self._alive(self._look_up(text)) if remembered is None else remembered.value
 
     def sign_in(self, text: str) -> tuple[str, Session] | None:
-        """Open a session and return the cookie's value and the session; None for an invalid token."""
+        """Open a session and return the cookie's value and the session. None for an invalid token."""
         principal = self.verify(text)
         if principal is None or principal.token_id is None:
             return None

@@ -48,7 +48,7 @@ class Vault:
         self._masks: ShortMemory[Mapping[str, Mask]] = ShortMemory(_KEEP_S, monotonic=monotonic)
 
     def put(self, project: str, name: str, value: str, *, by: Principal) -> bool:
-        """Store or replace a secret; returns whether it is new. Raises InvalidSpec for a value too short to mask."""
+        """Store or replace a secret. Returns whether it is new. Raises InvalidSpec for a value too short to mask."""
         if len(value.strip()) < MIN_SECRET_LENGTH:
             message = f"must have at least {MIN_SECRET_LENGTH} characters: a shorter secret cannot be masked in logs"
             raise InvalidSpec([FieldProblem("/value", message)])
@@ -72,7 +72,7 @@ class Vault:
         log.info("secret removed", project=project, name=name, by=by.name)
 
     def listed(self, projects: Collection[str] | None) -> Sequence[SealedSecret]:
-        """Return the secrets of these projects, by project and name. None: of every project."""
+        """Return the secrets of these projects, by project and name. None means every project."""
         return [each for each in self._store.all() if projects is None or each.project in projects]
 
     def names(self, project: str) -> frozenset[str]:
@@ -101,7 +101,7 @@ class Vault:
         return {job_id: masks[place.project] for job_id, place in places.items() if place.project in masks}
 
     def reseal(self) -> int:
-        """Seal again the secrets that an older key sealed; returns how many. Older keys are not needed after that."""
+        """Seal again the secrets that an older key sealed. Returns how many. Older keys are not needed after that."""
         old = [each for each in self._store.all() if not self._is_newest(each)]
         for each in old:
             self.put(each.project, each.name, self._open(each), by=Principal(name=each.updated_by))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.domain.errors import AttemptOver, Unauthenticated
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.worker_token import AttemptStay, is_genuine, is_over
+from orchestrator.domain.job.worker_token import TokenFacts, is_genuine, is_over
 from orchestrator.identity.short_memory import Remembered, ShortMemory
 from orchestrator.ports.clock import Clock
 from orchestrator.store.place_reader import PlaceReader
@@ -33,31 +33,31 @@ class Workers:
         self._clock = clock
         self._keys = tuple(keys)
         self._genuine: ShortMemory[None] = ShortMemory(_KNOWN_S, monotonic=monotonic)
-        self._stays: ShortMemory[AttemptStay | None] = ShortMemory(_KEEP_S, monotonic=monotonic)
+        self._facts: ShortMemory[TokenFacts | None] = ShortMemory(_KEEP_S, monotonic=monotonic)
 
     def knows(self, token: str) -> bool:
         """Whether the token was valid lately. A hint before a report is read; `require` decides."""
         return self._genuine.recall(_digest(token)) is not None
 
-    def recall(self, key: AttemptKey) -> Remembered[AttemptStay | None] | None:
+    def recall(self, key: AttemptKey) -> Remembered[TokenFacts | None] | None:
         """Return the cached answer of `find`. None if the store has to be asked."""
-        return self._stays.recall(str(key))
+        return self._facts.recall(str(key))
 
-    def find(self, key: AttemptKey) -> Remembered[AttemptStay | None]:
+    def find(self, key: AttemptKey) -> Remembered[TokenFacts | None]:
         """Raises StoreUnavailable."""
         remembered = self.recall(key)
-        return remembered or Remembered(self._stays.keep(str(key), self._reader.stay(key)))
+        return remembered or Remembered(self._facts.keep(str(key), self._reader.facts(key)))
 
-    def require(self, token: str, key: AttemptKey, stay: AttemptStay | None) -> None:
+    def require(self, token: str, key: AttemptKey, facts: TokenFacts | None) -> None:
         """Raises Unauthenticated unless this is the attempt's token."""
-        if stay is None or not is_genuine(token, self._keys, key, stay.nonce):
+        if facts is None or not is_genuine(token, self._keys, key, facts.nonce):
             raise Unauthenticated(NOT_ITS_TOKEN)
         if not self.knows(token):
             self._genuine.keep(_digest(token), None)
 
-    def require_not_over(self, key: AttemptKey, stay: AttemptStay | None) -> None:
+    def require_not_over(self, key: AttemptKey, facts: TokenFacts | None) -> None:
         """Raises AttemptOver if the attempt has ended or does not exist."""
-        if stay is None or is_over(stay, self._clock.now()):
+        if facts is None or is_over(facts, self._clock.now()):
             raise AttemptOver(f"attempt {key} has ended, so its token is no longer valid")
 
 

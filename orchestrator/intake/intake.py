@@ -56,7 +56,7 @@ class Intake:
         self._broken: set[tuple[AttemptKey, int, int]] = set()
 
     def collect(self, launched: Mapping[AttemptKey, int]) -> dict[AttemptKey, str]:
-        """Store what is new in the attempts' run directories. Returns why, for those that could not be read fully.
+        """Store what is new in the attempts' run directories. Returns the reason for each that was not read fully.
 
         What one pass cannot finish is left to the next. It begins with the attempts that had no turn, and ends with
         those that had more to read. Raises StoreUnavailable.

@@ -23,10 +23,10 @@ log = structlog.get_logger()
 # The length of an attempt's turn, and what each of its replicas adds to it.
 _TURN_BYTES, _MORE_BYTES = 1024 * 1024, 8 * 1024
 _TURN_LINES, _MORE_LINES = 6000, 50
-_PASS_BYTES = 64 * 1024 * 1024  # of all journals; the rest waits for the next pass
+_PASS_BYTES = 64 * 1024 * 1024  # read from all journals in a pass; the rest waits for the next pass
 _HEAVY_S = (0.1, 0.5)  # limits of the time for all heavy attempts in a pass
 _PART_ATTEMPTS = 250
-_PART_BYTES = 2 * 1024 * 1024  # of journals in one transaction, which PostgreSQL ends if it idles for seconds
+_PART_BYTES = 2 * 1024 * 1024  # stored in one transaction, which PostgreSQL ends if it idles for seconds
 _TOO_MUCH = "there was more to read than fits into one pass"
 
 Offsets = Mapping[tuple[int, int], JournalOffsets]
@@ -135,7 +135,7 @@ class Reading:
         return taken
 
     def _read_news(self, key: AttemptKey, offsets: Offsets) -> Iterator[JournalBatch]:
-        """A generator, so that an error in opening the folder is raised by `_next`."""
+        """Read in a generator, so that `_next` catches errors in opening the folder."""
         yield from rundir.read_news(self._folder(key.job_id), key, self._launched[key], offsets)
 
     def _next(self, key: AttemptKey, course: _Course) -> JournalBatch | None:

@@ -155,7 +155,9 @@ class Folder:
         """Create an empty file unless one exists. Anything else with that name is renamed."""
         with self.make(path.parent) as folder:
             found = _status(folder._descriptor, path.name)
-            if found is None or not _is_plain_file(found):  # an existing file is not opened: it may be read-only
+            if found is None or not _is_plain_file(
+                found
+            ):  # an existing file is not opened, because it may be read-only
                 os.close(folder._own(path.name, os.O_WRONLY))
 
     def append(self, path: Path, *, lock: bool = False) -> BinaryIO:

@@ -11,7 +11,7 @@ from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.observation.node_record import NodeFailure
-from orchestrator.domain.observation.observation import RankWord, Training
+from orchestrator.domain.observation.observation import RankReport, Training
 from trainer.contract.exit_record import ExitRecord
 
 
@@ -39,7 +39,7 @@ class Change:
 class Journaled:
     """What the journals of one attempt say about its ranks."""
 
-    ranks: Sequence[RankWord] = ()  # the newest report of each rank
+    ranks: Sequence[RankReport] = ()  # the newest report of each rank
     missed: frozenset[int] = frozenset()  # replicas that other agents have lost since the newest generation started
 
 

@@ -10,8 +10,7 @@ from collections import Counter
 from orchestrator.domain.accounting.goodput import Bin
 from orchestrator.simulator.training_run import Split
 
-# The bins of the service that a simulation distinguishes. START_UP is a job's whole first start; a later start is
-# RECOVERING.
+# The bins of the service that a simulation distinguishes. START_UP is a job's first start. A later start is RECOVERING.
 BINS = (
     Bin.QUEUE,
     Bin.START_UP,
@@ -65,7 +64,7 @@ class DeviceTime:
         self.closed = True
 
     def reopen(self, at_us: int) -> None:
-        """Start again for a retry. The time since the end of the job does not count."""
+        """Continue the account for a retry. The time since the end of the job does not count."""
         self.closed = False
         self._since_us = self._resized_us = at_us
         self._bin = Bin.QUEUE

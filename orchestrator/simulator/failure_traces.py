@@ -17,8 +17,8 @@ from orchestrator.simulator.virtual_clock import HOUR, SECOND
 
 WEIBULL_SHAPE = 0.7
 RACK_NODES = 32
-_RACK_EVERY = 10  # failures of single nodes for one of a rack
-_LEMON_TIMES = 10  # failures of the lemon for one of all other nodes together
+_NODES_PER_RACK_FAILURE = 10  # failures of single nodes for each failure of a rack
+_LEMON_TIMES = 10  # failures of the lemon for each failure among all other nodes
 _WAVE_EVERY_US, _WAVE_US = 12 * HOUR, 600 * SECOND
 _OUTAGE_EVERY_US, _OUTAGE_US = 24 * HOUR, 1800 * SECOND
 
@@ -36,7 +36,7 @@ class IncidentKind(StrEnum):
 class Incident:
     at_us: int
     kind: IncidentKind
-    where: float = 0.0  # in [0, 1): the place among all nodes
+    where: float = 0.0  # the place among all nodes, in [0, 1)
     lasts_us: int = 0
 
 
@@ -53,13 +53,13 @@ def exponential(mtbf_us: int, seed: int) -> Iterator[Incident]:
 
 
 def weibull(mtbf_us: int, seed: int) -> Iterator[Incident]:
-    """Failures cluster: after one, the next is more likely. The mean is scale * Gamma(1 + 1/shape) = mtbf_us."""
+    """Yield failures that cluster. After one, the next is more likely. The mean is scale * Gamma(1 + 1/shape)."""
     scale = mtbf_us / math.gamma(1 + 1 / WEIBULL_SHAPE)
     return _renewals(IncidentKind.NODE, seed, lambda rng: rng.weibullvariate(scale, WEIBULL_SHAPE))
 
 
 def racks(mtbf_us: int, seed: int) -> Iterator[Incident]:
-    return _renewals(IncidentKind.RACK, seed, lambda rng: rng.expovariate(1 / (mtbf_us * _RACK_EVERY)))
+    return _renewals(IncidentKind.RACK, seed, lambda rng: rng.expovariate(1 / (mtbf_us * _NODES_PER_RACK_FAILURE)))
 
 
 def lemon(mtbf_us: int, seed: int) -> Iterator[Incident]:
@@ -91,7 +91,7 @@ TRACES: dict[str, tuple[Callable[[int, int], Iterator[Incident]], ...]] = {
 
 
 def _renewals(kind: IncidentKind, seed: int, gap: Gap, lasts_us: int = 0) -> Iterator[Incident]:
-    """Incidents of one kind. Each kind has its own random numbers."""
+    """Yield incidents of one kind. Each kind has its own random numbers."""
     rng = random.Random(f"{seed}/{kind}")
     at_us = 0
     while True:

@@ -15,11 +15,11 @@ from orchestrator.simulator.memory_tables import Tables
 from orchestrator.simulator.simulated_cluster import SimulatedCluster
 from trainer.contract.failure import FailureKind
 
-_MOST = 100  # violations that are kept; further ones are only counted
+_MAX_VIOLATIONS = 100  # further violations are only counted
 
 
 def find_wrong_transitions(job: Job, attempt: Attempt | None, change: Change) -> Iterator[str]:
-    """State changes that are not in the tables or have no event. `job` and `attempt` are from before the change."""
+    """Find state changes that are not in the tables or have no event. `job` and `attempt` are the old ones."""
     after = change.job
     if after.state is not job.state:
         if after.state not in JOB_EDGES[job.state]:
@@ -45,7 +45,7 @@ def _find_wrong_attempt(before: Attempt | None, after: Attempt, change: Change) 
 
 
 def find_wrong_start(last: Attempt | None, new: Attempt) -> Iterator[str]:
-    """Violations of a new attempt. `last` is the job's previous attempt."""
+    """Find what is wrong with the start of an attempt. `last` is the job's previous attempt."""
     if new.key.number != (0 if last is None else last.key.number) + 1:
         yield f"{new.key} is out of order"
     if last is not None and not last.state.terminal:
@@ -78,7 +78,7 @@ class Invariants:
             self._check_end(job, after)
 
     def add(self, violation: str) -> None:
-        if len(self.violations) < _MOST:
+        if len(self.violations) < _MAX_VIOLATIONS:
             self.violations.append(violation)
         else:
             self.uncollected += 1

@@ -26,7 +26,7 @@ class MemoryStore:
         self.available = True
 
     def answering(self) -> Tables:
-        """Raises StoreUnavailable."""
+        """Return the tables. Raises StoreUnavailable."""
         if not self.available:
             raise StoreUnavailable("the store does not answer")
         return self.tables
@@ -41,7 +41,7 @@ class MemoryStore:
         return {key: {life: row.offsets for life, row in journals[key].items()} for key in keys if key in journals}
 
     def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
-        """Has no limits on what is stored of a job."""
+        """Store batches, without limits on what is stored of a job."""
         tables = self.answering()
         for batch in batches:
             if batch.key not in tables.summaries:
@@ -106,15 +106,15 @@ class MemoryStore:
 
     def sources(self) -> Mapping[str, str]:
         jobs = self.answering().jobs.values()
-        going_on = [job for job in jobs if not job.state.terminal or job.desired.retry_number > job.retries_done]
-        return {job.id: source for job in going_on if (source := job.spec.snapshot.source) is not None}
+        at_work = [job for job in jobs if not job.state.terminal or job.desired.retry_number > job.retries_done]
+        return {job.id: source for job in at_work if (source := job.spec.snapshot.source) is not None}
 
     def awaiting(self, job_id: str) -> str | None:
         jobs = self.answering().jobs.values()
         return min((job.id for job in jobs if job_id in job.spec.after and not job.state.terminal), default=None)
 
     def attempts_of(self, job_id: str) -> list[Attempt]:
-        """Oldest first."""
+        """Return a job's attempts, oldest first."""
         numbers = range(1, self.tables.newest.get(job_id, 0) + 1)
         return [self.tables.attempts[AttemptKey(job_id, number)] for number in numbers]
 

@@ -30,7 +30,7 @@ class MemorySupervisorStore:
         self._lease = lease
 
     def live(self, cluster: str) -> Mapping[AttemptKey, int]:
-        """Sorted by attempt key."""
+        """Return the live attempts with their maximum nodes, sorted by attempt key."""
         tables = self._store.answering()
         here = (job_id for job_id in tables.at_work if tables.jobs[job_id].spec.cluster == cluster)
         attempts = (tables.attempt_of(job_id) for job_id in here)
@@ -38,7 +38,7 @@ class MemorySupervisorStore:
         return {attempt.key: attempt.max_nodes for attempt in sorted(live, key=lambda attempt: attempt.key)}
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
-        """Oldest job first."""
+        """Return the jobs to supervise, oldest first."""
         tables = self._store.answering()
         jobs = [tables.jobs[job_id] for job_id in tables.at_work]
         here = sorted((job for job in jobs if job.spec.cluster == cluster), key=lambda job: (job.created_at, job.id))
@@ -50,7 +50,7 @@ class MemorySupervisorStore:
         before = None if attempt is None else tables.attempts.get(attempt.key)
         if before is not None and before.state.terminal:
             raise InvalidTransition(f"attempt {before.key} has ended {before.state} and cannot change")
-        # Status only: commands write the other fields.
+        # Commands write the other fields.
         kept = {"spec": known.spec, "desired": known.desired, "created_at": known.created_at}
         tables.put_job(replace(change.job, spent=dict(change.job.spent), **kept))  # type: ignore[arg-type]
         if attempt is not None:
@@ -105,7 +105,7 @@ class MemorySupervisorStore:
         return free
 
     def _writing(self) -> Tables:
-        """Raises StoreUnavailable, LeaseLost."""
+        """Return the tables if the lease holds. Raises StoreUnavailable, LeaseLost."""
         tables, now = self._store.answering(), self._clock.now()
         lease, until = tables.leases.get(self._lease.cluster, (None, now))
         if lease != self._lease or until <= now:

@@ -11,7 +11,7 @@ from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.observation.node_record import NodeFailure
-from orchestrator.domain.observation.observation import RankWord
+from orchestrator.domain.observation.observation import RankReport
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from trainer.contract.exit_record import ExitRecord, Outcome
@@ -37,13 +37,12 @@ class Tables:
     attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)  # attempt number by job
     summaries: dict[AttemptKey, TrainingSummary] = field(default_factory=dict)
-    ranks: dict[AttemptKey, dict[int, RankWord]] = field(default_factory=dict)
+    ranks: dict[AttemptKey, dict[int, RankReport]] = field(default_factory=dict)
     journals: dict[AttemptKey, dict[Life, Journal]] = field(default_factory=dict)
     ports: dict[AttemptKey, tuple[str, int]] = field(default_factory=dict)
     node_failures: dict[tuple[str, str, AttemptKey], NodeFailure] = field(default_factory=dict)
-    cleared: dict[tuple[str, str], datetime] = field(
-        default_factory=dict
-    )  # when node records were cleared, by cluster and node
+    # when node records were cleared, by cluster and node
+    cleared: dict[tuple[str, str], datetime] = field(default_factory=dict)
     leases: dict[str, tuple[Lease, datetime]] = field(default_factory=dict)  # with their ends
     events: list[tuple[str, Event]] = field(default_factory=list)
 
@@ -104,11 +103,11 @@ def ingest(tables: Tables, batch: JournalBatch, arrived_at: datetime) -> None:
     journals[life] = Journal(offsets, record)
 
 
-def _update_rank(ranks: dict[int, RankWord], batch: JournalBatch, line: Progress, arrived_at: datetime) -> None:
-    """Ignore a late line of an earlier generation: another worker may have the rank now."""
+def _update_rank(ranks: dict[int, RankReport], batch: JournalBatch, line: Progress, arrived_at: datetime) -> None:
+    """Store a rank's report. A late line of an earlier generation is ignored, as the rank may have moved."""
     known = ranks.get(line.rank)
     if known is None or line.generation >= known.generation:
-        ranks[line.rank] = RankWord(
+        ranks[line.rank] = RankReport(
             rank=line.rank,
             replica=batch.replica,
             generation=line.generation,

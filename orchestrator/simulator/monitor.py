@@ -15,7 +15,7 @@ from orchestrator.simulator.simulated_cluster import SimulatedCluster
 from orchestrator.simulator.simulated_job import devices_of
 from orchestrator.simulator.virtual_clock import VirtualClock
 
-_UNDECIDED = "undecided"  # counted like a rule: no rule matched
+_UNDECIDED = "undecided"  # counted like a rule if no rule matched
 
 
 class Monitor:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 
 class NodePool:
-    """`population` are the nodes that a failure trace can hit. `spares` None: unlimited."""
+    """`population` has the nodes that a failure trace can hit. Spares are unlimited if `spares` is None."""
 
     def __init__(self, count: int, spares: int | None) -> None:
         self.population = [_name(number) for number in range(count + (spares or 0))]

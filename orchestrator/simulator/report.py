@@ -38,7 +38,7 @@ def build_report(result: Result) -> dict[str, object]:
 
 
 def ettr(result: Result) -> float:
-    """Effective training time ratio: the share of all device time whose work a snapshot kept."""
+    """Return the effective training time ratio, the share of all device time whose work a snapshot kept."""
     return result.bins[Bin.PRODUCTIVE] / result.total if result.total else 0.0
 
 

@@ -12,7 +12,7 @@ from orchestrator.simulator.virtual_clock import us
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """`nodes` is topology.nodes of each job; None: the whole cluster for one job, mixed sizes for many."""
+    """`nodes` is topology.nodes of each job. None means the whole cluster for one job, and mixed sizes for many."""
 
     gpus: int
     mtbf_h: float
@@ -20,12 +20,12 @@ class Scenario:
     seed: int = 1
     trace: str = "exponential"
     gpus_per_node: int = 8
-    spares: int | None = None  # nodes beyond `gpus`; None: unlimited
+    spares: int | None = None  # nodes beyond `gpus`; None means unlimited
     jobs: int = 1
     nodes: str | None = None
-    job_hours: float | None = None  # of training without failures, a mean for many jobs; None: endless
+    job_hours: float | None = None  # a job's training without failures, a mean for many jobs; None means endless
     snapshot_stall_s: float = 5.0
-    snapshot_interval_s: float | None = None  # None: Young's, for the failure rate of the job
+    snapshot_interval_s: float | None = None  # None means Young's interval for the job's failure rate
     restart_s: float = 90.0
     restart_in_place_s: float = 20.0
     repair_h: float = 24.0
@@ -43,12 +43,12 @@ class Scenario:
 
     @property
     def repair_us(self) -> int | None:
-        """None if spares are unlimited: another node has taken the place of a failed one for good."""
+        """Return None if spares are unlimited, because another node has taken the place of a failed one for good."""
         return None if self.spares is None else us(self.repair_h * 3600)
 
     @property
     def devices_of_each(self) -> int | None:
-        """The devices of each job; None unless all jobs have one fixed size."""
+        """Return the devices of each job. None unless all jobs have one fixed size."""
         if self.trace == "mixed":
             return None
         if self.nodes is None:

@@ -73,7 +73,7 @@ class ScriptedActions:
                 raise AssertionError(f"there is no action {action.name}")
 
     def _inject(self, job_id: str, fault: str) -> bool:
-        """Inject a fault. False if the job is not training now."""
+        """Inject a fault. Returns False if the job is not training now."""
         attempt = self._cluster.attempt_of(job_id)
         if attempt is None or not attempt.trains:
             return False

@@ -24,7 +24,7 @@ def running(key: AttemptKey, replicas: tuple[ReplicaSighting, ...]) -> Sighting:
 
 
 def last_node_unreachable(key: AttemptKey, replicas: tuple[ReplicaSighting, ...]) -> Sighting:
-    """The last node does not answer; its workers may run."""
+    """Return a running attempt whose last node does not answer. The workers of that node may run."""
     *others, last = replicas
     silent = replace(
         last, liveness=Liveness.UNKNOWN, evidence=f"node {last.node} does not answer", node_unreachable=True
@@ -39,7 +39,7 @@ def gone(
 
 
 def replicas_on(nodes: Sequence[str], dead: Collection[int]) -> tuple[ReplicaSighting, ...]:
-    """A replica on each node. The nodes of dead replicas are reported as down."""
+    """Return a replica on each node. The nodes of dead replicas are reported as down."""
     return tuple(
         dead_replica(replica, node, f"node {node} is down") if replica in dead else _alive_replica(replica, node)
         for replica, node in enumerate(nodes)

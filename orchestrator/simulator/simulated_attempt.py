@@ -40,8 +40,10 @@ class Stage(StrEnum):
 
 
 class SimulatedAttempt:
-    """The true state of one attempt. It calls `changed` when an observation would differ, and `release` to return its
-    nodes."""
+    """The true state of one attempt.
+
+    The attempt calls `changed` when an observation would differ, and `release` to return its nodes.
+    """
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class SimulatedAttempt:
         self.fail_worker(Failure(kind=FailureKind.APPLICATION, message=message, rank=0, exit_code=1, step=self._step()))
 
     def fail_worker(self, failure: Failure) -> None:
-        """A worker fails. The real restart policy of agents decides whether they restart in place."""
+        """Let a worker fail. The agents' real restart policy decides whether they restart in place."""
         if self.stage is not Stage.TRAINING:
             return
         self.job.faults["worker"] += 1
@@ -158,22 +160,22 @@ class SimulatedAttempt:
             self._end("its agents gave up")
 
     def lose(self, replicas: Sequence[int], evidence: str) -> None:
-        """The nodes of these replicas fail. The group ends if too few are left."""
+        """Let the nodes of these replicas fail. The group ends if too few are left."""
         if self.over:
             return
         self.job.faults["node"] += 1
         self._dead.update(replicas)
         self._replicas = None
         alive = self.plan.max_nodes - len(self._dead)
-        goes_on = self.runs and self.stage is not Stage.STOPPING and alive >= self.plan.min_nodes
+        continues = self.runs and self.stage is not Stage.STOPPING and alive >= self.plan.min_nodes
         self._settle(Bin.RECOVERING)
-        if goes_on:
+        if continues:
             self._form_again(EventKind.GROUP_SHRUNK)
         else:
             self._end(evidence, dead=replicas)
 
     def hang(self, *, deaf: bool) -> None:
-        """All ranks wait for the first rank of the second node."""
+        """Let all ranks wait for the first rank of the second node."""
         if self.stage is not Stage.TRAINING:
             return
         self.job.faults["hang"] += 1
@@ -184,7 +186,7 @@ class SimulatedAttempt:
         self._enter(Stage.HUNG)
 
     def cut_off(self) -> None:
-        """The last node becomes unreachable for the scheduler and the other agents, which both report it."""
+        """Make the last node unreachable. The scheduler and the other agents report that."""
         if self.stage is not Stage.TRAINING:
             return
         self.job.faults["node"] += 1
@@ -194,7 +196,7 @@ class SimulatedAttempt:
         self._enter(Stage.CUT_OFF)
 
     def orphan(self) -> None:
-        """The agents are killed, but their workers keep running."""
+        """Kill the agents. Their workers keep running."""
         if self.stage is not Stage.TRAINING:
             return
         self.job.faults["agent"] += 1
@@ -203,7 +205,7 @@ class SimulatedAttempt:
         self._see_gone("its agent is gone", (0,), leftovers=True)
 
     def preempt(self, notice_us: int, why: str) -> None:
-        """The cluster preempts the attempt after a notice."""
+        """Preempt the attempt after a notice."""
         if self.stage not in (Stage.LOADING, Stage.TRAINING):
             return
         self.job.faults["preempted"] += 1
@@ -280,7 +282,7 @@ class SimulatedAttempt:
     def _see_gone(
         self, evidence: str, dead: Sequence[int], *, cause: Failure | None = None, leftovers: bool = False
     ) -> None:
-        """Show the attempt as gone, with the replicas of which the cluster knows how they ended."""
+        """Show the attempt as gone, with the replicas whose end the cluster knows."""
         self._enter(Stage.GONE)
         nodes: Sequence[str | None] = self.nodes or [None] * (max(dead) + 1)
         replicas = tuple(sightings.dead_replica(each, nodes[each], evidence, leftovers=leftovers) for each in dead)

@@ -1,4 +1,4 @@
-"""The simulated cluster: it places attempts on nodes, reports them, and has failures.
+"""The simulated cluster, which places attempts on nodes, reports them, and has failures.
 
 It records in `breaches` what the service must never do: submit a second attempt beside a live one, or without a fence.
 """
@@ -32,7 +32,7 @@ class SubmissionFault(StrEnum):
 
 
 class SimulatedCluster:
-    """Implements Backend, StrictBackend and RunDirectories. `changed`: the next pass would see a difference."""
+    """Implements Backend, StrictBackend and RunDirectories. `changed` is set when a pass would see a difference."""
 
     def __init__(self, clock: VirtualClock, pool: NodePool, *, gpus_per_node: int) -> None:
         self.jobs: dict[str, SimulatedJob] = {}
@@ -135,7 +135,7 @@ class SimulatedCluster:
         return [attempt for job_id in self.jobs if (attempt := self._newest.get(job_id)) and attempt.runs]
 
     def fail_nodes(self, names: Sequence[str], *, repair_us: int | None) -> None:
-        """Nodes fail together and are repaired after `repair_us`; None: never. Nodes that are down are skipped."""
+        """Let nodes fail together. They are repaired after `repair_us`, or never if it is None."""
         hit: dict[SimulatedAttempt, list[int]] = {}
         for name in names:
             if not self.pool.is_up(name):
@@ -153,7 +153,7 @@ class SimulatedCluster:
         self._note_change()
 
     def set_closed(self, closed: bool) -> None:
-        """A closed cluster starts nothing: other users have its nodes."""
+        """Close or open the cluster. A closed one starts nothing, because other users have its nodes."""
         self._closed = closed
         self._place_waiting()
 

@@ -1,7 +1,7 @@
 """The event loop of the simulation. Read this first.
 
-The clock jumps to the next event: a failure of the trace, the end of a start-up, of a snapshot or of the training, an
-owner's request, or the time at which the last pass wanted to look again. After each change, passes of the supervisor
+The clock jumps to the next event. That is a failure of the trace, the end of a start-up, of a snapshot or of the
+training, an owner's request, or the next pass that the supervisor wants. After each change, passes of the supervisor
 run until they settle. Training between two events is a closed form (`training_run`), which costs no time.
 """
 
@@ -27,7 +27,7 @@ from orchestrator.simulator.supervision_setup import CLUSTER, build_commands, bu
 from orchestrator.simulator.virtual_clock import SECOND, VirtualClock, us
 from orchestrator.simulator.workload import SCRIPTED, build_jobs
 
-_MOST_AT_ONCE = 1000  # passes without a pause, after which the policy counts as unsettled
+_MAX_PASSES_AT_ONCE = 1000  # passes without a pause, after which the policy counts as unsettled
 _AT_ONCE_US = SECOND // 10
 _UNSETTLED_PAUSE_US = 60 * SECOND
 
@@ -103,7 +103,7 @@ class Simulation:
         self._cluster.changed = True
 
     def _step(self) -> bool:
-        """Jump to the next event or pass. False at the end."""
+        """Jump to the next event or pass. Returns False at the end."""
         pass_us, event_us = self._pass_due_us(), self._clock.next_us
         due_us = min((at_us for at_us in (pass_us, event_us) if at_us is not None), default=None)
         if due_us is None or due_us >= self._scenario.days_us:
@@ -133,7 +133,7 @@ class Simulation:
         except (StoreUnavailable, BackendUnavailable):
             look_again_at = None  # the end of the outage is an event
         self._look_again_us = None if look_again_at is None else self._clock.us_at(look_again_at)
-        if self._passes_at_once > _MOST_AT_ONCE:
+        if self._passes_at_once > _MAX_PASSES_AT_ONCE:
             self._monitor.invariants.add("the policy does not settle")
             self._passes_at_once, self._cluster.changed = 0, False
             self._look_again_us = now_us + _UNSETTLED_PAUSE_US

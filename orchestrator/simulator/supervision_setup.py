@@ -46,7 +46,7 @@ _SITE = Site(
 
 
 class WatchedStore(MemorySupervisorStore):
-    """Shows every change to the monitor."""
+    """A store that shows every change to the monitor."""
 
     def __init__(self, store: MemoryStore, clock: VirtualClock, monitor: Monitor) -> None:
         lease = Lease(cluster=CLUSTER, holder="simulation", token=1)
@@ -67,7 +67,7 @@ class WatchedStore(MemorySupervisorStore):
 
 
 class WatchedActor(Actor):
-    """Counts decisions. An unexpected exception, which the reconciler would only log, is a violation."""
+    """An actor that counts decisions. An unexpected exception, which the reconciler would only log, is a violation."""
 
     def __init__(self, store: WatchedStore, cluster: SimulatedCluster, monitor: Monitor) -> None:
         super().__init__(store, cluster, cluster, _SITE, ports=_ports(cluster))
@@ -85,7 +85,7 @@ class WatchedActor(Actor):
 
 
 class SimulatedJournals:
-    """Implements ports.Journals: stores what the agents reported, without files."""
+    """Implements ports.Journals without files."""
 
     def __init__(self, cluster: SimulatedCluster, store: MemoryStore, clock: VirtualClock) -> None:
         self._cluster = cluster
@@ -104,7 +104,7 @@ class SimulatedJournals:
 def build_supervisor(
     scenario: Scenario, clock: VirtualClock, cluster: SimulatedCluster, store: MemoryStore, monitor: Monitor
 ) -> Reconciler:
-    """Raises Refused if the scenario leaves out a rule that does not exist."""
+    """Build the supervisor. Raises Refused if the scenario leaves out a rule that does not exist."""
     known = {rule.__name__ for rule in POLICY}
     for name in scenario.without:
         if name not in known:
@@ -136,5 +136,5 @@ def build_commands(store: MemoryStore, cluster: SimulatedCluster, clock: Virtual
 
 
 def _ports(cluster: SimulatedCluster) -> range:
-    """More ports than live attempts. They need not exist."""
+    """Return more ports than live attempts. They need not exist."""
     return range(20000, 20064 + 2 * len(cluster.pool.population))

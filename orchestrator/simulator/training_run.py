@@ -1,4 +1,4 @@
-"""Training between two events, in closed form: how much work was done and kept. Pure. In whole microseconds.
+"""How much work was done and kept between two events, in closed form. Pure. Times are whole microseconds.
 
 A cycle is `interval_us` of work and then `stall_us` in which all devices wait for the snapshot. The end of the cycle
 commits it. As in Daly's model, each generation starts a new cycle.
@@ -47,11 +47,11 @@ class Run:
 
     @property
     def ends_us(self) -> int:
-        """When the training ends, including its last snapshot."""
+        """Return when the training ends, including its last snapshot."""
         return self.began_us + lasts_us(self.needed_us, self.cadence)
 
     def reaches_us(self, work: int) -> int | None:
-        """When the total work reaches `work` device-microseconds; None if it was reached before or never is."""
+        """Return when the total work reaches `work` device-microseconds. None if it did before or never does."""
         away_us = -(-(work - self.base) // self.devices)
         if not 0 < away_us <= self.needed_us:
             return None
@@ -75,5 +75,5 @@ def split(elapsed_us: int, needed_us: int, cadence: Cadence) -> Split:
 
 
 def lasts_us(needed_us: int, cadence: Cadence) -> int:
-    """Return the duration of this much work with its stalls: one after each interval, and one at the end."""
+    """Return the duration of this much work with a stall after each interval and one at the end."""
     return needed_us + cadence.stall_us * -(-needed_us // cadence.interval_us)

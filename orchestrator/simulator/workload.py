@@ -12,17 +12,17 @@ from orchestrator.simulator.scenario import Scenario
 from orchestrator.simulator.simulated_job import SimulatedJob, devices_of
 from orchestrator.simulator.virtual_clock import HOUR, SECOND, us
 
-FAILS = "SIMULATED_CRASH"  # in a job's environment, it makes its program fail at the same step each time
+FAILS = "SIMULATED_CRASH"  # a variable that makes a job's program fail at the same step each time
 HEARTBEAT_S = 1800.0  # set in each job, because simulated agents report too few lines to learn a deadline from
-_SIZES = (1, 1, 1, 2, 2, 4, 8)  # nodes of a job, unless the scenario says
-_FAILS_AT = 0.3  # of its work
-_LONGEST_H = 12.0  # times the mean
+_SIZES = (1, 1, 1, 2, 2, 4, 8)  # nodes of a job, unless the scenario sets them
+_FAILS_AT = 0.3  # fraction of the job's work
+_MAX_TIMES_MEAN = 12.0  # the longest job, as a multiple of the mean
 _SCRIPTED_NODES = 50  # enough for all of the scripted jobs at once
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A request or a fault at some hour. The names are those of `scripted_actions`."""
+    """A request or a fault at some hour. `name` is one that `scripted_actions` knows."""
 
     at_h: float
     name: str
@@ -65,7 +65,7 @@ SCRIPTED = (
 
 
 def build_jobs(scenario: Scenario) -> list[SimulatedJob]:
-    """Raises Refused if a job is larger than the cluster."""
+    """Build the jobs. Raises Refused if a job is larger than the cluster."""
     if scenario.trace != "mixed":
         return _build_jobs(scenario, scenario.node_count)
     nodes = scenario.node_count - _SCRIPTED_NODES
@@ -97,7 +97,7 @@ def _draw_work_us(scenario: Scenario, rng: random.Random) -> int:
         return scenario.days_us
     if scenario.jobs == 1:
         return us(scenario.job_hours * 3600)
-    return us(min(rng.expovariate(1.0), _LONGEST_H) * scenario.job_hours * 3600) + SECOND
+    return us(min(rng.expovariate(1.0), _MAX_TIMES_MEAN) * scenario.job_hours * 3600) + SECOND
 
 
 def _build(scenario: Scenario, template: JobTemplate) -> SimulatedJob:

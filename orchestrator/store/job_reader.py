@@ -125,13 +125,13 @@ def _matching(session: Session, where: JobFilter) -> Select[JobRow]:
         query = query.where(JobRow.cluster == where.cluster)
     if where.label is not None:
         name, value = where.label
-        labelled = select(JobLabelRow.job_id).where(JobLabelRow.name == name, JobLabelRow.value == value)
-        if session.scalar(select(func.count()).select_from(labelled.limit(_FEW).subquery())) == _FEW:
+        labeled = select(JobLabelRow.job_id).where(JobLabelRow.name == name, JobLabelRow.value == value)
+        if session.scalar(select(func.count()).select_from(labeled.limit(_FEW).subquery())) == _FEW:
             # With many such jobs, walking the list and checking each job is fastest. SQLite would sort all of them.
-            labelled = labelled.where(JobLabelRow.job_id == JobRow.id).correlate(JobRow)
-            query = query.where(labelled.exists())
+            labeled = labeled.where(JobLabelRow.job_id == JobRow.id).correlate(JobRow)
+            query = query.where(labeled.exists())
         else:
-            query = query.where(JobRow.id.in_(labelled))
+            query = query.where(JobRow.id.in_(labeled))
     if where.query:
         columns = (JobRow.id, JobRow.name, JobRow.reason)
         query = query.where(or_(*(column.icontains(where.query, autoescape=True) for column in columns)))

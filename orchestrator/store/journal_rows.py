@@ -75,7 +75,7 @@ class JournalRows:
         for event in events:
             self._take_event(batch, event, training)
         self._take_lines(batch, lines, training)
-        if batch.has_broken_exit and training.stored.say("exit"):
+        if batch.has_broken_exit and training.stored.mark_said("exit"):
             sentence = f"Replica {batch.replica} left an exit.json that cannot be parsed. It is ignored."
             self._add_own_event(batch.key, sentence, kind=OwnKind.FILE_BROKEN)
         if journal.exit_record is None and batch.exit_record is not None:
@@ -83,7 +83,7 @@ class JournalRows:
 
     def refuse(self, batch: JournalBatch, refusal: str, training: Training) -> None:
         """Add one event that the replica's journals are not stored. A refused HTTP report gets an error instead."""
-        if not batch.reported and training.stored.say("replica"):
+        if not batch.reported and training.stored.mark_said("replica"):
             self._add_own_event(batch.key, f"{refusal} Its journals are not stored.")
 
     def _take_event(self, batch: JournalBatch, event: JournalEvent, training: Training) -> None:
@@ -96,7 +96,7 @@ class JournalRows:
         self._verified |= _verified(batch.key.job_id, event, self._arrived_at)
         room, is_free = stored.find_room(training.launch, event.kind, event.generation)
         if not is_free:
-            if stored.say(room):
+            if stored.mark_said(room):
                 self._add_own_event(batch.key, stored.tell_full(room, training.launch), {"room": room.value})
             return
         row = self._event(batch, event)
@@ -119,7 +119,7 @@ class JournalRows:
         self._workers += [_worker(batch, line, self._arrived_at) for line in newest.values()]
         level = stored.level()
         self._metrics += _metrics(batch.key, fitting, stored, self._arrived_at)
-        if stored.level() > level and stored.say(f"{Room.POINTS}-{stored.level()}"):
+        if stored.level() > level and stored.mark_said(f"{Room.POINTS}-{stored.level()}"):
             self._add_own_event(batch.key, tell_thinned(stored.level()), {"room": Room.POINTS.value})
 
     def _add_own_event(
@@ -210,7 +210,7 @@ def _metrics(key: AttemptKey, lines: Sequence[Progress], stored: Stored, arrived
     """Return one point for each step, of the latest generation that reported it, within the limits of `stored`."""
     points: dict[int, Progress] = {}
     for line in lines:
-        if line.step is not None and line.metrics and stored.hears(line):
+        if line.step is not None and line.metrics and stored.takes_metrics(line):
             known = points.get(line.step)
             if known is None or line.generation >= known.generation:
                 points[line.step] = line

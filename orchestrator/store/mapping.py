@@ -13,7 +13,7 @@ from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Desired, Job, JobState, RequestedChaos, RequestedStacks
 from orchestrator.domain.observation.node_record import NodeFailure
-from orchestrator.domain.observation.observation import RankWord, Training
+from orchestrator.domain.observation.observation import RankReport, Training
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.store.records import MetricPoint, StoredEvent, StoredReplica, StoredSnapshot, StoredWorker
 from orchestrator.store.tables import (
@@ -312,8 +312,8 @@ def stored_replica_of(
     )
 
 
-def rank_word_of(row: WorkerRow) -> RankWord:
-    return RankWord(
+def rank_report_of(row: WorkerRow) -> RankReport:
+    return RankReport(
         rank=row.rank,
         replica=row.replica,
         generation=row.generation,

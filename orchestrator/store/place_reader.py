@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, select
 
 from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.worker_token import AttemptStay
+from orchestrator.domain.job.worker_token import TokenFacts
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import in_parts
 from orchestrator.store.tables import AttemptRow, DeletionRow, JobRow
@@ -40,8 +40,8 @@ class PlaceReader:
                     found.update({row.id: JobPlace(project=row.project, owner=row.owner) for row in rows})
         return found
 
-    def stay(self, key: AttemptKey) -> AttemptStay | None:
+    def facts(self, key: AttemptKey) -> TokenFacts | None:
         """Return None if the attempt does not exist."""
         with self._database.read() as session:
             row = session.execute(_STAY, {"job_id": key.job_id, "number": key.number}).one_or_none()
-            return None if row is None else AttemptStay(nonce=row.nonce, ended_at=row.ended_at)
+            return None if row is None else TokenFacts(nonce=row.nonce, ended_at=row.ended_at)

@@ -53,7 +53,7 @@ def refuse_network_file_system(path: Path, mountinfo: str) -> None:
 def _mountinfo() -> str:
     try:
         return _MOUNTINFO.read_text(errors="surrogateescape")
-    except OSError:  # not Linux: nothing is refused
+    except OSError:  # not Linux, so nothing is refused
         return ""
 
 

@@ -15,7 +15,7 @@ from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState, parse_nodes
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node_record import NodeFailure
-from orchestrator.domain.observation.observation import RankWord, parse_replicas
+from orchestrator.domain.observation.observation import RankReport, parse_replicas
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.supervision import Change, Journaled, Supervised
 from orchestrator.store.engine import Database
@@ -23,7 +23,7 @@ from orchestrator.store.lease_store import require_lease
 from orchestrator.store.lookups import append_events, in_parts, require_job
 from orchestrator.store.mapping import (
     attempt_columns,
-    rank_word_of,
+    rank_report_of,
     status_columns,
     stored_document,
     stored_of,
@@ -135,11 +135,11 @@ class SqlSupervisorStore:
             yield session
 
 
-def _read_ranks(session: Session, key: AttemptKey) -> Sequence[RankWord]:
+def _read_ranks(session: Session, key: AttemptKey) -> Sequence[RankReport]:
     mine = (WorkerRow.job_id == key.job_id) & (WorkerRow.attempt == key.number)
-    newest: dict[int, RankWord] = {}
+    newest: dict[int, RankReport] = {}
     for row in session.scalars(select(WorkerRow).where(mine).order_by(WorkerRow.generation)):
-        newest[row.rank] = rank_word_of(row)  # in a later generation another worker may have the rank
+        newest[row.rank] = rank_report_of(row)  # in a later generation another worker may have the rank
     return list(newest.values())
 
 

@@ -229,9 +229,9 @@ class TrainingRow(Base):
     began_step: Mapped[int | None]  # the earliest step that a generation restored
     kept_step: Mapped[int | None]  # the step of its newest snapshot
     kept_at: Mapped[datetime | None]  # when that snapshot was committed, by the worker's clock
-    pace: Mapped[Json]  # phase times: by phase, its count, usual and longest seconds
+    pace: Mapped[Json]  # each phase's count, usual and longest seconds
     pace_book: Mapped[Json]  # trainer.contract.silence.PhaseTimes, from which `pace` is computed
-    stored: Mapped[Json | None]  # row_limits.Stored: how much its journals have stored in other tables
+    stored: Mapped[Json | None]  # how much its journals have stored in other tables, as row_limits.Stored
 
     __table_args__ = (_of_attempt(),)
 
@@ -309,7 +309,7 @@ class DeliveryRow(Base):
 
     id: Mapped[int] = mapped_column(RowId, primary_key=True, autoincrement=True)
     event_id: Mapped[int] = mapped_column(RowId, ForeignKey("events.id", ondelete="CASCADE"))
-    job_id: Mapped[str]  # copied from the event: the events of a job are delivered in order
+    job_id: Mapped[str]  # copied from the event, because the events of a job are delivered in order
     webhook: Mapped[str]
     message_id: Mapped[str]  # the same for each try, so the receiver can discard repeats
     created_at: Mapped[datetime]
@@ -394,7 +394,7 @@ class SessionRow(Base):
     __tablename__ = "sessions"
 
     digest: Mapped[str] = mapped_column(primary_key=True)  # SHA-256 of the cookie
-    token_id: Mapped[str]  # no foreign key: the token of the settings has no row
+    token_id: Mapped[str]  # no foreign key, because the token of the settings has no row
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
 
@@ -427,7 +427,7 @@ class DeletionRow(Base):
     created_at: Mapped[datetime]
     deleted_at: Mapped[datetime]
     deleted_by: Mapped[str]
-    snapshot_dir: Mapped[str | None]  # from its spec: where its snapshots are, if not in its folder
+    snapshot_dir: Mapped[str | None]  # where its snapshots are, if not in its folder
     files_due: Mapped[bool]  # its files must still be deleted
 
     __table_args__ = (Index(None, "cluster", "files_due"),)

@@ -1,4 +1,4 @@
-"""Remove what ended jobs left behind, after the times in `[retention]`: a small piece after each pass.
+"""Remove what ended jobs left behind, after the times in `[retention]`, in small pieces after each pass.
 
 Only the supervisor starts attempts, and it runs in the same thread. So no attempt can start to need a file between the
 check and the removal. Files are only moved to `.trash` in the run directory, which is quick; the TrashSweeper deletes
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from orchestrator.domain.accounting.retention import Keep, Left, before, last_needed, tell_removal
+from orchestrator.domain.accounting.retention import DataKind, Retention, before, last_needed, tell_removal
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.specs.workdir import WORKSPACES
@@ -37,13 +37,13 @@ _ROWS = 2000  # rows in one transaction
 class Housekeeper:
     """Cleans up one cluster. `root` is the run directory as the service sees it. Not thread-safe."""
 
-    def __init__(self, cluster: str, root: Path, store: RetentionStore, clock: Clock, keep: Keep) -> None:
+    def __init__(self, cluster: str, root: Path, store: RetentionStore, clock: Clock, keep: Retention) -> None:
         self._cluster = cluster
         self._root = root
         self._store = store
         self._clock = clock
         self._keep = keep
-        self._looked: dict[Left, tuple[datetime, str]] = {}  # the last job that is done, as (finished_at, id)
+        self._looked: dict[DataKind, tuple[datetime, str]] = {}  # the last job that is done, as (finished_at, id)
         self._began_at: datetime | None = None  # when this round began
         self._due_at: datetime | None = None
 
@@ -60,41 +60,41 @@ class Housekeeper:
             log.warning("housekeeping failed", cluster=self._cluster, reason=str(error))
 
     def _tidy(self, now: datetime) -> bool:
-        """Returns whether there may be more to do."""
+        """Do a piece of the work. Returns whether there may be more to do."""
         if self._began_at is None or now - self._began_at >= _ROUND:
             self._began_at = now
             self._looked.clear()
-        found = [self._tidy_jobs(left, now) for left in Left]
+        found = [self._tidy_jobs(kind, now) for kind in DataKind]
         return any([*found, self._tidy_shipped(now), self._tidy_deliveries(now)])
 
-    def _tidy_jobs(self, left: Left, now: datetime) -> bool:
-        days = self._keep.days(left)
+    def _tidy_jobs(self, kind: DataKind, now: datetime) -> bool:
+        days = self._keep.days(kind)
         limit = before(days, now)
         if days is None or limit is None:
             return False
-        ended = self._store.ended(self._cluster, before=limit, after=self._looked.get(left), limit=_JOBS)
+        ended = self._store.ended(self._cluster, before=limit, after=self._looked.get(kind), limit=_JOBS)
         for job in ended:
-            event = Event(at=now, kind=EventKind.REMOVED.value, sentence=tell_removal(left, days))
+            event = Event(at=now, kind=EventKind.REMOVED.value, sentence=tell_removal(kind, days))
             try:
-                if self._remove(left, job, event):
+                if self._remove(kind, job, event):
                     return True  # there may be more of it
             except OSError as error:
                 # Retried in the next round; the jobs behind it are done now.
                 log.warning("files of an ended job not removed", job=job.job_id, reason=str(error))
-            self._looked[left] = job.finished_at, job.job_id
+            self._looked[kind] = job.finished_at, job.job_id
         return bool(ended)
 
-    def _remove(self, left: Left, job: EndedJob, event: Event) -> bool:
-        """Returns whether the job has more to remove."""
-        match left:
-            case Left.METRICS:
+    def _remove(self, kind: DataKind, job: EndedJob, event: Event) -> bool:
+        """Remove a part of a job's data. Returns whether there is more to remove."""
+        match kind:
+            case DataKind.METRICS:
                 return bool(self._store.forget_metrics(job.job_id, event, limit=_ROWS))
-            case Left.EVENTS:
+            case DataKind.EVENTS:
                 return bool(self._store.forget_events(job.job_id, limit=_ROWS))
-            case Left.LOGS:
+            case DataKind.LOGS:
                 folder = Path(job.job_id)
                 self._discard(job, event, [layout.attempt_dir(folder, 1).parent, layout.cache_dir(folder)])
-            case Left.FOLDER:
+            case DataKind.FOLDER:
                 if self._discard(job, event, [Path(job.job_id)]):
                     self._store.forget_snapshots(job.job_id)
         return False

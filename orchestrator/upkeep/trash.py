@@ -16,7 +16,7 @@ from orchestrator.upkeep.housekeeping import TRASH
 log = structlog.get_logger()
 
 _EVERY_S = 60.0
-_LONGEST_S = 300.0  # for one folder, because a process may still write to it
+_LONGEST_S = 300.0  # time limit for one folder, because a process may still write to it
 
 
 class TrashSweeper:
@@ -62,5 +62,5 @@ class TrashSweeper:
             try:
                 self.sweep()
             except Exception:
-                # The edge of the thread: one bad folder must not stop later rounds.
+                # One bad folder must not stop later rounds.
                 log.exception("trash not swept")

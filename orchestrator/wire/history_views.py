@@ -46,9 +46,9 @@ class JobNodeView(Answer):
     replica: int
     incarnation: int
     name: str | None
-    pid: int | None  # of the agent
-    ranks: list[int]  # that its workers reported
-    ended: str | None  # from the agent's exit record; null: there is none
+    pid: int | None  # the agent's
+    ranks: list[int]  # the ranks that its workers reported
+    ended: str | None  # the outcome in the agent's exit record, if there is one
 
 
 class StacksView(Answer):

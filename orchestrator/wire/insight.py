@@ -24,8 +24,8 @@ class StretchView(Answer):
     attempt: int | None
     generation: int | None
     stall_s: float
-    cause: str | None = None  # of a loss: the kind of failure that caused it
-    chaos: int | None = None  # of a loss: the number of the request for chaos that caused it
+    cause: str | None = None  # for a loss, the kind of failure that caused it
+    chaos: int | None = None  # for a loss, the number of the request for chaos that caused it
 
 
 class GainView(Answer):
@@ -93,7 +93,7 @@ class SharesView(Page[ShareView]):
 class ChaosView(Answer):
     """An injected fault: who requested it, and when and how an agent reported it."""
 
-    number: int  # of the request
+    number: int  # the request's
     fault: Fault
     actor: str | None
     at: datetime
@@ -112,7 +112,7 @@ class CauseView(Answer):
     nodes: list[str]  # nodes that have the failure in their record
     over: bool
     chaos: ChaosView | None = None  # the injected fault that caused it
-    last_lines: list[str] = Field(default_factory=list)  # of the failed rank's log
+    last_lines: list[str] = Field(default_factory=list)  # the end of the failed rank's log
 
 
 class DeedView(Answer):

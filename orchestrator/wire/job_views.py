@@ -54,13 +54,11 @@ class JobView(Answer):
     attempts: int
     nodes: str | None = None  # number of nodes of the newest attempt
     asked: str = "1"  # number or range of nodes that the spec requests now
-    phase: str | None = None  # of the newest attempt
-    spent: dict[str, int] = Field(default_factory=dict)  # of spec.supervise.budgets, restarts in place included
-    preemptions: int = (
-        0  # that ended an attempt, since the last retry or refund; also in `spent` if the spec limits them
-    )
+    phase: str | None = None  # the newest attempt's
+    spent: dict[str, int] = Field(default_factory=dict)  # failures by budget, including restarts in place
+    preemptions: int = 0  # since the last retry or refund; also in `spent` if the spec limits them
     generation: int | None
-    restarts: int  # in place, in the newest attempt
+    restarts: int  # restarts in place in the newest attempt
     step: int | None
     total_steps: int | None
     loss: float | None
@@ -128,8 +126,8 @@ class EventView(Answer):
     attempt: int | None
     generation: int | None
     evidence: dict[str, Any]
-    actor: str | None = None  # who requested it; null: the service or an agent acted by itself
-    replica: int | None = None  # whose agent or worker reported the event; null: the service wrote it
+    actor: str | None = None  # who requested it; null if the service or an agent acted by itself
+    replica: int | None = None  # whose agent or worker reported the event; null if the service wrote it
 
 
 class JobChange(Answer):

@@ -134,7 +134,7 @@ def test_a_store_that_does_not_answer_ends_no_stream(closed: World, monkeypatch:
     async def away(request: Request) -> None:
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(authorization, "authorise", away)
+    monkeypatch.setattr(authorization, "authorize", away)
     request = a_request(closed, "no-job", {})
     assert asked(watch_access(request, lambda: False))
     assert not asked(watch_access(request, lambda: True)), "a closing service ends its streams"

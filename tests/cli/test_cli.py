@@ -104,11 +104,11 @@ def test_following_as_json_prints_one_document_in_each_line(run: Run, service: F
 def test_following_on_a_terminal_shows_a_live_line_and_honours_no_color(
     environment: dict[str, str], service: FakeService
 ) -> None:
-    for extra, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+    for extra, colored in (({}, True), ({"NO_COLOR": "1"}, False)):
         service.add(make_job(state=JobState.RUNNING, step=3, total_steps=9), make_job(state=JobState.SUCCEEDED, step=9))
         shown = _on_a_terminal(["show", "gpt-0001", "--follow"], {**environment, "TERM": "xterm-256color", **extra})
         assert "step 3/9" in shown
-        assert ("\x1b[34m" in shown) is coloured
+        assert ("\x1b[34m" in shown) is colored
 
 
 def _on_a_terminal(arguments: list[str], environment: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from orchestrator.domain.access.identity import Session, Token
 from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.worker_token import AttemptStay
+from orchestrator.domain.job.worker_token import TokenFacts
 from orchestrator.store.records import SealedSecret
 from tests.builders import NOW
 
@@ -82,12 +82,12 @@ class MemorySecretStore:
 @dataclass
 class MemoryPlaces:
     jobs: dict[str, JobPlace] = field(default_factory=dict)
-    stays: dict[AttemptKey, AttemptStay] = field(default_factory=dict)
+    known_facts: dict[AttemptKey, TokenFacts] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     def places(self, job_ids: Collection[str]) -> Mapping[str, JobPlace]:
         self.asked += sorted(job_ids)
         return {job_id: self.jobs[job_id] for job_id in job_ids if job_id in self.jobs}
 
-    def stay(self, key: AttemptKey) -> AttemptStay | None:
-        return self.stays.get(key)
+    def facts(self, key: AttemptKey) -> TokenFacts | None:
+        return self.known_facts.get(key)

@@ -10,7 +10,7 @@ from orchestrator.domain.errors import AttemptOver, Unauthenticated
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.worker_token import (
     LATE,
-    AttemptStay,
+    TokenFacts,
     derive_worker_key,
     is_genuine,
     is_over,
@@ -50,19 +50,19 @@ def test_the_worker_key_does_not_reveal_the_services_key() -> None:
 
 
 def test_a_worker_token_is_valid_until_a_minute_after_its_attempt() -> None:
-    assert not is_over(AttemptStay(nonce="n", ended_at=None), NOW)
-    ended = AttemptStay(nonce="n", ended_at=NOW)
+    assert not is_over(TokenFacts(nonce="n", ended_at=None), NOW)
+    ended = TokenFacts(nonce="n", ended_at=NOW)
     assert not is_over(ended, NOW + LATE - timedelta(seconds=1))
     assert is_over(ended, NOW + LATE)
 
 
 def test_a_token_is_refused_after_its_attempt_has_ended() -> None:
     clock = HandClock()
-    places = MemoryPlaces(stays={FIRST: AttemptStay(nonce="nonce", ended_at=None)})
+    places = MemoryPlaces(stays={FIRST: TokenFacts(nonce="nonce", ended_at=None)})
     workers = Workers(places, clock, [KEY], monotonic=clock.monotonic)
     workers.require(TOKEN, FIRST, workers.find(FIRST).value)
-    places.stays[FIRST] = AttemptStay(nonce="nonce", ended_at=clock.now())
-    assert workers.find(FIRST).value == AttemptStay(nonce="nonce", ended_at=None), (
+    places.known_facts[FIRST] = TokenFacts(nonce="nonce", ended_at=clock.now())
+    assert workers.find(FIRST).value == TokenFacts(nonce="nonce", ended_at=None), (
         "the store's answer is cached for seconds"
     )
     clock.advance(LATE.total_seconds())
@@ -74,7 +74,7 @@ def test_a_token_is_refused_after_its_attempt_has_ended() -> None:
 
 def test_a_valid_token_is_known_for_a_while() -> None:
     clock = HandClock()
-    stay = AttemptStay(nonce="nonce", ended_at=None)
+    stay = TokenFacts(nonce="nonce", ended_at=None)
     workers = Workers(MemoryPlaces(stays={FIRST: stay}), clock, [KEY], monotonic=clock.monotonic)
     assert not workers.knows(TOKEN)
     with pytest.raises(Unauthenticated):
@@ -92,4 +92,4 @@ def test_a_token_of_an_unknown_attempt_is_invalid() -> None:
     with pytest.raises(Unauthenticated):
         workers.require(TOKEN, FIRST, workers.find(FIRST).value)
     with pytest.raises(Unauthenticated):
-        workers.require("orw_" + "0" * 64, FIRST, AttemptStay(nonce="nonce", ended_at=None))
+        workers.require("orw_" + "0" * 64, FIRST, TokenFacts(nonce="nonce", ended_at=None))

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.job.deletion import bury
+from orchestrator.domain.job.deletion import build_deletion
 from orchestrator.domain.job.job import Desired, JobState, RequestedChaos, RequestedStacks
 from orchestrator.store.deletion_store import DeletionStore
 from tests.builders import NOW, at, make_attempt, make_batch, make_event, make_journal_event, make_spec
@@ -78,11 +78,11 @@ def test_dependent_jobs_are_found_while_they_are_not_at_rest(stores: Stores) -> 
 def test_an_ended_job_is_deleted_and_leaves_a_record(stores: Stores) -> None:
     deletions = DeletionStore(stores.database)
     job = stores.add(owner="alice")
-    buried = bury(job, by="bob", at=at(5), files=True)
+    buried = build_deletion(job, by="bob", at=at(5), files=True)
     assert not deletions.delete(buried, seen=0), "the job has not ended"
     ended = job.to(JobState.FAILED, reason="over", now=NOW)
     stores.apply(ended, make_attempt(state=AttemptState.FAILED))
-    buried = bury(ended, by="bob", at=at(5), files=True)
+    buried = build_deletion(ended, by="bob", at=at(5), files=True)
     assert not deletions.delete(buried, seen=1), "there is no such request"
     assert stores.jobs.record_request("job-1", Desired(number=1, retry_number=1), make_event("retry.requested"))
     assert not deletions.delete(buried, seen=1), "a retry is requested"

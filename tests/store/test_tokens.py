@@ -12,7 +12,7 @@ from orchestrator.domain.access.identity import Role, Session, Token
 from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.job.worker_token import AttemptStay
+from orchestrator.domain.job.worker_token import TokenFacts
 from orchestrator.store.records import JobFilter, SealedSecret
 from orchestrator.store.secret_store import SecretStore
 from orchestrator.store.token_store import TokenStore
@@ -119,11 +119,11 @@ def test_the_place_of_a_job_is_its_project_and_owner(stores: Stores) -> None:
 def test_an_attempt_is_read_with_its_nonce_and_end(stores: Stores) -> None:
     job = stores.add_with_attempt()
     key = AttemptKey(job.id, 1)
-    assert stores.places.stay(key) == AttemptStay(nonce="c0ffee", ended_at=None)
+    assert stores.places.facts(key) == TokenFacts(nonce="c0ffee", ended_at=None)
     stores.apply(job, make_attempt(job.id, state=AttemptState.FAILED, ended_at=at(9)))
-    assert stores.places.stay(key) == AttemptStay(nonce="c0ffee", ended_at=at(9))
-    assert stores.places.stay(AttemptKey(job.id, 2)) is None
-    assert stores.places.stay(AttemptKey("unknown", 1)) is None
+    assert stores.places.facts(key) == TokenFacts(nonce="c0ffee", ended_at=at(9))
+    assert stores.places.facts(AttemptKey(job.id, 2)) is None
+    assert stores.places.facts(AttemptKey("unknown", 1)) is None
 
 
 def test_jobs_are_listed_and_counted_by_project(stores: Stores) -> None:

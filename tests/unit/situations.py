@@ -12,7 +12,7 @@ from orchestrator.domain.observation.observation import (
     Liveness,
     Observation,
     Presence,
-    RankWord,
+    RankReport,
     ReplicaSighting,
     Sighting,
     Training,
@@ -59,7 +59,7 @@ def seen(
     exits: dict[int, ExitRecord] | None = None,
     heard_since: datetime = ago(10_000),  # noqa: B008
     unheard: bool = False,
-    ranks: tuple[RankWord, ...] = (),
+    ranks: tuple[RankReport, ...] = (),
     cause: Failure | None = None,
     pause_reason: str | None = None,
     **training: Any,

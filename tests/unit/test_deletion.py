@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.domain.errors import Conflict
-from orchestrator.domain.job.deletion import Deletion, bury, require_deletable
+from orchestrator.domain.job.deletion import Deletion, build_deletion, require_deletable
 from orchestrator.domain.job.job import Desired, Job, JobState
 from tests.unit.situations import NOW, a_job, a_spec, ago
 
@@ -56,7 +56,7 @@ def test_snapshots_that_are_needed_or_out_of_reach_are_not_deleted() -> None:
 def test_a_deletion_keeps_the_owner_and_who_deleted_the_job() -> None:
     spec = a_spec(snapshot={"dir": "/scratch"}, project="research", cluster="lab")
     job = a_job(JobState.CANCELLED, spec=spec, owner="alice")
-    assert bury(job, by="bob", at=NOW, files=True) == Deletion(
+    assert build_deletion(job, by="bob", at=NOW, files=True) == Deletion(
         job_id="train-abc",
         name="train",
         project="research",

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.observation.hang import AGENT_ACTS_FIRST_S, Hang, deadline_s, find_hang, stopped_first, suspect
-from orchestrator.domain.observation.observation import Observation, Presence, RankWord, Training
+from orchestrator.domain.observation.observation import Observation, Presence, RankReport, Training
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.specs.spec import Supervise
 from tests.builders import at, make_journal_event, make_progress
@@ -86,11 +86,11 @@ def test_silence_counts_from_when_we_listen() -> None:
     assert not is_hang(silent, heard_s=600)
 
 
-def word(rank: int, phase: Phase = Phase.STEP, step: int | None = 5, generation: int = 1) -> RankWord:
-    return RankWord(rank=rank, replica=0, generation=generation, phase=phase.value, step=step, heard_at=ago(1))
+def word(rank: int, phase: Phase = Phase.STEP, step: int | None = 5, generation: int = 1) -> RankReport:
+    return RankReport(rank=rank, replica=0, generation=generation, phase=phase.value, step=step, heard_at=ago(1))
 
 
-def first(*words: RankWord) -> list[int]:
+def first(*words: RankReport) -> list[int]:
     return [each.rank for each in stopped_first(words)]
 
 
@@ -232,7 +232,7 @@ def test_who_waits_for_a_peers_snapshot_has_the_time_of_a_snapshot() -> None:
     assert hang.limit_s == 1800 + AGENT_ACTS_FIRST_S
 
 
-def observed(training: Training, ranks: tuple[RankWord, ...]) -> Observation:
+def observed(training: Training, ranks: tuple[RankReport, ...]) -> Observation:
     return replace(seen(Presence.RUNNING), training=training, ranks=ranks)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.domain.accounting.retention import Keep, Left, before, last_needed, tell_removal
+from orchestrator.domain.accounting.retention import DataKind, Retention, before, last_needed, tell_removal
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.domain.job.event import Event
 from orchestrator.simulator.virtual_clock import VirtualClock
@@ -19,7 +19,7 @@ from orchestrator.upkeep.housekeeping import TRASH, Housekeeper
 from orchestrator.upkeep.trash import TrashSweeper
 from tests.builders import NOW
 
-FOREVER = Keep(
+FOREVER = Retention(
     logs_days=None, metrics_days=None, events_days=None, snapshots_days=None, shipped_days=None, deliveries_days=None
 )
 DAY_S = 86400
@@ -103,7 +103,7 @@ class World:
         return folder
 
     def keeper(self, **keep: float | None) -> Housekeeper:
-        kept = Keep(**{**dict.fromkeys(FOREVER.__slots__), **keep})  # type: ignore[arg-type]
+        kept = Retention(**{**dict.fromkeys(FOREVER.__slots__), **keep})  # type: ignore[arg-type]
         return Housekeeper("local", self.root, self.registry, self.clock, kept)
 
     def tidy(self, **keep: float | None) -> None:
@@ -264,6 +264,11 @@ def test_periods_are_days_and_none_means_never() -> None:
 
 
 def test_each_kind_of_leftover_has_a_period_and_a_sentence() -> None:
-    keep = Keep(logs_days=1, metrics_days=2, events_days=3, snapshots_days=4)
-    assert [keep.days(left) for left in (Left.LOGS, Left.METRICS, Left.EVENTS, Left.FOLDER)] == [1, 2, 3, 4]
-    assert len({tell_removal(left, 1) for left in Left}) == len(Left)
+    keep = Retention(logs_days=1, metrics_days=2, events_days=3, snapshots_days=4)
+    assert [keep.days(kind) for kind in (DataKind.LOGS, DataKind.METRICS, DataKind.EVENTS, DataKind.FOLDER)] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert len({tell_removal(kind, 1) for kind in DataKind}) == len(DataKind)

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.job import Desired, JobState
-from orchestrator.domain.observation.observation import Liveness, Observation, Presence, RankWord, ReplicaSighting
+from orchestrator.domain.observation.observation import Liveness, Observation, Presence, RankReport, ReplicaSighting
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import (
     Decision,
@@ -171,8 +171,8 @@ def test_a_start_is_slow_only_while_the_service_listened() -> None:
 
 
 def test_a_hang_names_the_ranks_that_stopped_first_and_blames_their_nodes() -> None:
-    def word(rank: int, step: int) -> RankWord:
-        return RankWord(rank=rank, replica=rank, generation=1, phase="step", step=step, heard_at=ago(700))
+    def word(rank: int, step: int) -> RankReport:
+        return RankReport(rank=rank, replica=rank, generation=1, phase="step", step=step, heard_at=ago(700))
 
     replicas = (on("n1", 0), on("n2", 1), on("n3", 2))
     silent = seen(Presence.RUNNING, *replicas, progress_at=ago(700), ranks=(word(0, 40), word(1, 39), word(2, 40)))

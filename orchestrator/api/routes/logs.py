@@ -44,7 +44,7 @@ async def read_logs(
     wanted: Annotated[LogRequest, Depends(_request)],
     follow: bool = False,
 ) -> Response:
-    """The last lines of a job's logs, oldest first. With `follow`, also new ones until the job ends or is suspended."""
+    """The last lines of a job's logs, oldest first. With `follow`, also new ones until the job ends."""
     if follow:
         await run_in_threadpool(services.queries.job, job_id)  # an unknown job gets 404, not an empty stream
         lines = stream_lines(services.feeds.listen(job_id, wanted), watch_access(request, services.closing))

@@ -53,9 +53,9 @@ class LogKeeper:
     ) -> None:
         self._client, self._most, self._limit_bytes, self._monotonic = client, most_streams, limit_bytes, monotonic
         self._lock = threading.Lock()
-        self._wanted: dict[str, tuple[Followed, float]] = {}  # by uid: the pod and when it was last wanted
+        self._wanted: dict[str, tuple[Followed, float]] = {}  # the pod and when it was last wanted, by uid
         self._streams: dict[str, _Follower] = {}
-        self._done: dict[str, float] = {}  # by uid: when the pod was last wanted
+        self._done: dict[str, float] = {}  # when the pod was last wanted, by uid
         self._closing = threading.Event()
         self._changed = threading.Event()
         self._thread: threading.Thread | None = None

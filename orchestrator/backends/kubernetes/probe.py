@@ -116,8 +116,8 @@ def judge_findings(
 ) -> Iterator[CheckResult]:
     """Judge the pods' findings, given by index. Times are seconds since the epoch on the service's clock."""
     nodes = sorted({str(each["node"]) for each in found})
-    apart = "" if len(nodes) > 1 else "; the network between two nodes was not tested"
-    yield CheckResult("pods", True, f"{len(found)} pods ran on {' and '.join(nodes)}{apart}")
+    note = "" if len(nodes) > 1 else "; the network between two nodes was not tested"
+    yield CheckResult("pods", True, f"{len(found)} pods ran on {' and '.join(nodes)}{note}")
     enough = all(each["enough"] for each in found)
     yield CheckResult(
         "python",

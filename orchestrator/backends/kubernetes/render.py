@@ -136,7 +136,7 @@ def _job(plan: LaunchPlan, site: KubernetesSite, name: str, labels: Mapping[str,
         "completionMode": "Indexed",
         "completions": plan.max_nodes,
         "parallelism": plan.max_nodes,
-        "backoffLimitPerIndex": 0,  # only a new attempt replaces a pod: docs/adr/0009-kubernetes.md
+        "backoffLimitPerIndex": 0,  # only a new attempt replaces a pod (docs/adr/0009-kubernetes.md)
         "podReplacementPolicy": "Failed",
         "ttlSecondsAfterFinished": site.keep_s,
         "template": {"metadata": {"labels": dict(labels)}, "spec": render_pod(plan, site, place, name)},

@@ -64,7 +64,7 @@ class _Memory:
     nodes_at: float = float("-inf")
     nodes: list[SlurmNode] = field(default_factory=list)
     asked: dict[AttemptKey, tuple[float, Sighting]] = field(default_factory=dict)
-    cancelled: dict[str, dict[int, float]] = field(default_factory=dict)  # by name and id: last cancelled at
+    cancelled: dict[str, dict[int, float]] = field(default_factory=dict)  # times of cancellation by name and id
     silent: str | None = None  # why the last listing failed
 
 

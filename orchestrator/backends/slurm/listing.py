@@ -60,7 +60,7 @@ class SlurmJob:
     reason: str = ""
     comment: str = ""  # in accounting: the administrator's comment
     user: int | None = None
-    submitted_at: float | None = None  # for a requeued job: when it was requeued
+    submitted_at: float | None = None  # when it was requeued, if it was
     priority: int | None = None
     partition: str | None = None
     batch_host: str | None = None

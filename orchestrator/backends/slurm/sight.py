@@ -23,7 +23,7 @@ class Traces:
     replicas: int  # the number that was to be launched
     claim: str | None = None  # names the Slurm job that claimed the attempt
     submitted: frozenset[int] = frozenset()  # ids of the Slurm jobs that the service submitted
-    allocations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by Slurm job: its allocated nodes
+    allocations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # allocated nodes by Slurm job
     departures: Mapping[int, Departure] = field(default_factory=dict)  # by replica
     recorded: frozenset[int] = frozenset()
     last_words: str = ""  # the batch script's last line of output

@@ -77,7 +77,7 @@ class Token:
     """A token as it is stored, without its secret."""
 
     id: str
-    name: str  # of the caller who uses it
+    name: str  # the name of the caller who uses it
     digest: str = field(repr=False)
     grants: Mapping[str, Role]
     created_at: datetime
@@ -97,7 +97,7 @@ class Token:
 class Session:
     """A browser's sign-in. It is valid no longer than the token that opened it."""
 
-    digest: str = field(repr=False)  # of the cookie's value
+    digest: str = field(repr=False)  # the digest of the cookie's value
     token_id: str
     created_at: datetime
     expires_at: datetime

@@ -38,14 +38,14 @@ class JobPlace:
     """The properties of a job that decide who may access it."""
 
     project: str
-    owner: str | None  # who submitted it; None: the caller had no name
+    owner: str | None  # who submitted it. None if the caller had no name
 
 
 class Verdict(StrEnum):
     ALLOWED = "allowed"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"  # the caller may see it but may not do this
-    HIDDEN = "hidden"  # the caller gets the answer of a thing that does not exist
+    HIDDEN = "hidden"  # the caller gets the answer for a name that does not exist
 
 
 def _public(*paths: str) -> tuple[Rule, ...]:
@@ -112,9 +112,8 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/submit", Scope.SOMEWHERE, Role.SUBMITTER),
     Rule("POST", "/submit", Scope.BODY, Role.SUBMITTER),
     Rule("POST", "/submit/draft", Scope.BODY, Role.SUBMITTER),
-    Rule(
-        "POST", "/cancel", Scope.BODY, Role.SUBMITTER
-    ),  # cancels many jobs; the rule of each job's own page is checked too
+    # Cancels many jobs. The rule of each job's own page is checked too.
+    Rule("POST", "/cancel", Scope.BODY, Role.SUBMITTER),
     *_reads("/jobs/{job_id}", "/jobs/{job_id}/charts", "/jobs/{job_id}/launch"),
     *_requests("/jobs/{job_id}", "cancel", "suspend", "resume", "snapshot", "scale", "retry", "stacks"),
     Rule("POST", "/jobs/{job_id}/chaos", Scope.JOB, Role.OPERATOR),

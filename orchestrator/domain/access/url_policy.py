@@ -49,7 +49,7 @@ _PART = re.compile(r"0[xX][0-9a-fA-F]{1,8}|[0-9]{1,12}", re.ASCII)
 
 
 def why_no_store(url: str, *, reads: bool = False) -> str | None:
-    """Return why a job's snapshots cannot be at a URL, as a phrase. None if they can. `reads`: they are only read."""
+    """Return why a job's snapshots cannot be at a URL, as a phrase, or None. `reads` means that they are only read."""
     known = (*STORES, *(_READ_ONLY if reads else ()))
     if url.partition("://")[0] in known and "::" not in _BRACKETS.sub("", url):
         return None
@@ -113,7 +113,7 @@ def _is_routed(address: ipaddress.IPv6Address) -> bool:
 
 
 def _embedded(address: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
-    """Yield the IPv4 addresses that packets to it may be translated or tunnelled to."""
+    """Yield the IPv4 addresses that packets to it may be translated or tunneled to."""
     low = int(address) & 0xFFFFFFFF
     if address.ipv4_mapped is not None:
         yield address.ipv4_mapped
@@ -131,7 +131,7 @@ def _is_allowed(host: str, scheme: str, allowed: Collection[str]) -> bool:
 
 
 def parse_address(host: str, scheme: str) -> Address | None:
-    """The address, if the host is one in any notation of inet_aton(3)."""
+    """Return the host's address if it is one in any notation of inet_aton(3), or None."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

@@ -15,7 +15,7 @@ SECRET_PREFIX = "whsec_"  # standardwebhooks.com: the key follows in base64
 _MIN_KEY_BYTES = 16
 _FIRST_RETRY_S = 5.0
 _LONGEST_PAUSE_S = 6 * 3600.0
-_JITTER = 0.25  # of a pause
+_JITTER = 0.25  # share of a pause
 GIVEN_UP_AFTER_S = 3 * 24 * 3600.0
 
 
@@ -25,7 +25,7 @@ class Webhook:
 
     name: str
     events: tuple[str, ...] = ("job.state",)
-    all_jobs: bool = False  # not only jobs that name it
+    all_jobs: bool = False  # it receives events of jobs that do not name it too
 
     def wants(self, kind: str) -> bool:
         return any(fnmatchcase(kind, pattern) for pattern in self.events)

@@ -87,7 +87,7 @@ class Shares:
 
 
 def share_out(holdings: Iterable[Holding], by: Grouping, prices: Prices | None = None) -> Shares:
-    """A gain belongs to a whole job, so shares of nodes and causes have none."""
+    """Divide the device time. A gain belongs to a whole job, so shares of nodes and causes have none."""
     total, shares = Share(name=None), dict[str | None, Share]()
     for holding in holdings:
         price = 0.0 if prices is None else prices.of(holding.cluster)

@@ -62,7 +62,7 @@ class Chronicle:
 
 
 def read_life(whole: Chronicle) -> Life:
-    """Never raises, whatever agents report."""
+    """Read a job's life. Never raises, whatever agents report."""
     chronicle = _bounded(whole)
     job = chronicle.job
     by_attempt = defaultdict[int | None, list[Event]](list)
@@ -80,7 +80,7 @@ def read_life(whole: Chronicle) -> Life:
 
 
 def _bounded(chronicle: Chronicle) -> Chronicle:
-    """Clocks of agents and workers may be wrong. Times far from the job's life are moved near it."""
+    """Move times that are far from the job's life near it, because clocks of agents and workers may be wrong."""
     earliest, latest = chronicle.job.created_at - _DAY, chronicle.job.created_at + _CENTURY
 
     def near(moment: datetime) -> datetime:
@@ -142,7 +142,7 @@ class _Changes:
     order: Sequence[int]
 
     def noticed_at(self, number: int) -> datetime | None:
-        """When the reason for this generation was noticed."""
+        """Return when the reason for this generation was noticed."""
         change = self.events.get(number)
         return None if change is None else change.at - timedelta(seconds=change.number("seconds") or 0.0)
 
@@ -164,7 +164,7 @@ def _read_changes(events: Sequence[Event]) -> _Changes:
 def _read_troubles(
     events: Sequence[Event], changes: _Changes, generations: Sequence[GenerationLife]
 ) -> Mapping[int, Trouble]:
-    """By generation, from all that its agents reported of its end."""
+    """Find what ended each generation, from all reports of its agents."""
     reports = defaultdict[int, list[Event]](list)
     for event in events:
         if event.kind == Theirs.WORKER_FAILED:
@@ -180,7 +180,7 @@ def _read_troubles(
 
 
 def _first_cause(event: Event) -> tuple[bool, float]:
-    """Ranks a report as the first cause: not a lost peer, and among hung ranks the one with the fewest steps."""
+    """Rank a report as the first cause: a lost peer last, and of hung ranks the one with the fewest steps first."""
     behind = -(event.number("step") or 0.0) if event.evidence.get("kind") == FailureKind.HANG else 0.0
     return not _lost_a_peer(event), behind
 
@@ -188,7 +188,7 @@ def _first_cause(event: Event) -> tuple[bool, float]:
 def _read_loss(
     number: int, shrink: Event, event: Event | None, changes: _Changes, generations: Sequence[GenerationLife]
 ) -> Trouble:
-    """A group that shrank lost a node, if its workers reported at most the loss of a peer (`event`)."""
+    """Read the loss of nodes after which a group shrank. Its workers reported at most the loss of a peer (`event`)."""
     nodes = {one.number: one.nodes for one in generations}
     sizes = {one.number: one.world_size for one in generations}
     after = shrink.generation or 0
@@ -213,7 +213,7 @@ def _trouble_of(number: int, at: datetime, failure: Failure, event: Event) -> Tr
 
 
 def tell_lost_nodes(nodes: Sequence[str]) -> str:
-    """As a clause. Without names, all that is known is that an agent is gone."""
+    """Name the lost nodes, as a clause. Without names, it is only known that an agent is gone."""
     if not nodes:
         return "an agent was lost"
     return f"node {nodes[0]} was lost" if len(nodes) == 1 else f"nodes {', '.join(nodes)} were lost"
@@ -224,7 +224,7 @@ def _lost_a_peer(event: Event) -> bool:
 
 
 def _read_generations(events: Sequence[Event]) -> Sequence[GenerationLife]:
-    """Every agent journals the same generation. The first event counts, and each adds the workers of its node."""
+    """Read the generations. Every agent journals each. The first event counts, and all add their node's workers."""
     found: dict[int, GenerationLife] = {}
     for event in events:
         number = event.generation
@@ -284,7 +284,7 @@ def _read_rests(events: Sequence[Event], job: Job) -> tuple[Rest, ...]:
 
 
 def _width(chronicle: Chronicle, attempt: Attempt | None) -> int:
-    """Workers on each node. With "gpu" the cluster decided, so the number follows from the largest group."""
+    """Return the workers per node. With "gpu", the cluster chose it, so it follows from the largest group."""
     if attempt is not None and attempt.workers_per_node is not None:
         return attempt.workers_per_node
     spec = chronicle.job.spec

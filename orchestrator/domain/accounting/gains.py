@@ -37,10 +37,10 @@ class Measured:
     steps: int
     devices: float  # in use, on average over that work
     snapshots: int
-    stall_s: float  # of one snapshot
+    stall_s: float  # the stall for one snapshot
     failures: int
-    mtbf_s: float  # of training, between two failures
-    restart_s: float  # from a failure to the next step
+    mtbf_s: float  # training time between two failures
+    restart_s: float  # time from a failure to the next step
 
     @property
     def interval_s(self) -> float:
@@ -49,7 +49,7 @@ class Measured:
 
 
 def list_gains(life: Life, stretches: Sequence[Stretch]) -> tuple[Gain, ...]:
-    """The largest first, unknown ones last."""
+    """List the gains, the largest first and unknown ones last."""
     gains = [judge_interval(measure(life, stretches)), *_judge_causes(life, stretches)]
     return tuple(sorted(gains, key=lambda gain: -1 if gain.device_us is None else gain.device_us, reverse=True))
 
@@ -133,5 +133,5 @@ def _judge_causes(life: Life, stretches: Sequence[Stretch]) -> list[Gain]:
 
 
 def _count_failures(life: Life) -> Counter[FailureKind]:
-    """Ends of generations, and of attempts without a generation."""
+    """Count ends of generations, and of attempts without a generation."""
     return Counter(cause for attempt in life.attempts for cause in attempt.causes if cause is not None)

@@ -109,7 +109,7 @@ def add_up(stretches: Sequence[Stretch]) -> Ledger:
 
 
 def take_apart(stretch: Stretch) -> tuple[tuple[Bin, int], ...]:
-    """Its device-microseconds by bin: those of the used devices, of snapshot stalls, and of the idle devices."""
+    """Divide a stretch's device-microseconds into those of used devices, of snapshot stalls, and of idle devices."""
     stall_us = min(round(stretch.stall_s * 1e6), stretch.lasted_us)
     return (
         (stretch.bin, (stretch.lasted_us - stall_us) * stretch.used),
@@ -130,7 +130,7 @@ def clip(stretches: Sequence[Stretch], since: datetime, until: datetime) -> tupl
 
 
 def _count_whole_us(stretches: Sequence[Stretch]) -> int:
-    """Computed from the job's beginning, its end, and the times at which its number of devices changed."""
+    """Compute the whole from the job's beginning, its end, and the times at which its number of devices changed."""
     if not stretches:
         return 0
     changes = [stretches[0], *(after for before, after in pairwise(stretches) if after.devices != before.devices)]

@@ -74,8 +74,10 @@ def find_cause(
 
 
 def mark_stretches(stretches: Sequence[Stretch], injections: Sequence[Injection]) -> tuple[Stretch, ...]:
-    """Mark each loss with the requested fault behind it: from the end of the generation with the fault until training
-    continues."""
+    """Mark each loss with the requested fault behind it.
+
+    A fault's losses last from the end of its generation until training continues.
+    """
     by_term: dict[tuple[int | None, int | None], int] = {
         (each.attempt, each.generation): each.number for each in injections if each.fault in _ENDING
     }
@@ -94,10 +96,10 @@ def mark_stretches(stretches: Sequence[Stretch], injections: Sequence[Injection]
 def _number_of(
     by_term: Mapping[tuple[int | None, int | None], int], loss: Stretch, before: tuple[int | None, int | None]
 ) -> int | None:
-    """A loss without a generation belongs to the generation before it."""
+    """Return the fault behind a loss. A loss without a generation belongs to the generation before it."""
     return by_term.get(before if loss.generation is None else (loss.attempt, loss.generation))
 
 
 def chaos_us(stretches: Sequence[Stretch]) -> int:
-    """Device-microseconds that requested faults cost."""
+    """Return the device-microseconds that requested faults cost."""
     return sum(each.lasted_us * each.used for each in stretches if each.chaos is not None)

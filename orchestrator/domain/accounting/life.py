@@ -24,7 +24,7 @@ class Kept:
     first_at: datetime  # when the first of them was completed
     last_at: datetime
     stall_s: float = 0.0  # how long they paused for snapshots
-    snapshots: int = 0  # that training paused for
+    snapshots: int = 0  # snapshots that training paused for
 
     @property
     def began_at(self) -> datetime:
@@ -38,16 +38,16 @@ class GenerationLife:
     """One generation, read from its agents' journals."""
 
     number: int
-    started_at: datetime  # of its workers
+    started_at: datetime  # when its workers started
     world_size: int
     noticed_at: datetime | None = None  # when the end of the generation before it was noticed
     restored_at: datetime | None = None
     restored_step: int = 0
     failed_at: datetime | None = None
-    failed_step: int | None = None  # completed by then
-    silent_s: float = 0.0  # before the failure, where that was a hang
-    cause: FailureKind | None = None  # of its end; None if it is live, succeeded, or was ended to grow
-    nodes: Mapping[str, int] = field(default_factory=dict)  # the number of its workers on each
+    failed_step: int | None = None  # the step completed by then
+    silent_s: float = 0.0  # the silence before a hang was noticed
+    cause: FailureKind | None = None  # why it ended; None if it is live, succeeded, or was ended to grow
+    nodes: Mapping[str, int] = field(default_factory=dict)  # the number of its workers by node
     kept: Kept | None = None
 
     @property
@@ -64,29 +64,29 @@ class Trouble:
     at: datetime
     failure: Failure
     collateral_ranks: tuple[int, ...] = ()
-    lost_nodes: tuple[str, ...] = ()  # that the next generation does not have
+    lost_nodes: tuple[str, ...] = ()  # nodes that the next generation does not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLife:
     number: int
-    devices: int  # that it asked for
+    devices: int  # the devices that it requested
     created_at: datetime
     queued: bool = False  # it waited in the cluster's own queue
     agent_at: datetime | None = None  # its first agent started
     ready_at: datetime | None = None  # that agent had imported what workers need
-    heard_at: datetime | None = None  # its newest step
+    heard_at: datetime | None = None  # when its newest step was reached
     ended_at: datetime | None = None
     went_well: bool = False  # it succeeded, or was stopped on request
-    cause: FailureKind | None = None  # of its failure
+    cause: FailureKind | None = None  # the kind of its failure
     nodes: tuple[str, ...] = ()  # where its agents ran
     generations: tuple[GenerationLife, ...] = ()
     troubles: tuple[Trouble, ...] = ()  # by generation, even if its start was not reported
 
     @property
     def causes(self) -> tuple[FailureKind | None, ...]:
-        """Causes of the ends of the generations. The attempt's own cause replaces the last one, because it takes all
-        agents and the cluster into account. Without generations it is the only one."""
+        """Why each generation ended. The attempt's own cause replaces the last one, because it takes all agents and the
+        cluster into account. Without generations, it is the only one."""
         causes = [one.cause for one in self.generations] or [None]
         return (*causes[:-1], self.cause or causes[-1])
 
@@ -111,7 +111,7 @@ class Life:
     injections: tuple[Injection, ...] = ()
 
     @property
-    def tells_steps(self) -> bool:
+    def reports_steps(self) -> bool:
         """Whether any worker has reported a step."""
         lives = [generation for attempt in self.attempts for generation in attempt.generations]
         return any(each.trained for each in lives) or any(each.heard_at for each in self.attempts)
@@ -129,11 +129,11 @@ def lay_out(life: Life, now: datetime) -> tuple[Stretch, ...]:
         for mark, (since, until) in zip(marks, pairwise([*times, end]), strict=True)
         if until > since
     ]
-    return mark_stretches(stretches if life.ended_at is None else _without_hope(stretches), life.injections)
+    return mark_stretches(stretches if life.ended_at is None else _end_recovery(stretches), life.injections)
 
 
-def _without_hope(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """A job that has ended did not recover last, so that time was idle."""
+def _end_recovery(stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Count the last recovery of an ended job as idle time, because nothing recovered."""
     kept = list(stretches)
     for place in reversed(range(len(kept))):
         if kept[place].bin is not Bin.RECOVERING:
@@ -152,7 +152,7 @@ def _in_order(life: Life) -> Iterator[Stretch]:
         if isinstance(part, Rest):
             yield from _mark_rest(part, life.devices)
         else:
-            yield from _mark_attempt(part, afresh=rested, after=after, tells_steps=life.tells_steps)
+            yield from _mark_attempt(part, afresh=rested, after=after, reports_steps=life.reports_steps)
             after = part.cause
         rested = isinstance(part, Rest)
 
@@ -172,9 +172,10 @@ def _mark_rest(rest: Rest, devices: int) -> Iterator[Stretch]:
 
 
 def _mark_attempt(
-    attempt: AttemptLife, *, afresh: bool, after: FailureKind | None, tells_steps: bool
+    attempt: AttemptLife, *, afresh: bool, after: FailureKind | None, reports_steps: bool
 ) -> Iterator[Stretch]:
-    """`afresh`: the job has not run since it was submitted or last rested. Else this is a recovery from `after`."""
+    """Mark an attempt. `afresh` means that the job has not run since its submission or its last rest. Otherwise this is
+    a recovery from `after`."""
 
     def mark(at: datetime, into: Bin) -> Stretch:
         return _between(attempt, at, into if afresh else Bin.RECOVERING, after)
@@ -185,7 +186,7 @@ def _mark_attempt(
     if attempt.ready_at is not None:
         yield mark(attempt.ready_at, Bin.RENDEZVOUS)
     for end in _list_ends(attempt):
-        if tells_steps:
+        if reports_steps:
             yield from _mark_generation(end, afresh=afresh, after=after)
         else:
             yield from _mark_silent_generation(end)
@@ -198,7 +199,7 @@ def _mark_attempt(
 
 
 def _between(attempt: AttemptLife, at: datetime, into: Bin, cause: FailureKind | None) -> Stretch:
-    """A time of an attempt without workers. It counts for the nodes on which the attempt's agents ran."""
+    """Mark a time of an attempt without workers. It counts for the nodes on which the attempt's agents ran."""
     return Stretch(
         bin=into,
         since=at,
@@ -252,7 +253,7 @@ def _list_ends(attempt: AttemptLife) -> Iterator[_End]:
 
 
 def _mark_silent_generation(end: _End) -> Iterator[Stretch]:
-    """A generation whose workers report no steps."""
+    """Mark a generation whose workers report no steps."""
     one = end.generation
     yield end.mark(one.started_at, Bin.NOT_REPORTED)
     if end.over_at is not None and one.silent_s:

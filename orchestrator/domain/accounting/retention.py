@@ -9,7 +9,7 @@ from enum import StrEnum
 from orchestrator.domain.counted import counted
 
 
-class Left(StrEnum):
+class DataKind(StrEnum):
     """Kinds of data of an ended job. Each has its own period."""
 
     LOGS = "logs"  # logs, journals and profiles (attempts/ in its folder), and compiler caches
@@ -19,7 +19,7 @@ class Left(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
+class Retention:
     """Days after a job's end, or after the last use. None means forever."""
 
     logs_days: float | None = 90.0
@@ -29,36 +29,36 @@ class Keep:
     shipped_days: float | None = 30.0  # agents and packed workdirs, which jobs share
     deliveries_days: float | None = 30.0  # messages to webhooks
 
-    def days(self, left: Left) -> float | None:
-        match left:
-            case Left.LOGS:
+    def days(self, kind: DataKind) -> float | None:
+        match kind:
+            case DataKind.LOGS:
                 return self.logs_days
-            case Left.METRICS:
+            case DataKind.METRICS:
                 return self.metrics_days
-            case Left.EVENTS:
+            case DataKind.EVENTS:
                 return self.events_days
-            case Left.FOLDER:
+            case DataKind.FOLDER:
                 return self.snapshots_days
 
 
 def before(days: float | None, now: datetime) -> datetime | None:
-    """Data of jobs that ended before this time may be removed. None: no data may."""
+    """Return the time before which a job must have ended for its data to be removed. None means never."""
     return None if days is None else now - timedelta(days=days)
 
 
 def last_needed(days: float | None, now: datetime, oldest_live: datetime | None) -> datetime | None:
-    """Shared data that was last used before this time may be removed, because no live job needs it."""
+    """Return the time before which shared data must have been used last to be removed. No live job needs it then."""
     limit = before(days, now)
     if limit is None or oldest_live is None:
         return limit
     return min(limit, oldest_live - timedelta(days=1))  # the clocks of file systems differ
 
 
-def tell_removal(left: Left, days: float) -> str:
+def tell_removal(kind: DataKind, days: float) -> str:
     what = {
-        Left.LOGS: "its logs and journals are removed",
-        Left.METRICS: "its metrics are removed except for their sums",
-        Left.EVENTS: "its less important events are removed",
-        Left.FOLDER: "its whole folder with its snapshots is removed",
+        DataKind.LOGS: "its logs and journals are removed",
+        DataKind.METRICS: "its metrics are removed except for their sums",
+        DataKind.EVENTS: "its less important events are removed",
+        DataKind.FOLDER: "its whole folder with its snapshots is removed",
     }
-    return f"{what[left]}, {counted(f'{days:g}', 'day')} after its end"
+    return f"{what[kind]}, {counted(f'{days:g}', 'day')} after its end"

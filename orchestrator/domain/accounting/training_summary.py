@@ -27,7 +27,7 @@ class TrainingSummary:
     heard_at: datetime | None = None  # when the newest report arrived, even an empty one
     phase: str | None = None
     step: int | None = None
-    step_generation: int | None = None  # of `step`; a new generation may begin at an earlier step
+    step_generation: int | None = None  # the generation of `step`; a new one may begin at an earlier step
     step_at: datetime | None = None  # when `step` was reached, by the worker's clock
     total_steps: int | None = None
     step_s: float | None = None
@@ -38,9 +38,9 @@ class TrainingSummary:
     resized_at: datetime | None = None  # when the newest change of size arrived
     changed_generation: int = 0  # the newest change that was counted, because every agent journals it
     restored: str | None = None
-    snapshots: int = 0  # committed by this attempt
+    snapshots: int = 0  # snapshots that this attempt committed
     began_step: int | None = None  # the earliest step that a generation restored
-    kept_step: int | None = None  # of its newest snapshot
+    kept_step: int | None = None  # the step of its newest snapshot
     kept_at: datetime | None = None  # when it was committed, by the worker's clock
     phase_times: PhaseTimes = field(default_factory=PhaseTimes)
 
@@ -66,8 +66,10 @@ class TrainingSummary:
         )
 
     def add_line(self, line: Progress, arrived_at: datetime) -> None:
-        """Add a progress line. A line of an earlier generation counts only as a sign of life. A note of measurements
-        does not count even so, because a worker that is judged by signs of life sends them itself."""
+        """Add a progress line.
+
+        A line of an earlier generation counts only as a sign of life. A note of measurements is no sign of life.
+        """
         is_note = line.phase is Phase.NOTE
         self.progress_at = self.progress_at if is_note else arrived_at
         generation = fitting(line.generation)
@@ -95,7 +97,7 @@ class TrainingSummary:
         generation = fitting(event.generation)
         if generation is None:
             return
-        if self.progress_at is not None:  # a sign of life, for an attempt that is judged by them
+        if self.progress_at is not None:  # a sign of life
             self.progress_at = arrived_at
         if event.kind == EventKind.GENERATION_STARTED.value:
             self.formed_at = self.formed_at or time_of(event.at, arrived_at)
@@ -143,7 +145,7 @@ def time_of(text: str, arrived_at: datetime) -> datetime:
 
 
 def fitting(value: int | None) -> int | None:
-    """None for a number beyond 64 bits, so that one wrong number does not lose the other values."""
+    """Return None for a number beyond 64 bits, so that one wrong number does not lose the other values."""
     return value if value is not None and -_LARGEST <= value <= _LARGEST else None
 
 

@@ -24,8 +24,8 @@ class Cause:
     generation: int | None
     in_place: bool = False  # it ended a generation, and the attempt continued
     collateral_ranks: tuple[int, ...] = ()
-    nodes: tuple[str, ...] = ()  # whose record has this failure
-    lost_nodes: tuple[str, ...] = ()  # that the next generation does not have
+    nodes: tuple[str, ...] = ()  # nodes whose record has this failure
+    lost_nodes: tuple[str, ...] = ()  # nodes that the next generation does not have
     over: bool  # training has continued or finished since
     chaos: Injection | None = None  # the requested fault that led to it
 

@@ -1,4 +1,4 @@
-"""For a running attempt that reports no steps: when its workers last printed, and whether a hang is noticed. Pure."""
+"""Say when the workers of a running attempt without reports last printed, and whether a hang is noticed. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find_quiet(chronicle: Chronicle) -> Attempt | None:
 
 
 def tell_quiet(spec: JobSpec, attempt: Attempt, output: Output | None, now: datetime) -> str:
-    """Three sentences for the owner. `output` is None if the service cannot know it."""
+    """Write three sentences for the owner. `output` is None if it is not known."""
     return f"{_tell_subject(spec)} {_tell_output(attempt, output, now)} {_tell_watch(spec)}"
 
 

@@ -16,13 +16,13 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Progress
 
 MOST_LIVES = 1_000  # incarnations of one replica in one attempt
-MOST_WORKERS = 64  # of one replica, even if its launch requested fewer, because a script may start processes
-MOST_NAMES = 500  # of metrics, in one attempt
+MOST_WORKERS = 64  # per replica, even if its launch requested fewer, because a script may start processes
+MOST_NAMES = 500  # names of metrics in one attempt
 MOST_NAME_CHARS = 100
 LEVEL_POINTS = 250_000  # rows of metrics before every second step is stored, then every fourth
 LEVEL_BYTES = 64 * 1024 * 1024
 LEVELS = 12  # in all 3 million rows, enough for a billion steps
-MOST_SNAPSHOTS = 10_000  # of one job, listed
+MOST_SNAPSHOTS = 10_000  # listed snapshots of one job
 ROW_BYTES = 2048  # a room with larger events on average is full before its last row
 JOB_SHARE = 4  # the limit of a job, in multiples of the limit of an attempt
 # Metrics that every job may report in addition to MOST_NAMES.
@@ -98,7 +98,7 @@ class Stored:
     rows_before: dict[str, int] = field(default_factory=dict)
     bytes_before: dict[str, int] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)  # the newest generation with a stored event, by kind
-    names: list[str] = field(default_factory=list)  # of metrics
+    names: list[str] = field(default_factory=list)  # names of metrics
     leader: int | None = None  # the newest generation in which rank 0 reported the loss
     said: list[str] = field(default_factory=list)  # the limits whose event was stored
 
@@ -122,7 +122,7 @@ class Stored:
             self.newest[kind] = max(generation, self.newest.get(kind, -1))
         self._count(room, size_bytes)
 
-    def hears(self, line: Progress) -> bool:
+    def takes_metrics(self, line: Progress) -> bool:
         """Whether the metrics of this line are stored: rank 0's, or any rank's with the loss if rank 0 has none."""
         if line.rank == 0:
             self.leader = line.generation if "loss" in line.metrics else self.leader
@@ -130,7 +130,7 @@ class Stored:
         return "loss" in line.metrics and self.leader != line.generation
 
     def take_point(self, step: int, size_bytes: int, *, always: bool) -> bool:
-        """Count the metrics of a step if they are to be stored; False: they are not. `always`: whatever the step."""
+        """Count the metrics of a step. Returns False if they are not stored. `always` stores those of any step."""
         level = self.level()
         if level >= LEVELS or not (always or step % (1 << level) == 0):
             return False
@@ -138,7 +138,7 @@ class Stored:
         return True
 
     def level(self) -> int:
-        """One of every 2**level steps is stored. From LEVELS on, none is."""
+        """Return the level. One of every 2**level steps is stored, and none from LEVELS on."""
         return max(self._rows(Room.POINTS) // LEVEL_POINTS, self._bytes(Room.POINTS) // LEVEL_BYTES)
 
     def take_names(self, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -150,8 +150,8 @@ class Stored:
                 known |= {name}
         return {name: value for name, value in metrics.items() if name in known}
 
-    def say(self, limit: str) -> bool:
-        """Note that the event of this limit is stored. False if it already was."""
+    def mark_said(self, limit: str) -> bool:
+        """Note that the event of this limit is stored. Returns False if it already was."""
         if limit in self.said:
             return False
         self.said.append(limit)

@@ -32,7 +32,7 @@ _INJECTED = {Fault.HANG: "stopped", Fault.PREEMPT: "preempted"}  # other faults 
 
 
 def tell_verdict(chronicle: Chronicle, life: Life, cause: Cause | None, now: datetime) -> str:
-    """Return one to four sentences. A failure that is over follows the job's state. One that is not precedes it."""
+    """Return one to four sentences: first the failure if it is the job's reason, or else the job's state."""
     job = chronicle.job
     if cause is None:
         return _sentences(_tell_state(chronicle, life))
@@ -115,6 +115,6 @@ def _sentences(*clauses: str | None) -> str:
 
 
 def _sentence(clause: str) -> str:
-    """With a capital, unless it begins with an identifier as "train.py"."""
+    """End a clause and begin it with a capital, unless it begins with an identifier such as "train.py"."""
     first = clause[:1].upper() if re.match(r"[a-z]+[ ,:']", clause) else clause[:1]
     return f"{first}{clause[1:]}" + ("" if clause.endswith((".", ".)", "!", "?")) else ".")

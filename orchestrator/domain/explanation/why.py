@@ -93,7 +93,7 @@ def _find_remedy(job: Job, cause: Cause) -> Remedy | None:
 
 
 def _tell_lost(ledger: Ledger) -> str:
-    """Device-seconds of repeated work, of hangs and of recovery."""
+    """Sum up the device-seconds of repeated work, of hangs and of recovery."""
     lost = {each: ledger.bins.get(each, 0) / 1e6 for each in LOSSES if ledger.bins.get(each, 0)}
     if not lost:
         return _NOT_REPORTED if ledger.bins.get(Bin.NOT_REPORTED) else "nothing"
@@ -120,13 +120,13 @@ def _advise(chronicle: Chronicle, remedy: Remedy | None) -> str:
 
 
 def _advise_quiet(job: Job) -> str:
-    """torchrun does not answer requests for stacks."""
+    """Say how to look at a job without reports. torchrun answers no requests for stacks."""
     look = "stacks" if job.spec.launcher == "elasticrun" else "logs"
     return f"Nothing to do. To see what the job does, run `orchestrator {look} {job.id}`."
 
 
 def tell_beginning(spec: JobSpec, *, has_snapshot: bool) -> str:
-    """Where another attempt would begin."""
+    """Say where another attempt would begin."""
     if has_snapshot:
         return "the newest snapshot"
     return "the beginning" if spec.snapshot.source is None else "the snapshot that `snapshot.from` names"

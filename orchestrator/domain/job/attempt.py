@@ -19,7 +19,7 @@ class AttemptState(StrEnum):
     FAILED = "FAILED"  # it ended by itself, with a cause
     PREEMPTED = "PREEMPTED"  # the cluster took its nodes
     LOST = "LOST"  # it is gone without an exit record
-    CANCELLED = "CANCELLED"  # ended by the service
+    CANCELLED = "CANCELLED"  # the service ended it
 
     @property
     def terminal(self) -> bool:
@@ -60,10 +60,10 @@ class Attempt:
     reason: str
     nonce: str
     port: int
-    nodes: str  # "MIN:MAX" or one number: what it was given, which may be less than `asked`
-    asked: str  # the spec's topology.nodes at its creation: a later change of the spec applies to the next attempt
+    nodes: str  # "MIN:MAX" or one number; what it got may be less than `asked`
+    asked: str  # the spec's topology.nodes at its creation; a later change of the spec applies to the next attempt
     created_at: datetime
-    workers_per_node: int | None = None  # None: as in the spec
+    workers_per_node: int | None = None  # None means as in the spec
     tried_at: datetime | None = None  # when its newest submission began; its outcome is unknown for a while
     not_permitted: str | None = None  # the cluster's message, if it has permitted no submission so far
     excluded_nodes: tuple[str, ...] = ()  # nodes that it avoids

@@ -12,7 +12,7 @@ from trainer.contract.location import is_url
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """What is kept of a deleted job. `files_due`: its files are to be removed too, and may still exist."""
+    """What is kept of a deleted job. `files_due` means that its files must be removed and may still exist."""
 
     job_id: str
     name: str
@@ -23,14 +23,14 @@ class Deletion:
     created_at: datetime
     deleted_at: datetime
     deleted_by: str
-    snapshot_dir: str | None  # of its spec; None: its snapshots are in its folder
+    snapshot_dir: str | None  # the spec's snapshot.dir; None means that its snapshots are in its folder
     files_due: bool
 
 
 def require_deletable(
     job: Job, *, files: bool, relied_on_by: str | None, awaited_by: str | None, shares_files: bool
 ) -> None:
-    """Raises Conflict if the job cannot be deleted. `files`: its folder and its snapshots are deleted as well."""
+    """Raises Conflict if the job cannot be deleted. With `files`, its folder and its snapshots are deleted too."""
     if not job.state.terminal:
         raise Conflict(f"job {job.id} is {job.state}; cancel it and wait for its end before you delete it")
     if job.desired.retry_number > job.retries_done:
@@ -51,7 +51,7 @@ def require_deletable(
         )
 
 
-def bury(job: Job, *, by: str, at: datetime, files: bool) -> Deletion:
+def build_deletion(job: Job, *, by: str, at: datetime, files: bool) -> Deletion:
     spec = job.spec
     return Deletion(
         job_id=job.id,

@@ -27,7 +27,7 @@ class EventKind(StrEnum):
     REMOVED = "retention.removed"  # files or records of an ended job were removed
     FILE_BROKEN = "file.broken"  # a file in the job's folder cannot be parsed; reported once
     LIMIT_REACHED = "limit.reached"  # a limit on what is stored of an attempt or a job; reported once
-    FIRST_STEP = "step.first"  # of an attempt; passed to listeners in the service, never stored
+    FIRST_STEP = "step.first"  # an attempt completed its first step; only for listeners in the service, never stored
 
 
 _LARGEST = 1e8  # the largest credible number of seconds, steps or workers
@@ -45,7 +45,7 @@ class Event:
     attempt: int | None = None
     generation: int | None = None
     evidence: dict[str, object] = field(default_factory=dict)
-    actor: str | None = None  # who requested it; None: the service or an agent did it
+    actor: str | None = None  # who requested it; None means that the service or an agent did it
 
     def number(self, name: str) -> float | None:
         """Return the named number of the evidence. None unless it is a number from 0 to _LARGEST.

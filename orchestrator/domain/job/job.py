@@ -18,12 +18,12 @@ WORKERS_RUNNING = "the workers are running"
 class JobState(StrEnum):
     QUEUED = "QUEUED"  # waits for admission; the reason says why
     STARTING = "STARTING"  # an attempt was submitted, and its worker group has not formed yet
-    RUNNING = "RUNNING"
-    RECOVERING = "RECOVERING"  # between attempts
-    SUSPENDED = "SUSPENDED"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
+    RUNNING = "RUNNING"  # its workers are running
+    RECOVERING = "RECOVERING"  # an attempt ended, and the next one has not been submitted yet
+    SUSPENDED = "SUSPENDED"  # it waits until its owner resumes it
+    SUCCEEDED = "SUCCEEDED"  # every worker succeeded
+    FAILED = "FAILED"  # another attempt cannot help, or its budget is spent
+    CANCELLED = "CANCELLED"  # its owner cancelled it
 
     @property
     def terminal(self) -> bool:
@@ -70,7 +70,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
             JobState.STARTING,  # the next attempt was submitted
             JobState.QUEUED,  # its owner requested a retry
             JobState.SUSPENDED,
-            JobState.FAILED,  # the budget is spent
+            JobState.FAILED,  # its budget is spent
             JobState.CANCELLED,
         }
     ),
@@ -114,7 +114,7 @@ class RequestedChaos:
 class Desired:
     """What the owner requests of a job. The API writes it; the supervisor never does.
 
-    `number` rises with every request, also one that changes the spec, so that concurrent requests are noticed.
+    `number` rises with every request, including one that changes the spec, so that concurrent requests are noticed.
     `retry_number` counts retries. The supervisor starts one while `Job.retries_done` is lower.
     `snapshot_number` counts requested snapshots. Agents take one while their own count is lower.
     `stacks` and `chaos` hold only the newest request. Each is for the attempt that it names, not for a later one.
@@ -149,18 +149,16 @@ class Job:
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None = None
-    owner: str | None = None  # who submitted it; None: the caller had no name
+    owner: str | None = None  # who submitted it; None means that the caller had no name
     retries_done: int = 0
     spent: dict[str, int] = field(default_factory=dict)  # failures by budget class since the last retry
     fruitless: int = 0  # attempts in a row that ended before their first completed step; the back-off grows with it
     retry_at: datetime | None = None  # while RECOVERING: when the next attempt may start
     recovering_since: datetime | None = None  # when the last attempt ended; None once the next one trains
-    farthest_step: int | None = (
-        None  # reached by any attempt since the last retry; -1: workers started but made no step
-    )
-    kept_step: int | None = None  # of the newest snapshot committed since the last retry
+    farthest_step: int | None = None  # since the last retry; -1 means that workers started but completed no step
+    kept_step: int | None = None  # the step of the newest snapshot committed since the last retry
     kept_s: float = 0.0  # seconds of training that snapshots have kept since the last refund
-    last_failure: Failure | None = None  # of the application; if it repeats, the job ends
+    last_failure: Failure | None = None  # the application's; if it repeats, the job ends
 
     def to(self, state: JobState, *, reason: str, now: datetime) -> Job:
         """Change the state along an edge of TRANSITIONS, or only the reason. Raises InvalidTransition."""

@@ -49,8 +49,8 @@ class Site:
     log_limit_bytes: int
     failure_patterns: tuple[Pattern, ...] = ()  # tried before the built-in ones
     join_timeout_s: int = 120  # how long agents wait for each other
-    local_address: str | None = None  # where other nodes reach a node; None: the rendezvous host
-    worker_key: bytes | None = field(default=None, repr=False)  # derives the tokens of agents; None: no tokens
+    local_address: str | None = None  # where other nodes reach a node; None means the rendezvous host
+    worker_key: bytes | None = field(default=None, repr=False)  # derives the tokens of agents; None means no tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class LaunchPlan:
     min_nodes: int
     max_nodes: int
     workers_per_node: int
-    excluded_nodes: tuple[str, ...]  # where no replica may run; ignored on a local cluster
+    excluded_nodes: tuple[str, ...]  # nodes to avoid; ignored on a local cluster
     job_dir: str
     workdir: str
     commands: tuple[tuple[str, ...], ...]
@@ -113,7 +113,7 @@ class NativeRequest:
 
 
 def build_plan(job: Job, attempt: Attempt, site: Site, secrets: Mapping[str, str] | None = None) -> LaunchPlan:
-    """The same job, attempt, site and secrets give the same plan."""
+    """Build the plan of an attempt. The same job, attempt, site and secrets give the same plan."""
     supervise = job.spec.supervise
     policy = LaunchPolicy(
         max_restarts=restarts_left(job),

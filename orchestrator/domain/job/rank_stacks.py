@@ -11,7 +11,7 @@ from orchestrator.domain.job.event import Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStacks:
-    """`wish` is the number of the answered request; None: there was none. `text` None: the rank did not answer."""
+    """`wish` is the number of the answered request, if there was one. `text` is None if the rank did not answer."""
 
     rank: int
     attempt: int

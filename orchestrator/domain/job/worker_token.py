@@ -20,8 +20,8 @@ LATE = timedelta(seconds=60)  # after the end of an attempt, for its last report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStay:
-    """What the token of an attempt depends on."""
+class TokenFacts:
+    """The facts of an attempt that its token depends on."""
 
     nonce: str
     ended_at: datetime | None
@@ -49,6 +49,6 @@ def is_genuine(token: str, worker_keys: Sequence[bytes], key: AttemptKey, nonce:
     return any(fits)
 
 
-def is_over(stay: AttemptStay, now: datetime) -> bool:
+def is_over(facts: TokenFacts, now: datetime) -> bool:
     """Whether the attempt's token has expired."""
-    return stay.ended_at is not None and now >= stay.ended_at + LATE
+    return facts.ended_at is not None and now >= facts.ended_at + LATE

@@ -30,7 +30,7 @@ class Cause:
     """`failure` is None if the service stopped the attempt on its owner's request."""
 
     failure: Failure | None
-    blames: tuple[str, ...] = ()  # nodes
+    blames: tuple[str, ...] = ()  # nodes whose records get the failure
     recorded: bool = False  # by an agent, so it outlives a stop; a scheduler may forget its reason
 
     @property

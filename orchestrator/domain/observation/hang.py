@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from orchestrator.domain.observation.observation import Observation, RankWord, Training
+from orchestrator.domain.observation.observation import Observation, RankReport, Training
 from orchestrator.domain.specs.spec import Supervise
 from trainer.contract.progress import Phase
 from trainer.contract.silence import limit_s
@@ -29,7 +29,7 @@ class Hang:
     limit_s: float
     phase: Phase
     step: int | None
-    stopped_first: tuple[RankWord, ...] = ()  # empty: the ranks cannot be told apart
+    stopped_first: tuple[RankReport, ...] = ()  # empty if the ranks cannot be told apart
 
     @property
     def sentence(self) -> str:
@@ -74,7 +74,7 @@ def find_hang(observation: Observation, supervise: Supervise, now: datetime) -> 
     return replace(hang, stopped_first=first) if hang.silent_s > hang.limit_s else None
 
 
-def stopped_first(words: Sequence[RankWord]) -> tuple[RankWord, ...]:
+def stopped_first(words: Sequence[RankReport]) -> tuple[RankReport, ...]:
     """Return the newest reports of the ranks that the others wait for. Empty if all stopped at the same place.
 
     In the newest generation, these are the ranks that are behind in steps, else those that do not wait in a collective
@@ -89,27 +89,27 @@ def stopped_first(words: Sequence[RankWord]) -> tuple[RankWord, ...]:
     return ()
 
 
-def _behind_in_steps(words: Sequence[RankWord]) -> list[RankWord]:
+def _behind_in_steps(words: Sequence[RankReport]) -> list[RankReport]:
     farthest = max((_step(word) for word in words), default=0)
     return [word for word in words if _step(word) < farthest]
 
 
-def _not_waiting(words: Sequence[RankWord]) -> list[RankWord]:
+def _not_waiting(words: Sequence[RankReport]) -> list[RankReport]:
     return [word for word in words if word.phase != Phase.WAITING]
 
 
-def _in_another_phase(words: Sequence[RankWord]) -> list[RankWord]:
+def _in_another_phase(words: Sequence[RankReport]) -> list[RankReport]:
     counts = Counter(word.phase for word in words)
     usual = [phase for phase, count in counts.items() if count * 2 > len(words)]
     return [word for word in words if word.phase not in usual] if usual else []
 
 
-def _step(word: RankWord) -> int:
+def _step(word: RankReport) -> int:
     return -1 if word.step is None else word.step
 
 
 def _phase(training: Training) -> Phase:
-    """An unknown phase of a newer worker counts as a step."""
+    """Return the phase. An unknown one, of a newer worker, counts as a step."""
     return _PHASES.get(training.phase or "", Phase.STEP)
 
 

@@ -30,7 +30,7 @@ class NodeFailure:
     kind: FailureKind
     sentence: str
     cleared_at: datetime | None = None  # when the node's record was last cleared
-    began_at: datetime | None = None  # when its attempt was created; None: no longer known
+    began_at: datetime | None = None  # when its attempt was created, if still known
 
     @property
     def is_of_later_use(self) -> bool:
@@ -82,7 +82,7 @@ class Partition:
 
 
 def record_begins(now: datetime, *, cooldown_s: float) -> datetime:
-    """Failures before this time no longer count: the longest exclusion would have ended."""
+    """Return the time before which failures no longer count, because the longest exclusion has ended."""
     return now - timedelta(seconds=cooldown_s * 2**_MOST_DOUBLINGS)
 
 

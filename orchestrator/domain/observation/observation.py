@@ -55,7 +55,7 @@ class Sighting:
     nodes: int | None = None  # how many the cluster gave it, if that may be fewer than requested
     pause_reason: str | None = None  # a clause of the cluster, such as "an administrator has suspended it"
     # For a running attempt, the nodes that are free for a larger one. For one that waits for nodes, the nodes with any
-    # free resource. None: the cluster cannot say, or the attempt waits for something else.
+    # free resource. None if the cluster cannot say, or the attempt waits for something else.
     spare_nodes: tuple[str, ...] | None = None
     avoids_strictly: bool = False  # it waits, and the cluster will not start it on an avoided node
 
@@ -66,7 +66,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankWord:
+class RankReport:
     """The newest report of one rank. `heard_at` is when it arrived, on the service's clock."""
 
     rank: int
@@ -103,9 +103,9 @@ class Training:
     shrinks: int = 0  # restarts in place after a node was lost
     resized_at: datetime | None = None  # when its number of nodes last changed
     restored: str | None = None  # the snapshot that its newest generation restored
-    snapshots: int = 0  # committed by this attempt
-    began_step: int | None = None  # the earliest step that a generation restored; None: none did
-    kept_step: int | None = None  # of the newest snapshot that it committed
+    snapshots: int = 0  # snapshots that this attempt committed
+    began_step: int | None = None  # the earliest step that a generation restored, if any
+    kept_step: int | None = None  # the step of the newest snapshot that it committed
     kept_at: datetime | None = None  # when it was committed, by the worker's clock
     phase_times: Mapping[str, PhaseTime] = field(default_factory=dict)  # by phase, without warm-up steps
 
@@ -121,9 +121,9 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """All that is known of a live attempt at one time. An exit record, if there is one, is the truth on its replica.
+    """All that is known of a live attempt at one time. An exit record outweighs all other evidence of its replica.
 
-    `heard_since` is since when the service has listened without a gap: earlier reports may have been missed. If reports
+    `heard_since` is since when the service has listened without a gap. Earlier reports may have been missed. If reports
     are the only source and none arrives (`unheard`), it is now, because the network may be down.
     """
 
@@ -132,7 +132,7 @@ class Observation:
     exits: Mapping[int, ExitRecord]
     heard_since: datetime
     unheard: bool = False
-    ranks: tuple[RankWord, ...] = ()  # looked up only if a hang is suspected
+    ranks: tuple[RankReport, ...] = ()  # read only if a hang is suspected
     missed: frozenset[int] = (
         frozenset()
-    )  # replicas that their peers have lost; looked up like `ranks`, or where a node is unreachable
+    )  # replicas that their peers lost; read like `ranks`, or for an unreachable node

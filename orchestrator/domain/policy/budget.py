@@ -212,5 +212,5 @@ def backoff_s(job: Job, attempt_number: int) -> float:
 
 
 def longest_backoff(job: Job) -> timedelta:
-    """A pause that ends later than this was set before the clock was set back."""
+    """Return the longest pause. One that ends later was set before the clock was set back."""
     return timedelta(seconds=1.1 * job.spec.supervise.backoff_s[1] + 1)

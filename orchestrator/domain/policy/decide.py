@@ -70,7 +70,7 @@ POLICY: tuple[Rule, ...] = (
 
 
 def decide(s: Situation, policy: tuple[Rule, ...] = POLICY) -> Decision:
-    """The first rule that returns a decision wins. A disturbed attempt adds no failure to a node's record."""
+    """Return the decision of the first rule that makes one. A disturbed attempt adds no failure to a node's record."""
     for rule in policy:
         decision = rule(s)
         if decision is not None:

@@ -58,7 +58,7 @@ class NoteRunning:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Ask the attempt to end. With `force`, fence it and kill its processes. `failure`: the reason, if a fault."""
+    """Ask the attempt to end. With `force`, fence it and kill its processes. `failure` is the reason, if it failed."""
 
     force: bool
     failure: Failure | None = None

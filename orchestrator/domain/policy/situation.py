@@ -29,8 +29,8 @@ class Situation:
     live: Watched | None
     admission: Admission | None  # None for a job that can neither start nor grow
     stop_timeout_s: float
-    submit_timeout_s: float = 0.0  # until then, an unanswered submission may still take effect
-    repeat_s: float | None = None  # after it, a cluster that accepts a name once may be asked again
+    submit_timeout_s: float = 0.0  # how long an unanswered submission may still take effect
+    repeat_s: float | None = None  # the pause before a repeated submission, if the cluster accepts a name only once
     exclusions: tuple[Exclusion, ...] = ()  # nodes that the next attempt avoids
     silence: str | None = None  # why the cluster does not answer, as a clause
 
@@ -71,18 +71,18 @@ class Situation:
         return since is not None and abs(self.now - since) >= timedelta(seconds=self.stop_timeout_s)
 
     def absent(self, live: Watched) -> bool:
-        """Positive evidence that the attempt was never submitted, and that no submission can still take effect."""
+        """Whether the attempt was certainly never submitted, and no submission can still take effect."""
         return live.presence is Presence.ABSENT and self.now >= self.look_up_at(live.attempt)
 
     def look_up_at(self, attempt: Attempt) -> datetime:
-        """When a look-up can tell whether the newest submission took effect. At once if none was permitted."""
+        """Return when a look-up can tell whether the newest submission took effect: at once if none was permitted."""
         if attempt.not_permitted is not None:
             return attempt.created_at
         return (attempt.tried_at or attempt.created_at) + timedelta(seconds=self.submit_timeout_s)
 
     def submit_again_at(self, attempt: Attempt) -> datetime:
-        """When an attempt that the cluster does not list may be submitted again, even if an earlier submission is still
-        under way. The pause grows as long as the cluster permits none."""
+        """Return when an attempt that the cluster does not list may be submitted again, even if an earlier submission
+        is still under way. The pause grows as long as the cluster permits none."""
         if attempt.not_permitted is not None:
             tried_at = attempt.tried_at or attempt.created_at
             pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, tried_at - attempt.created_at))

@@ -26,7 +26,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of a cluster. `slots` None: the cluster has its own queue and accepts every job."""
+    """The limits of a cluster. `slots` None means that the cluster has its own queue and accepts every job."""
 
     slots: int | None = None
     gpus_per_node: int = 0
@@ -36,7 +36,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """`nodes`: how many the job may have. For a running elastic job: how many it could have if it started now."""
+    """`nodes` is how many the job may have. A running elastic job could have so many if it started now."""
 
     admitted: bool
     sentence: str  # what a waiting job waits for
@@ -59,7 +59,7 @@ class Claimant:
         return self.attempt.max_nodes if self.attempt is not None and (live or keeps) else 0
 
     def held_devices(self, gpus_per_node: int) -> int:
-        """One per worker, as many as the attempt was started with, even if the spec has changed since."""
+        """Return the devices of these nodes, one per worker of the attempt, even if the spec has changed since."""
         width = None if self.attempt is None else self.attempt.workers_per_node
         return self.held_nodes * (workers_per_node(self.job.spec, gpus_per_node) if width is None else width)
 
@@ -81,7 +81,7 @@ def admit(
     line = sorted(everyone, key=place_in_line)
     for each in line:
         job = each.job
-        if _begins_again(each):
+        if _awaits_next_attempt(each):
             admissions[job.id] = use.judge(job, held=each.held_devices(limits.gpus_per_node))
             waiting = waiting or (job if admissions[job.id].blocks else None)
         elif job.state is JobState.QUEUED and each.held_nodes == 0 and not job.desired.suspended:
@@ -91,7 +91,7 @@ def admit(
             admission = own or use.judge(job, held=0)
             waiting = waiting or (job if admission.blocks else None)
             admissions[job.id] = admission
-    admissions |= use.make_way([each for each in line if _begins_again(each) and admissions[each.job.id].blocks])
+    admissions |= use.make_way([each for each in line if _awaits_next_attempt(each) and admissions[each.job.id].blocks])
     if waiting is None:
         admissions |= {each.job.id: use.room(each) for each in everyone if _may_grow(each, limits)}
     return admissions
@@ -204,7 +204,7 @@ def devices_of(job: Job, attempt: Attempt | None, gpus_per_node: int) -> int:
 
 
 def _waits_for_others(job: Job, states: Mapping[str, JobState]) -> Admission | None:
-    """A dependency that failed does not end the job, because its owner may retry the dependency."""
+    """Return what the job waits for. A failed dependency does not end the job, because its owner may retry it."""
     for name in job.spec.after:
         state = states.get(name)
         if state is None:
@@ -216,7 +216,7 @@ def _waits_for_others(job: Job, states: Mapping[str, JobState]) -> Admission | N
     return None
 
 
-def _begins_again(each: Claimant) -> bool:
+def _awaits_next_attempt(each: Claimant) -> bool:
     held_back = each.job.desired.suspended or each.job.desired.cancelled
     return each.job.state is JobState.RECOVERING and not held_back
 
@@ -231,7 +231,7 @@ def _may_grow(each: Claimant, limits: Limits) -> bool:
 
 
 def place_in_line(each: Claimant) -> tuple[bool, int, object, str]:
-    """Jobs between attempts come first, because they keep their nodes."""
+    """Return the sort key of the queue. Jobs between attempts come first, because they keep their nodes."""
     job = each.job
     return (job.state is not JobState.RECOVERING, -job.spec.priority, job.created_at, job.id)
 

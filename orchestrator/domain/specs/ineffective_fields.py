@@ -21,7 +21,7 @@ class ClusterTraits:
 
 @dataclass(frozen=True, slots=True)
 class Ineffective:
-    """Warn about `field` if `holds`. `maybe`: it depends on the program or the queue, so only `plan` warns."""
+    """Warn about `field` if `holds`. If it depends on the program or the queue (`maybe`), only `plan` warns."""
 
     field: str
     holds: Callable[[JobSpec, ClusterTraits], bool]

@@ -147,8 +147,8 @@ class Placement(_Part):
     reservation: Text | None = None
     nodelist: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
     exclusive: bool = False
-    time_limit_s: Seconds | None = None  # of one attempt; the next attempt continues
-    dependency: Text | None = None  # on other jobs of the scheduler, in its syntax
+    time_limit_s: Seconds | None = None  # the limit of one attempt; the next attempt continues
+    dependency: Text | None = None  # the scheduler's jobs to wait for, in the scheduler's syntax
     options: dict[Label, Text] = Field(default_factory=dict, max_length=100)
     queue: Text | None = None
     exclude: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()

@@ -16,11 +16,11 @@ class Notice:
     """A cluster notifies its jobs `before_s` before their time limit, so that they can take a last snapshot."""
 
     before_s: float
-    default_limit_s: float | None = None  # of jobs without a time limit
+    default_limit_s: float | None = None  # the limit of jobs that set none
 
 
 def find_limit_problem(spec: JobSpec, notice: Notice | None) -> FieldProblem | None:
-    """If the limit is no longer than the notice, every attempt is told to end as soon as it starts."""
+    """Return the problem of a limit that is no longer than the notice. Every attempt would have to end at its start."""
     limit_s = None if notice is None else _read_limit(spec)
     if notice is None or limit_s is None or limit_s > notice.before_s:
         return None
@@ -50,6 +50,6 @@ def _least(notice: Notice) -> float:
 
 
 def _read_limit(spec: JobSpec, default_s: float | None = None) -> float | None:
-    """Return the limit rounded up to minutes, as Slurm does. None: there is none, or an option of sbatch sets it."""
+    """Return the limit rounded up to minutes, as Slurm does. None if there is none or an option of sbatch sets it."""
     given_s = spec.placement.time_limit_s or default_s
     return None if given_s is None or "time" in spec.placement.options else -(-given_s // 60) * 60

@@ -13,7 +13,7 @@ from trainer.contract.chaos import Fault
 from trainer.contract.config import TrainerConfig, render_config
 
 _NAME_LENGTH = 63
-LABEL = "drill"  # of the jobs of a drill; its value is the name of the real job
+LABEL = "drill"  # the label of a drill's jobs; its value is the name of the real job
 _PRIORITY = -100  # the lowest, so that real jobs go first
 _SAVES = 6  # snapshots of a drill; the fault comes between two of them, so that some steps are repeated
 
@@ -76,14 +76,14 @@ class Strike:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """`seconds` from the fault to the next step, and how many steps were repeated; None if no step followed."""
+    """`seconds` from the fault to the next step, and how many steps were repeated. None if no step followed."""
 
     seconds: float | None
     redone: int | None
 
 
 def score_run(strike: Strike, steps: Sequence[StepDone], *, ends_generation: bool) -> Score:
-    """`ends_generation`: the fault ends its generation, so only steps of later ones count."""
+    """Score a run. If the fault ends its generation (`ends_generation`), only steps of later ones count."""
     term = (strike.attempt, strike.generation)
     after = [
         each for each in steps if ((each.attempt, each.generation) > term if ends_generation else each.at > strike.at)

@@ -31,12 +31,12 @@ class Unsupported:
 
 
 def _is_slurms_own(option: str) -> bool:
-    """sbatch accepts a prefix of a long option (getopt_long(3))."""
+    """Whether sbatch would read the option as one of these. It accepts prefixes of long options (getopt_long(3))."""
     return any(own.startswith(option) for own in _SLURMS_OWN)
 
 
 def _names_a_file(nodes: tuple[str, ...]) -> bool:
-    """sbatch(1) reads a list of nodes with a slash from that file, here from the service's disk."""
+    """Whether sbatch(1) would read the nodes from a file on the service's disk, as it does for a text with a slash."""
     return any("/" in node for node in nodes)
 
 

@@ -19,9 +19,9 @@ _Place = tuple["_Place | None", object]  # the enclosing place, and the key or i
 
 MAX_DEPTH = 32
 MAX_NODES = 200_000
-MOST_PROBLEMS = 100  # that are listed one by one
+MOST_PROBLEMS = 100  # problems that are listed one by one
 _MOST_BUILT = 10_000  # problems; pydantic builds all or none, and each takes half a kilobyte
-MOST_LEAVES = 50  # of a patch
+MOST_LEAVES = 50  # fields of a patch that are listed
 _FOUND_LENGTH = 80
 
 
@@ -68,7 +68,7 @@ def check_plain(document: object, *, prefix: str = "") -> list[FieldProblem]:
 
 
 def pointer_to(parts: Sequence[object]) -> str:
-    """A JSON pointer (RFC 6901)."""
+    """Render a JSON pointer (RFC 6901)."""
     return "".join(_token(part) for part in parts)
 
 
@@ -86,7 +86,7 @@ def merge_patch(target: object, patch: object) -> object:
 
 
 def leaves(patch: object) -> list[str]:
-    """Pointers of the first fields that a merge patch sets, for people. Long parts are cut."""
+    """List the pointers of the first fields that a merge patch sets, for people. Long parts are cut."""
     return list(islice(_leaves(patch, ""), MOST_LEAVES))
 
 
@@ -170,7 +170,7 @@ def _found(value: object) -> str:
 
 
 def _pointer_into(document: object, location: Sequence[object], *, missing: bool) -> str:
-    """Pydantic's location without the tags of unions and keys, which are not part of the document."""
+    """Render pydantic's location without the tags of unions and keys, which are not part of the document."""
     pointer = ""
     here = document
     for index, part in enumerate(location):

@@ -15,7 +15,7 @@ _PRIVATE = "it contains, or is in, a folder of the service or of the system; the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkdirPolicy:
-    """All paths are absolute and resolved. `allowed` None: every folder that is not private.
+    """All paths are absolute and resolved. `allowed` None means every folder that is not private.
 
     `private` are the service's own files and folders, `left_out` files that are not copied, and `home` is the home of
     the service's user.

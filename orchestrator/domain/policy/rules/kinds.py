@@ -16,17 +16,17 @@ def while_live(rule: Callable[[Situation, Watched], Decision | None]) -> Rule:
     """Apply the rule only while an attempt is live."""
 
     @wraps(rule)
-    def asked(s: Situation) -> Decision | None:
+    def guarded(s: Situation) -> Decision | None:
         return None if s.live is None else rule(s, s.live)
 
-    return asked
+    return guarded
 
 
 def while_idle(rule: Rule) -> Rule:
     """Apply the rule only while no attempt is live."""
 
     @wraps(rule)
-    def asked(s: Situation) -> Decision | None:
+    def guarded(s: Situation) -> Decision | None:
         return rule(s) if s.live is None else None
 
-    return asked
+    return guarded

@@ -22,8 +22,8 @@ from orchestrator.domain.policy.decision import (
 from orchestrator.domain.policy.rules.kinds import while_live
 from orchestrator.domain.policy.situation import Situation
 
-# How long a waiting attempt avoids a free node. Within five minutes Slurm notices that a node is dead which it lists
-# as free (SlurmdTimeout in slurm.conf(5), 300 s by default).
+# How long a waiting attempt avoids a free node. Slurm may list a dead node as free for five minutes (SlurmdTimeout in
+# slurm.conf(5), 300 s by default).
 AVOIDS_FOR = timedelta(minutes=5)
 _UNHEARD = "no reports from its agents"
 _PAUSED, _UNKNOWN = "it is paused", "its state is unknown"
@@ -31,7 +31,7 @@ _PAUSED, _UNKNOWN = "it is paused", "its state is unknown"
 
 @while_live
 def mark_lost_nodes(s: Situation, live: Watched) -> Decision | None:
-    """A node that was lost during an attempt gets its failure recorded at once, even if the other nodes continue."""
+    """The failure of a node that was lost during an attempt is recorded at once, even if the other nodes continue."""
     lost = set(live.lost_nodes()) - set(live.attempt.marked_nodes)
     if not lost or s.disturbed:
         return None
@@ -41,9 +41,9 @@ def mark_lost_nodes(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def submit_intended(s: Situation, live: Watched) -> Decision | None:
-    """A stored attempt is submitted once there is positive evidence that it never was.
+    """A stored attempt is submitted once there is positive evidence that it was not submitted before.
 
-    A cluster that accepts an attempt's name once is asked sooner, because two submissions there count as one.
+    If the cluster accepts an attempt's name only once, it is submitted sooner, because two submissions count as one.
     """
     if live.attempt.state is not AttemptState.INTENDED or live.presence is not Presence.ABSENT:
         return None
@@ -94,7 +94,7 @@ def note_running(s: Situation, live: Watched) -> Decision | None:
         return None
     formed = live.seen.training.formed_at is not None
     if live.attempt.state is not AttemptState.RUNNING or (formed and s.job.state is JobState.STARTING):
-        return Decision(action=NoteRunning(formed), sentence=_stand(live))
+        return Decision(action=NoteRunning(formed), sentence=_usual_reason(live))
     return None
 
 
@@ -110,7 +110,7 @@ def tell_agents(s: Situation, live: Watched) -> Decision | None:
 
 
 def _find_blocking(s: Situation, live: Watched) -> list[Exclusion]:
-    """The avoided nodes on which the waiting attempt could start now."""
+    """Return the avoided nodes on which the waiting attempt could start now."""
     sighting = live.seen.sighting
     if not sighting.avoids_strictly or sighting.spare_nodes is None:
         return []
@@ -125,16 +125,16 @@ def _stop_avoiding(live: Watched, nodes: list[str], why: str) -> Decision:
     return Decision(action=AvoidOnly(rest), sentence=f"no longer avoids {', '.join(nodes)}: {why}")
 
 
-def hearing(s: Situation) -> str | None:
-    """The reason of a job if nothing is known of its started attempt: its state is unknown, or its agents send no
-    reports and nothing else shows them. Once that is over, the usual reason. None if the reason needs no change."""
+def explain_silence(s: Situation) -> str | None:
+    """Return the job's reason while its started attempt is silent: its state is unknown, or its agents send no reports
+    and nothing else shows them. Afterwards, return the usual reason. None if the reason needs no change."""
     live = s.live
     if live is None:
         return None
     started_at = live.attempt.started_at
     if started_at is None:
         return None
-    again = _stand(live) if s.job.reason.startswith((_UNHEARD, _PAUSED, _UNKNOWN)) else None
+    again = _usual_reason(live) if s.job.reason.startswith((_UNHEARD, _PAUSED, _UNKNOWN)) else None
     if live.presence is Presence.UNKNOWN:
         return _explain_unknown(live, started_at, s.now) or again
     if live.presence is not Presence.RUNNING:
@@ -149,7 +149,7 @@ def hearing(s: Situation) -> str | None:
 
 
 def _explain_unknown(live: Watched, started_at: datetime, now: datetime) -> str | None:
-    """What the cluster says, and when the last report came. While reports come, only a pause is worth saying."""
+    """Say what the cluster says and when the last report came. While reports come, mention only a pause."""
     heard_at, pause_reason = live.seen.training.last_heard_at, live.seen.sighting.pause_reason
     if pause_reason is None and now - (heard_at or started_at) <= UNHEARD_AFTER:
         return None
@@ -158,6 +158,6 @@ def _explain_unknown(live: Watched, started_at: datetime, now: datetime) -> str 
     return f"{detail}; {since}"
 
 
-def _stand(live: Watched) -> str:
+def _usual_reason(live: Watched) -> str:
     formed = live.seen.training.formed_at is not None
     return WORKERS_RUNNING if formed else "the agents are running, the workers are starting"

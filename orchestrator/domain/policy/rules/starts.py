@@ -10,7 +10,7 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.domain.policy.budget import hopeless, longest_backoff, overspent
 from orchestrator.domain.policy.decision import BeginRetry, Decision, Finish, Start, Wait
 from orchestrator.domain.policy.rules.kinds import while_idle
-from orchestrator.domain.policy.rules.live import hearing
+from orchestrator.domain.policy.rules.live import explain_silence
 from orchestrator.domain.policy.situation import CANCELLED, RETRY_REQUESTED, SUSPENDED, Situation
 
 
@@ -92,7 +92,7 @@ def wait(s: Situation) -> Decision:
     reports, or if its cluster does not answer."""
     starting = s.live is not None and s.live.attempt.state is not AttemptState.RUNNING
     unanswered = _await_answer(s) if starting else None
-    return unanswered or Decision(action=Wait(), sentence=hearing(s) or s.job.reason)
+    return unanswered or Decision(action=Wait(), sentence=explain_silence(s) or s.job.reason)
 
 
 def _await_answer(s: Situation) -> Decision | None:

@@ -80,7 +80,7 @@ def parse_stacks(form: FormBody) -> StacksRequest:
 
 
 def parse_chaos(form: FormBody) -> ChaosRequest:
-    """A node is its number in the job, or its name. Raises InvalidSpec."""
+    """Parse a chaos request. A node is given by its number in the job, or by its name. Raises InvalidSpec."""
     document = {
         "fault": first_of(form, "fault"),
         "rank": _read_number(first_of(form, "rank")),

@@ -32,7 +32,7 @@ FormBody = dict[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """A request for a page. `fragment`: only for the content of <main>. `known`: the tag of what the browser shows."""
+    """A request for a page, or with `fragment` only for the content of <main>. `known` is the tag of the shown page."""
 
     address: str
     fragment: bool
@@ -70,7 +70,7 @@ async def _read_form(request: Request) -> FormBody:
 
 
 def parse_form(raw: bytes) -> FormBody:
-    """Like urllib.parse.parse_qs, which takes a hundred times the memory of its text. Raises HttpProblem."""
+    """Parse a form. urllib.parse.parse_qs would take a hundred times the memory of its text. Raises HttpProblem."""
     form: FormBody = {}
     if raw.count(b"&") >= _MAX_FIELDS:
         raise HttpProblem("malformed", f"the form has more than {_MAX_FIELDS} fields")
@@ -108,15 +108,17 @@ def answer_page(
 
 
 def answer_unchanged(request: PageRequest, tag: str) -> Response | None:
-    """304 if the browser shows this content already, or None."""
+    """Return 304 if the browser shows this content already, else None."""
     return Response(status_code=304, headers=_headers(tag)) if request.polls and request.known == _quoted(tag) else None
 
 
 async def answer_cached(
     request: PageRequest, recent: Recent[CachedPage], template: str, values: Callable[[], dict[str, object]]
 ) -> Response:
-    """A page that many browsers poll. Polls of one address by one caller share a page built within the last second,
-    which takes no thread."""
+    """Answer with a page that many browsers poll.
+
+    Polls of one address by one caller share a page built within the last second. A shared page takes no thread.
+    """
 
     def build() -> CachedPage:
         content = render_page(template, fragment=request.fragment, caller=request.caller, **values())

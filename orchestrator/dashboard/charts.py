@@ -21,13 +21,13 @@ class Takeover:
     """The first step of another generation or attempt."""
 
     step: int
-    text: str  # in the chart: "g2", "a3"
+    text: str  # such as "g2" or "a3"
     words: str
     new_attempt: bool
 
 
 def render_charts(points: Sequence[MetricPoint], snapshots: Iterable[SnapshotView]) -> str:
-    """JSON: `steps`, `series` by name, `takeovers` and `snapshots`.
+    """Return JSON with `steps`, `series` by name, `takeovers` and `snapshots`.
 
     The numbers are formatted by hand, which rounds and writes thousands of floats in half the time.
     """

@@ -41,26 +41,26 @@ WORKERS_IN_A_TABLE = 32  # more workers are shown as a grid
 WORST_SHOWN = 12
 SNAPSHOTS_SHOWN = 12
 SNAPSHOTS_MARKED = 300
-NEWEST_STEPS = 20  # searched for the newest value of each metric: not every step has all metrics
+NEWEST_STEPS = 20  # steps in which the newest value of each metric is searched, since a step may lack some metrics
 STACK_LINES, RANK_LOG_LINES = 300, 60
-_BUCKET_S = 10.0  # the page of a running job is rebuilt so often even without reports, to show how long it is silent
+_BUCKET_S = 10.0  # an active job's page is rebuilt this often even without reports, to show how long the job is silent
 
 Rank = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
 Step = Annotated[int, Query(ge=-1, le=2**62)]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RankView:
     """The stacks and the log of one rank of the newest attempt."""
 
     rank: int
     stacks: Sequence[str]
-    taken_at: datetime | None  # when the stacks were taken on request; None: they were saved when the worker ended
+    taken_at: datetime | None  # when the stacks were taken on request. None means that the worker saved them at its end
     log: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class SlowParts:
     """The rendered parts of the page that are expensive. They change with events, and may be some seconds old."""
 
     verdict: str
@@ -77,7 +77,7 @@ class JobPage:
     plans: Plans
     logs: Logs
     clock: Clock
-    pasts: Parts[Past] = field(default_factory=lambda: Parts(keep_s=_BUCKET_S))
+    slow_parts: Parts[SlowParts] = field(default_factory=lambda: Parts(keep_s=_BUCKET_S))
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/jobs/{job_id}", self.show, methods=["GET"])
@@ -88,10 +88,10 @@ class JobPage:
         """With `rank`, the page also shows the stacks and the log of that worker."""
         now = self.clock.now()
         mark = self.queries.mark(job_id)  # before the data that it identifies is read
-        look = None if rank is None else self._look_at(job_id, rank)
-        seen = "" if look is None else tag_of(repr(look))  # a log grows without a change in the store
+        rank_view = None if rank is None else self._view_rank(job_id, rank)
+        seen = "" if rank_view is None else tag_of(repr(rank_view))  # a log grows without a change in the store
         tag = f"{mark.actions}{mark.reports}{seen}-{_bucket(job_id, mark, now)}"
-        return answer_unchanged(request, tag) or self._build(job_id, mark, now, request, tag, look)
+        return answer_unchanged(request, tag) or self._build(job_id, mark, now, request, tag, rank_view)
 
     def charts(
         self,
@@ -114,14 +114,14 @@ class JobPage:
         return answer_page(request, "launch.html", job=job, spec=render_spec(job), plan=plan, trouble=trouble)
 
     def _build(
-        self, job_id: str, mark: ChangeMark, now: datetime, request: PageRequest, tag: str, look: Look | None
+        self, job_id: str, mark: ChangeMark, now: datetime, request: PageRequest, tag: str, rank_view: RankView | None
     ) -> Response:
         job = self.queries.job(job_id)
 
-        def build() -> Past:
-            return self._render_past(job, now)
+        def build() -> SlowParts:
+            return self._render_slow_parts(job, now)
 
-        past = (self.pasts.get if request.fragment else self.pasts.renew)(job.id, mark.actions, build)
+        slow_parts = (self.slow_parts.get if request.fragment else self.slow_parts.renew)(job.id, mark.actions, build)
         newest = self._newest(job)
         workers = self.queries.workers(job.id, limit=WORKERS_READ, cursor=None).items
         running = job.state in ("STARTING", "RUNNING")
@@ -135,21 +135,23 @@ class JobPage:
             job=job,
             newest=newest,
             split=describe_split(newest),
-            past=past,
-            beginning=tell_beginning(job.spec, has_snapshot=any(each.state != "deleted" for each in past.snapshots)),
+            slow_parts=slow_parts,
+            beginning=tell_beginning(
+                job.spec, has_snapshot=any(each.state != "deleted" for each in slow_parts.snapshots)
+            ),
             faults=list(Fault),
             strikes=request.caller.may(Role.OPERATOR, job.project),
             grid=grid,
             in_table=grid.size <= WORKERS_IN_A_TABLE,
             worst_shown=WORST_SHOWN,
-            look=look,
-            looked_at=None if look is None else grid.find(look.rank),
+            rank_view=rank_view,
+            rank_cell=None if rank_view is None else grid.find(rank_view.rank),
             # The script of an open page updates the log itself.
             log=[] if request.fragment else self._tail(job.id, LogRequest(tail=LOG_LINES_SHOWN)),
         )
 
-    def _render_past(self, job: JobView, now: datetime) -> Past:
-        """Slow: counts all steps of the job and reads its events."""
+    def _render_slow_parts(self, job: JobView, now: datetime) -> SlowParts:
+        """Count all steps of the job and read its events."""
         account = self.accounts.account(job.id)
         attempts = self.queries.attempts(job.id, limit=200, cursor=None).items
         events = self.queries.events(job.id, limit=EVENTS_READ, cursor=None, newest_first=True).items
@@ -167,7 +169,7 @@ class JobPage:
         tables = render_page(
             "job_tables.html", now=now, job=job, attempts=list(reversed(attempts)), snapshots=snapshots
         )
-        return Past(
+        return SlowParts(
             verdict=account.why.verdict,
             snapshots=snapshots,
             time=Markup(time),
@@ -181,12 +183,12 @@ class JobPage:
         since = max(-1, (job.step or 0) - NEWEST_STEPS)
         return self.queries.metrics(job.id, names=(), since_step=since, points=NEWEST_STEPS).newest()
 
-    def _look_at(self, job_id: str, rank: int) -> Look:
+    def _view_rank(self, job_id: str, rank: int) -> RankView:
         log = self._tail(job_id, LogRequest(rank=rank, tail=RANK_LOG_LINES))
         stacks = next((each for each in self.queries.stacks(job_id, rank=rank).items if each.text), None)
         if stacks is not None and stacks.text is not None:
-            return Look(rank, stacks.text.splitlines()[-STACK_LINES:], stacks.at, log)
-        return Look(rank, self._tail(job_id, LogRequest(rank=rank, stream="stacks", tail=STACK_LINES)), None, log)
+            return RankView(rank, stacks.text.splitlines()[-STACK_LINES:], stacks.at, log)
+        return RankView(rank, self._tail(job_id, LogRequest(rank=rank, stream="stacks", tail=STACK_LINES)), None, log)
 
     def _tail(self, job_id: str, request: LogRequest) -> Sequence[str]:
         try:

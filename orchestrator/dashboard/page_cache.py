@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 _KEPT_PAGES = 500
 _KEPT_PARTS = 200
-_TOO_OLD = 6  # a part older than so many times `keep_s` is rebuilt before it is shown
+_TOO_OLD = 6  # a part older than this many times `keep_s` is rebuilt before it is shown
 
 Built = TypeVar("Built")
 
@@ -97,7 +97,7 @@ class Parts(Generic[Built]):
         self._builder.submit(self._renew_late, key, version, build)
 
     def _renew_late(self, key: str, version: str, build: Callable[[], Built]) -> None:
-        """A failed build leaves the part unchanged. The next call of `get` tries again."""
+        """Rebuild a part. A failed build leaves it unchanged, and the next call of `get` tries again."""
         try:
             self.renew(key, version, build)
         finally:

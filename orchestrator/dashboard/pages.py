@@ -53,7 +53,7 @@ def render_page(template: str, *, fragment: bool = False, **values: object) -> s
 
 
 def render_problem(problem: Problem, missing_job: str | None = None) -> str:
-    """A problem document as a page. With `missing_job` the page offers a search for that job."""
+    """Render a problem document as a page. With `missing_job` the page offers a search for that job."""
     return render_page("problem.html", problem=problem, missing_job=missing_job)
 
 

@@ -76,7 +76,7 @@ class SettingsPages:
         return self._secrets(request)
 
     def store_secret(self, form: Posted, request: CurrentRequest) -> Response:
-        """A refused request shows the form again with its errors, without the value."""
+        """Store a secret. If the request is refused, show the form again with the errors but without the value."""
         given = {"project": first_of(form, "project") or "default", "name": first_of(form, "name")}
         try:
             secret = parse_secret({**given, "value": form.get("value", [""])[0]})

@@ -22,8 +22,8 @@ from trainer.contract.exit_record import GROUP_CHANGES
 from trainer.contract.exit_record import EventKind as AgentEvent
 
 _PLACES = 120  # across the band: pins with one shape in one place are merged
-_CELLS = 400  # the most parts of the band; of more, each cell shows the bin that took most of its time
-_LANES = 60  # attempts that are drawn: the newest
+_CELLS = 400  # maximum parts of the band. With more stretches, each cell shows the bin that took most of its time
+_LANES = 60  # the newest attempts, which are drawn
 
 
 class Shape(StrEnum):

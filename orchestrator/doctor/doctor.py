@@ -1,7 +1,7 @@
-"""Check the service's setup, and whether the configured clusters can run jobs: answers, rights and timeouts.
+"""Check the service's setup, and whether the configured clusters can run jobs.
 
-On Slurm it starts a one-minute job on a compute node, on Kubernetes a Job of two pods. On every cluster it then starts
-two workers as in a job (`group`). It leaves behind only what jobs share.
+On Slurm the doctor starts a one-minute job on a compute node, on Kubernetes a Job of two pods. On every cluster it then
+starts two workers as in a job (`group`). It leaves behind only what jobs share.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from orchestrator.cluster_settings import (
     LocalClusterSettings,
     SlurmClusterSettings,
 )
-from orchestrator.doctor.finding import Finding, Verdict, Word
+from orchestrator.doctor.finding import CheckResult, Finding, Verdict
 from orchestrator.doctor.service_checks import examine_service
 from orchestrator.doctor.trial_group import try_group
 from orchestrator.domain.errors import BackendUnavailable, ConfigurationError, LaunchRefused
@@ -43,10 +43,10 @@ from orchestrator.jobfolder.removal import drop
 from orchestrator.ports.cluster import Backend
 from orchestrator.settings import Settings
 
-_OLDEST = (22, 5)
+_OLDEST_VERSION = (22, 5)
 _PROBE_S = 180.0  # includes the wait for a free node
-_LATE_S = 90.0  # beyond that: the task's own minute and Slurm's delay
-_CLOCKS_S = 2.0  # heartbeats carry their sender's time
+_LATE_S = 90.0  # beyond _PROBE_S, for the task's own minute and Slurm's delay
+_MAX_CLOCK_DIFFERENCE_S = 2.0  # heartbeats carry their sender's time
 _SHORT_MIN_JOB_AGE_S = 60
 
 # Runs on a compute node: prints what it finds as one line of JSON.
@@ -93,7 +93,7 @@ def examine(settings: Settings, cluster: str | None = None) -> Iterator[Finding]
                 yield Finding(cluster=name, check=check, verdict=verdict, sentence=sentence)
 
 
-def _examine_cluster(given: ClusterSettings, settings: Settings) -> Iterator[Word]:
+def _examine_cluster(given: ClusterSettings, settings: Settings) -> Iterator[CheckResult]:
     match given:
         case LocalClusterSettings():
             yield from ()
@@ -103,7 +103,7 @@ def _examine_cluster(given: ClusterSettings, settings: Settings) -> Iterator[Wor
             yield from _examine_kubernetes(given, settings)
 
 
-def _try_group(name: str, given: ClusterSettings, settings: Settings) -> Iterator[Word]:
+def _try_group(name: str, given: ClusterSettings, settings: Settings) -> Iterator[CheckResult]:
     """Start two workers. They request no device, so they do not wait for one."""
     if isinstance(given, KubernetesClusterSettings) and given.image is None:
         return  # already reported
@@ -132,18 +132,18 @@ def _closed(backend: Backend) -> Iterator[None]:
             backend.close()
 
 
-def _examine_kubernetes(given: KubernetesClusterSettings, settings: Settings) -> Iterator[Word]:
+def _examine_kubernetes(given: KubernetesClusterSettings, settings: Settings) -> Iterator[CheckResult]:
     verdicts = {True: Verdict.OK, None: Verdict.WARNING, False: Verdict.FAILED}
     client = build_kubernetes_client(given)
     site = build_kubernetes_site(given, settings, namespace=client.namespace)
     try:
-        for word in checkup.examine(client, site, ProbeOptions(url=settings.advertise_url)):
-            yield word.check, verdicts[word.good], word.sentence
+        for result in checkup.examine(client, site, ProbeOptions(url=settings.advertise_url)):
+            yield result.check, verdicts[result.good], result.sentence
     finally:
         client.close()
 
 
-def _examine(given: SlurmClusterSettings, settings: Settings) -> Iterator[Word]:
+def _examine(given: SlurmClusterSettings, settings: Settings) -> Iterator[CheckResult]:
     client, site = build_client(given), build_slurm_site(given, settings)
     began = time.monotonic()
     try:
@@ -159,35 +159,41 @@ def _examine(given: SlurmClusterSettings, settings: Settings) -> Iterator[Word]:
     yield from _probe(client, site, settings, given)
 
 
-def _version(conf: Mapping[str, str]) -> Word:
+def _version(conf: Mapping[str, str]) -> CheckResult:
     text = conf.get("SLURM_VERSION", "")
     numbers = tuple(int(part) for part in re.findall(r"[0-9]+", text)[:2])
-    if numbers >= _OLDEST:
+    if numbers >= _OLDEST_VERSION:
         return "version", Verdict.OK, f"Slurm {text}"
     return "version", Verdict.WARNING, f"Slurm {text or 'of an unknown version'}; 22.05 and later are tested"
 
 
-def _times(conf: Mapping[str, str], given: SlurmClusterSettings) -> Iterator[Word]:
+def _times(conf: Mapping[str, str], given: SlurmClusterSettings) -> Iterator[CheckResult]:
     lost_s, message_s, age_s = (_seconds(conf, name) for name in ("SlurmdTimeout", "MessageTimeout", "MinJobAge"))
     kill_s = _seconds(conf, "KillWait")
     yield "SlurmdTimeout", Verdict.OK, f"Slurm notices a dead node after {lost_s} s"
     short = message_s is not None and given.command_timeout_s <= message_s
     advice = f"; set command_timeout_s, now {given.command_timeout_s:g}, above it" if short else ""
     yield "MessageTimeout", Verdict.WARNING if short else Verdict.OK, f"{message_s} s{advice}"
-    hasty = age_s is not None and age_s < _SHORT_MIN_JOB_AGE_S
-    advice = "; if the service is down for longer, it knows of ended jobs only by their exit records" if hasty else ""
-    yield "MinJobAge", Verdict.WARNING if hasty else Verdict.OK, f"{age_s} s{advice}"
+    forgets_early = age_s is not None and age_s < _SHORT_MIN_JOB_AGE_S
+    advice = (
+        "; if the service is down for longer, it knows of ended jobs only by their exit records"
+        if forgets_early
+        else ""
+    )
+    yield "MinJobAge", Verdict.WARNING if forgets_early else Verdict.OK, f"{age_s} s{advice}"
     yield "KillWait", Verdict.OK, f"{kill_s} s from SIGTERM to SIGKILL, where a preemption gives no notice"
 
 
-def _accounting(conf: Mapping[str, str]) -> Word:
+def _accounting(conf: Mapping[str, str]) -> CheckResult:
     kind = conf.get("AccountingStorageType", "")
     if kind.endswith("slurmdbd"):
         return "accounting", Verdict.OK, "sacct reports jobs that the controller has forgotten"
     return "accounting", Verdict.OK, "none; jobs that the controller has forgotten are judged by their exit records"
 
 
-def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: SlurmClusterSettings) -> Iterator[Word]:
+def _probe(
+    client: SlurmClient, site: SlurmSite, settings: Settings, given: SlurmClusterSettings
+) -> Iterator[CheckResult]:
     """Check on a compute node that it can read and write in the run directory."""
     nonce = secrets.token_hex(8)
     name = f".doctor-{nonce}"
@@ -217,7 +223,7 @@ def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: Slur
 
 def _judge(
     found: Mapping[str, object], *, nonce: str, asked: float, answered: float, site: SlurmSite, url: str
-) -> Iterator[Word]:
+) -> Iterator[CheckResult]:
     if found.get("seen") == nonce:
         yield "shared", Verdict.OK, f"the node sees and writes {site.root}"
     else:
@@ -231,7 +237,7 @@ def _judge(
         yield "torch", Verdict.FAILED, f"{site.python} cannot import torch: {found.get('torch_error')}"
     at = found.get("at")
     ahead_s = max(asked - at, at - answered, 0.0) if isinstance(at, float) else 0.0
-    agree = ahead_s < _CLOCKS_S
+    agree = ahead_s < _MAX_CLOCK_DIFFERENCE_S
     sentence = "the node's clock agrees" if agree else f"the clocks differ by at least {ahead_s:.1f} s"
     yield "clock", Verdict.OK if agree else Verdict.WARNING, sentence
     if not url:
@@ -243,7 +249,7 @@ def _judge(
         yield "reports", Verdict.WARNING, why
 
 
-def _reply(here: JobFolder, nonce: str, site: SlurmSite) -> Word:
+def _reply(here: JobFolder, nonce: str, site: SlurmSite) -> CheckResult:
     """Measure how long it takes until the service sees a file that a node wrote."""
     began = time.monotonic()
     while time.monotonic() - began < max(site.settle_s, 1.0):

@@ -20,4 +20,4 @@ class Finding:
     sentence: str
 
 
-Word = tuple[str, Verdict, str]  # check, verdict, sentence
+CheckResult = tuple[str, Verdict, str]  # check, verdict, sentence

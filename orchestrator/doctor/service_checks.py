@@ -20,7 +20,7 @@ from cryptography import x509
 
 from orchestrator.api.edge import LOOPBACK_HOSTS
 from orchestrator.cluster_settings import KubernetesClusterSettings, LocalClusterSettings
-from orchestrator.doctor.finding import Finding, Verdict, Word
+from orchestrator.doctor.finding import CheckResult, Finding, Verdict
 from orchestrator.domain.access.identity import Role
 from orchestrator.domain.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from orchestrator.settings import Settings
@@ -31,10 +31,10 @@ from orchestrator.store.lease_store import SqlLeaseStore
 from orchestrator.store.token_store import TokenStore
 
 SERVICE = "service"
-_CLOCKS_S = 2.0  # leases and agents' heartbeats depend on the clock
-_LOW, _CRITICAL = 0.10, 0.03  # fraction of a disk that is free
+_MAX_CLOCK_DIFFERENCE_S = 2.0  # leases and heartbeats depend on the clock
+_LOW, _CRITICAL = 0.10, 0.03  # free fractions of a disk
 _EXPIRES_SOON = timedelta(days=14)
-_REACH_S = 5.0
+_REACH_TIMEOUT_S = 5.0
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 Reach = Callable[[str], str | None]
@@ -43,14 +43,14 @@ Reach = Callable[[str], str | None]
 def reach(url: str) -> str | None:
     """Return why no service answers at the URL, or None if one does."""
     try:
-        urllib.request.urlopen(f"{url.rstrip('/')}/healthz", timeout=_REACH_S).close()
+        urllib.request.urlopen(f"{url.rstrip('/')}/healthz", timeout=_REACH_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
         return str(error)
     return None
 
 
 def examine_service(settings: Settings, *, reached: Reach = reach) -> Iterator[Finding]:
-    words = [
+    results = [
         *_database(settings),
         *_folder(settings.root),
         *_running(settings.root),
@@ -60,11 +60,11 @@ def examine_service(settings: Settings, *, reached: Reach = reach) -> Iterator[F
         *_address(settings, reached),
         *_ports(settings),
     ]
-    for check, verdict, sentence in words:
+    for check, verdict, sentence in results:
         yield Finding(cluster=SERVICE, check=check, verdict=verdict, sentence=sentence)
 
 
-def _database(settings: Settings) -> Iterator[Word]:
+def _database(settings: Settings) -> Iterator[CheckResult]:
     url = settings.resolved_database_url
     file = sqlite_file(parse_url(url))
     if file is not None and not file.exists():
@@ -89,19 +89,19 @@ def _database(settings: Settings) -> Iterator[Word]:
         database.dispose()
 
 
-def _clock(database: Database) -> Word:
+def _clock(database: Database) -> CheckResult:
     asked = datetime.now(UTC)
     with database.read() as session:
-        theirs = store_time(session)
+        database_time = store_time(session)
     answered = datetime.now(UTC)
-    difference_s = max((asked - theirs).total_seconds(), (theirs - answered).total_seconds(), 0.0)
-    if difference_s < _CLOCKS_S:
+    difference_s = max((asked - database_time).total_seconds(), (database_time - answered).total_seconds(), 0.0)
+    if difference_s < _MAX_CLOCK_DIFFERENCE_S:
         return "clock", Verdict.OK, "this machine's clock agrees with the database's"
     advice = "run an NTP client (chronyd, systemd-timesyncd) on both"
     return "clock", Verdict.WARNING, f"this machine's clock and the database's differ by {difference_s:.1f} s: {advice}"
 
 
-def _leases(settings: Settings, database: Database) -> Iterator[Word]:
+def _leases(settings: Settings, database: Database) -> Iterator[CheckResult]:
     standings = {standing.lease.cluster: standing for standing in SqlLeaseStore(database).leases()}
     for name in sorted(settings.clusters or {"local"}):
         found = standings.get(name)
@@ -129,7 +129,7 @@ def _leases(settings: Settings, database: Database) -> Iterator[Word]:
             )
 
 
-def _folder(root: Path) -> Iterator[Word]:
+def _folder(root: Path) -> Iterator[CheckResult]:
     there = next(path for path in (root, *root.absolute().parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         yield (
@@ -146,7 +146,7 @@ def _folder(root: Path) -> Iterator[Word]:
     yield judge_space(os.statvfs(there), there)
 
 
-def _readers(root: Path) -> Iterator[Word]:
+def _readers(root: Path) -> Iterator[CheckResult]:
     """Warn about a run directory that every user can read. The mode stays as it is, because it may be intended."""
     mode = root.stat().st_mode if root.exists() else 0
     if mode & 0o005:
@@ -157,8 +157,8 @@ def _readers(root: Path) -> Iterator[Word]:
         yield "readers", Verdict.OK, f"the group of {root} can read the unmasked logs in it"
 
 
-def judge_space(disk: os.statvfs_result, path: Path) -> Word:
-    """Judge the free bytes or the free inodes, whichever is the smaller fraction."""
+def judge_space(disk: os.statvfs_result, path: Path) -> CheckResult:
+    """Judge the smaller fraction of the free bytes and the free inodes."""
     free = disk.f_bavail / disk.f_blocks if disk.f_blocks else 1.0
     inodes = disk.f_favail / disk.f_files if disk.f_files else 1.0
     sentence = f"{free:.0%} of the disk and {inodes:.0%} of its inodes are free at {path}"
@@ -169,7 +169,7 @@ def judge_space(disk: os.statvfs_result, path: Path) -> Word:
     return "disk", Verdict.FAILED if least < _CRITICAL else Verdict.WARNING, f"{sentence}: {advice}"
 
 
-def _running(root: Path) -> Iterator[Word]:
+def _running(root: Path) -> Iterator[CheckResult]:
     own = importlib.metadata.version("elastic-orchestrator")
     try:
         document = json.loads((root / "service.json").read_text())
@@ -183,7 +183,7 @@ def _running(root: Path) -> Iterator[Word]:
         yield "version", Verdict.WARNING, f"{own} is installed and {version} runs at {url}: restart the service"
 
 
-def _access(settings: Settings) -> Iterator[Word]:
+def _access(settings: Settings) -> Iterator[CheckResult]:
     if settings.host in LOOPBACK_HOSTS:
         closed = settings.require_token or settings.token is not None or settings.proxy is not None
         rule = (
@@ -219,7 +219,7 @@ def _has_admin(settings: Settings) -> bool:
         database.dispose()
 
 
-def _tls(settings: Settings) -> Iterator[Word]:
+def _tls(settings: Settings) -> Iterator[CheckResult]:
     if settings.tls_cert is None:
         if settings.host in LOOPBACK_HOSTS:
             yield "TLS", Verdict.OK, "not used; not needed on loopback"
@@ -242,7 +242,7 @@ def _tls(settings: Settings) -> Iterator[Word]:
         yield "TLS", Verdict.OK, until
 
 
-def _secrets(settings: Settings) -> Iterator[Word]:
+def _secrets(settings: Settings) -> Iterator[CheckResult]:
     """Check that only their owner can read the files that hold secrets."""
     if settings.secret_keys is not None:
         yield "keys", Verdict.OK, "the service's keys come from ORCHESTRATOR_SECRET_KEYS"
@@ -255,7 +255,7 @@ def _secrets(settings: Settings) -> Iterator[Word]:
             yield _private(f"secret of {name}", webhook.secret_file, required=True)
 
 
-def _keys(settings: Settings) -> Word:
+def _keys(settings: Settings) -> CheckResult:
     path = (settings.secret_key_file or settings.root / "secret.key").expanduser()
     for name, given in sorted(settings.clusters.items()):
         shared = given.service_root if isinstance(given, KubernetesClusterSettings) else None
@@ -265,8 +265,8 @@ def _keys(settings: Settings) -> Word:
     return _private("keys", path, required=settings.secret_key_file is not None)
 
 
-def _private(check: str, path: Path, *, required: bool) -> Word:
-    """`required`: the service does not start without the file. Otherwise it creates the file."""
+def _private(check: str, path: Path, *, required: bool) -> CheckResult:
+    """Check that only its owner can read a file. Without `required`, the service creates a missing file."""
     path = path.expanduser()
     try:
         mode = path.stat().st_mode
@@ -279,7 +279,7 @@ def _private(check: str, path: Path, *, required: bool) -> Word:
     return check, Verdict.OK, f"only its owner can read {path}"
 
 
-def _address(settings: Settings, reached: Reach) -> Iterator[Word]:
+def _address(settings: Settings, reached: Reach) -> Iterator[CheckResult]:
     elsewhere = any(not isinstance(given, LocalClusterSettings) for given in settings.clusters.values())
     url = settings.advertise_url
     if url is None:
@@ -304,7 +304,7 @@ def _address(settings: Settings, reached: Reach) -> Iterator[Word]:
         yield "reports", Verdict.WARNING, f"no service answers at {url} ({why}): {advice}"
 
 
-def _ports(settings: Settings) -> Iterator[Word]:
+def _ports(settings: Settings) -> Iterator[CheckResult]:
     low, high = settings.rendezvous_ports
     try:
         first, last = map(int, _EPHEMERAL.read_text().split())

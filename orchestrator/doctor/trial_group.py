@@ -1,8 +1,8 @@
 """Start two workers with the same launch plan, backend and command as a job.
 
-This finds errors that only show when an agent starts: a torch version that the agent cannot use, a port or a host name
-that it cannot reach, a folder that it cannot write. Afterwards only files that jobs share are left: the agent's package
-in the run directory.
+The test finds errors that only show when an agent starts, such as a torch version that the agent cannot use, a port or
+host name that it cannot reach, or a folder that it cannot write. It leaves only the agent's package in the run
+directory, which jobs share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.configured_cluster import Cluster
-from orchestrator.doctor.finding import Verdict, Word
+from orchestrator.doctor.finding import CheckResult, Verdict
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.job import Desired, Job, JobState
@@ -32,21 +32,21 @@ from trainer.contract.exit_record import ExitRecord, Outcome
 
 CHECK = "group"
 _ABSENT_S = 15.0  # a cluster may need this long to list a new submission
-_LOOK_S = 0.3
+_POLL_S = 0.3
 _LAST_LINES_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
     begin_s: float = 180.0  # from the submission to the start of the agent
-    meet_s: float = 120.0  # from there until the workers have formed a group
+    meet_s: float = 120.0  # from the start of the agent until the workers have formed a group
     end_s: float = 30.0  # from the cancellation until nothing is left
 
 
 def try_group(
     cluster: Cluster, site: Site, timeouts: Timeouts = Timeouts(), *, pause: Callable[[float], None] = time.sleep
-) -> Word:
-    """Block until the workers have formed a group, failed, or timed out. `site` is as in a job's plan."""
+) -> CheckResult:
+    """Start two workers. Blocks until they form a group, fail or time out. `site` is as in a job's plan."""
     with tempfile.TemporaryDirectory() as workdir:
         plan = build_group_plan(cluster, site, workdir=workdir if cluster.shares_files else "/")
         began = time.monotonic()
@@ -97,7 +97,7 @@ def build_group_plan(cluster: Cluster, site: Site, *, workdir: str) -> LaunchPla
 
 def _judge(
     cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, began: float, pause: Callable[[float], None]
-) -> Word:
+) -> CheckResult:
     deadline, runs = began + timeouts.begin_s, False
     while True:
         seen = cluster.backend.observe({plan.key: 1})[plan.key]
@@ -114,12 +114,12 @@ def _judge(
             waits = f"two workers did not start within {timeouts.begin_s:.0f} s: {seen.evidence}"
             return CHECK, Verdict.WARNING, f"{waits}; try again when the cluster has free slots"
         if now > deadline:
-            words = f"two workers formed no group within {timeouts.meet_s:.0f} s of their agent's start"
-            return CHECK, Verdict.FAILED, f"{words}{_last_line(cluster, plan)}"
-        pause(_LOOK_S)
+            why = f"two workers formed no group within {timeouts.meet_s:.0f} s of their agent's start"
+            return CHECK, Verdict.FAILED, f"{why}{_last_line(cluster, plan)}"
+        pause(_POLL_S)
 
 
-def _judge_record(record: ExitRecord, node: str | None, seconds: float) -> Word:
+def _judge_record(record: ExitRecord, node: str | None, seconds: float) -> CheckResult:
     if record.outcome is Outcome.SUCCEEDED:
         where = "" if node is None else f" on {node}"
         return CHECK, Verdict.OK, f"two workers formed a group{where} after {seconds:.0f} s"
@@ -146,7 +146,7 @@ def _last_line(cluster: Cluster, plan: LaunchPlan) -> str:
 
 
 def _clear(cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, pause: Callable[[float], None]) -> None:
-    """End the attempt, then remove its folder, to which nothing writes any more."""
+    """End the attempt, then remove its folder."""
     deadline = time.monotonic() + timeouts.end_s
     with suppress(BackendUnavailable, LaunchRefused, OSError):
         cluster.backend.cancel(plan.key, force=True)
@@ -154,5 +154,5 @@ def _clear(cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, pause: Callab
             seen = cluster.backend.observe({plan.key: 1})[plan.key]
             if seen.presence in (Presence.GONE, Presence.ABSENT) and not seen.leftovers:
                 break
-            pause(_LOOK_S)
+            pause(_POLL_S)
     drop(cluster.folder(plan.key.job_id))

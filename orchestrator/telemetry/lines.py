@@ -14,7 +14,7 @@ import structlog
 
 
 def configure_logging(*, level: int = logging.INFO, human: bool | None = None) -> None:
-    """Log key-value lines if `human`, else JSON. None means: key-value lines if stderr is a terminal."""
+    """Log key-value lines if `human`, else JSON. None means key-value lines only if stderr is a terminal."""
     readable = sys.stderr.isatty() if human is None else human
     # Neither renderer shows local variables, because they may hold a user's secrets.
     rendering: list[structlog.typing.Processor]

@@ -24,12 +24,12 @@ _WAIT_BUCKETS_S = (0.5, 1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 14400, 432
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """Values from the database at a scrape. Ages in seconds, by cluster; clusters without any are left out."""
+    """Values from the database at a scrape. Ages are in seconds by cluster, without clusters that have none."""
 
     jobs_by_state: Mapping[str, int]
     oldest_queued_s: Mapping[str, float] = field(default_factory=dict)
     oldest_snapshot_s: Mapping[str, float] = field(default_factory=dict)
-    device_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # of the last day, by project and bin
+    device_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # the last day's, by project and bin
 
 
 class Metrics:
@@ -38,7 +38,7 @@ class Metrics:
     def __init__(self, *, version: str = "", clusters: Collection[str] = ()) -> None:
         """Each of `clusters` has its metrics from the start, so that alerts on counters that never rose can fire."""
         self._registry = CollectorRegistry()
-        self.labels: dict[str, tuple[str, ...]] = {}  # of each metric, even before its first value
+        self.labels: dict[str, tuple[str, ...]] = {}  # by metric, also before its first value
         ProcessCollector(registry=self._registry)
         self.pass_seconds = self._histogram(
             "pass_seconds", "Duration of one pass of the supervisor.", ["cluster"], _PASS_BUCKETS_S
@@ -139,7 +139,7 @@ class Metrics:
             self.pass_seconds.labels(cluster)
 
     def render(self, levels: Levels | None) -> bytes:
-        """Render Prometheus text. `levels` None means that the store does not answer; then the gauges are left out."""
+        """Render Prometheus text. If `levels` is None, the store does not answer and the gauges are left out."""
         with self._rendering:
             self._set(levels)
             return generate_latest(self._registry)

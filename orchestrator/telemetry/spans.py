@@ -38,23 +38,23 @@ class Span:
 
 
 def render_queue(job: Job, attempt: Attempt) -> Span:
-    """The wait for the first attempt."""
+    """Render the wait for the first attempt."""
     return _span(job, _Branch("queue", _root(job)), (job.created_at, attempt.created_at), {})
 
 
 def render_first_step(job: Job, at: datetime) -> Span:
-    """From the submission to the first completed step."""
+    """Render the time from the submission to the first completed step."""
     return _span(job, _Branch("first step", _root(job)), (job.created_at, at), {})
 
 
 def render_start(job: Job, attempt: Attempt, at: datetime) -> Span:
-    """From the intent of an attempt to its first completed step."""
+    """Render the time from the intent of an attempt to its first completed step."""
     name = _attempt(attempt)
     return _span(job, _Branch("start", name, f"{name}/start"), (attempt.created_at, at), _of(attempt))
 
 
 def render_attempt(job: Job, attempt: Attempt, training: Training) -> Span:
-    """An attempt that has ended."""
+    """Render an attempt that has ended."""
     figures: dict[str, str | int] = {"restarts": training.restarts, "shrinks": training.shrinks}
     figures |= {} if training.step is None else {"step": training.step}
     failure = attempt.failure
@@ -70,7 +70,7 @@ def render_attempt(job: Job, attempt: Attempt, training: Training) -> Span:
 
 
 def render_job(job: Job, attempts: int) -> Span:
-    """A job that has ended. If it is retried, it gets another such span with the same start."""
+    """Render a job that has ended. A retried job gets another such span with the same start."""
     return _span(
         job,
         _Branch("job", None, _root(job)),
@@ -109,7 +109,7 @@ def _span(
     attributes: Attributes,
     error: str | None = None,
 ) -> Span:
-    """`times` are its start and end. They may come from two clocks, so an end before the start is corrected."""
+    """Build a span from its start and end. They may come from two clocks, so an end before the start is corrected."""
     spec, (began, ended) = job.spec, times
     common = {"job.id": job.id, "job.name": spec.name, "job.project": spec.project, "job.cluster": spec.cluster}
     return Span(

@@ -89,7 +89,7 @@ class Traces:
             log.warning("spans cannot be exported", job=job_id, reason=str(error))
             spans = []
         except Exception:
-            # The thread's edge: an error of one job must not end the traces of later ones.
+            # An error of one job must not end the traces of later ones.
             log.exception("spans cannot be exported", job=job_id)
             spans = []
         self._metrics.spans_lost.inc(max(1, len(spans)))

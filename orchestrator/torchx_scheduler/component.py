@@ -58,7 +58,7 @@ def elastic(
         h: a named resource, in place of cpu, gpu and memMB
         cpu: CPUs of each node
         gpu: GPUs of each node
-        memMB: memory of each node; -1: the cluster's default
+        memMB: memory of each node; -1 means the cluster's default
         j: [{min nodes}:]{nodes}x{workers per node}, for example 1:2x4
         env: variables of the workers
         max_restarts: how many failures of workers are repaired by a restart in place

@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 # torchx's own wait ends at the first error, so a restart of the service must not raise one.
 _PATIENCE_S = 300
 _FIRST_PATIENCE_S = 30  # before the first answer, since the service may not exist
-_PREVIEW_PATIENCE_S = 1  # a dry run needs no service
+_PREVIEW_PATIENCE_S = 1  # a dry run works without a service
 _END_S = 120.0  # how long a deletion waits for the cancelled job to end
 _MOST_LISTED = 1000
 
@@ -115,9 +115,9 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         role.metadata[WORKDIR] = str(source)
         if folder is None:
             return
-        apart = (folder, _settings(_text(cfg.get("url"))).root)
+        excluded = (folder, _settings(_text(cfg.get("url"))).root)
         try:
-            check_size(source, without=apart)
+            check_size(source, without=excluded)
         except WorkspaceTooLarge as error:
             if cfg.get("workspace_dir") is not None:
                 raise SchedulerError(f"{NAME}: {error}") from None
@@ -126,7 +126,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         key = _text(cfg.get("idempotency_key"))
         self._plan(
             role,
-            plan_copy(partial(copy_code, source, without=apart), folder, name=role.name, key=key, source=source),
+            plan_copy(partial(copy_code, source, without=excluded), folder, name=role.name, key=key, source=source),
         )
 
     def caching_build_workspace_and_update_role(
@@ -278,7 +278,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
 
 def create_scheduler(session_name: str, **_: object) -> OrchestratorScheduler:
     """Create the scheduler. torchx passes every variable TORCHX_* as an argument; all are ignored."""
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # torchx shows INFO, and so a line per poll
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # torchx shows INFO, which has a line for each poll
     return OrchestratorScheduler(session_name)
 
 

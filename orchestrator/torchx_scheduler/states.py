@@ -54,7 +54,7 @@ def describe(job: JobView, url: str, absent: Collection[int] = ()) -> DescribeAp
 
 
 def _structured(job: JobView) -> str:
-    """Render why a job waits, or else the newest attempt's failure, as JSON. If neither, torchx's word for absent."""
+    """Return why a job waits, or else the newest attempt's failure, as JSON. Otherwise torchx's word for absent."""
     if APP_STATES[job.state] in (AppState.SUBMITTED, AppState.PENDING):
         return json.dumps({"state": job.state.value, "reason": job.reason, "pending": job.pending})
     return _NONE if job.failure is None else json.dumps(job.failure.model_dump(mode="json", exclude_none=True))

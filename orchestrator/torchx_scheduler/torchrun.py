@@ -63,7 +63,7 @@ def split_shell(text: str) -> list[str] | None:
 
 
 def is_torchrun(words: Sequence[str]) -> int:
-    """Return how many words the launcher's name takes, or 0 for another program. elasticrun has torchrun's flags."""
+    """Return how many words start torchrun or elasticrun, or 0 for another program. Both have the same flags."""
     if words and words[0].rpartition("/")[2] in ("torchrun", "elasticrun"):
         return 1
     if len(words) > 2 and words[0].rpartition("/")[2].startswith("python") and words[1] == "-m":

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
-    """`url` is for reading. Writing to a run that is not this process's own job raises ValueError."""
+    """Writes to the journal and reads from the service at `url`. A write to another job's run raises ValueError."""
 
     def __init__(self, url: str | None, environ: Mapping[str, str]) -> None:
         self._url, self._place = url, parse_place(environ)
@@ -124,7 +124,7 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
 
     @contextmanager
     def _client(self) -> Iterator[Client]:
-        # Declared lazy start-up path: a worker that only writes needs no HTTP client.
+        # Imported here, because a worker that only writes needs no HTTP client.
         client = importlib.import_module("orchestrator.client")
         settings = importlib.import_module("orchestrator.settings")
         chosen = settings.load_settings()
@@ -147,7 +147,7 @@ def _job_id(run_id: str) -> str:
 
 
 def _is_own(run_id: str, place: WorkerPlace) -> bool:
-    """AppRun's id is the handle, or "<UNDEFINED>" if torchx did not start the job."""
+    """Whether a run is this job. AppRun's id is the handle, or "<UNDEFINED>" if torchx did not start the job."""
     return _job_id(run_id) in (place.job_id, "<UNDEFINED>")
 
 

@@ -28,7 +28,7 @@ ROLE_LABEL, PARENT_LABEL = "torchx/role", "torchx/parent"
 WORKDIR = "orchestrator/workdir"  # key in a role's metadata: the path of its workspace
 TRACKERS = "TORCHX_TRACKERS"
 _PARENT = "TORCHX_PARENT_RUN_ID"
-_OF_TRACKERS = re.compile(rf"^({TRACKERS}|{_PARENT}|TORCHX_JOB_ID|TORCHX_TRACKER_\w+_CONFIG)$")
+_TRACKER_VARIABLES = re.compile(rf"^({TRACKERS}|{_PARENT}|TORCHX_JOB_ID|TORCHX_TRACKER_\w+_CONFIG)$")
 _LONGEST_LABEL = 255
 _DEFAULT_MEMORY_MB = 1024
 _MACROS = {  # macro -> the variable that a worker reads instead
@@ -105,7 +105,7 @@ def _run(role: Role, torchrun: Torchrun | None, workdir: str) -> dict[str, objec
 
 def _tracking(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that torchx's trackers read in a worker. Empty if no tracker is configured."""
-    return {name: value for name, value in env.items() if _OF_TRACKERS.match(name)} if TRACKERS in env else {}
+    return {name: value for name, value in env.items() if _TRACKER_VARIABLES.match(name)} if TRACKERS in env else {}
 
 
 def _parent(role: Role) -> dict[str, str]:

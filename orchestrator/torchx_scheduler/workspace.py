@@ -101,11 +101,11 @@ def files_of(source: Path, *, without: Collection[Path] = ()) -> Iterator[Path]:
     The folders `without` are skipped too, because a run directory within the workspace holds the copies themselves.
     """
     patterns = _read_patterns(source / IGNORE_FILE)
-    apart = {folder.resolve() for folder in without}
+    excluded = {folder.resolve() for folder in without}
     for here, folders, names in os.walk(source):
         there = Path(here).relative_to(source)
         skipped = {name for name in (*folders, *names) if name in _LEFT_OUT or _is_ignored(there / name, patterns)}
-        skipped |= {name for name in folders if Path(here, name).resolve() in apart}
+        skipped |= {name for name in folders if Path(here, name).resolve() in excluded}
         links = [name for name in folders if Path(here, name).is_symlink()]
         folders[:] = sorted(set(folders) - skipped - set(links))
         for name in sorted({*names, *links} - skipped):

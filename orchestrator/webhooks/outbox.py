@@ -32,15 +32,15 @@ log = structlog.get_logger()
 _AT_ONCE = 16  # concurrent messages to one webhook, each of another job
 _HOLD_S = 20.0  # how long a claim holds: twice the longest time to send
 _SWEEP_EVERY_S = 3600.0
-_STOP_S = 3.0  # for messages in flight when the service stops
+_STOP_S = 3.0  # how long a stop waits for messages in flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """Where a webhook's messages go. Neither the key nor the URL, which may contain one too, is ever shown.
 
-    `inside` has the names and private networks to which the webhook may lead. None: it may lead anywhere, because it is
-    from the settings, which only an administrator of the machine writes.
+    `inside` has the names and private networks to which the webhook may lead. None means anywhere, because only an
+    administrator of the machine writes the settings.
     """
 
     webhook: Webhook
@@ -68,7 +68,7 @@ class Outbox:
         self._closing = threading.Event()
         self._metrics, self._poll_s, self._timeout_s = metrics, poll_s, timeout_s
         self._made, self._look_every_s = made, look_every_s
-        self._ends: dict[str, tuple[Endpoint, threading.Event]] = {}  # of each running thread for a webhook of `made`
+        self._ends: dict[str, tuple[Endpoint, threading.Event]] = {}  # the events that stop the threads of `made`
         self._threads = [self._courier_thread(endpoint, self._closing) for endpoint in endpoints]
         if made is not None:
             self._threads.append(threading.Thread(target=self._watch_created, name="webhooks-made", daemon=True))
@@ -80,7 +80,7 @@ class Outbox:
             thread.start()
 
     def stop(self) -> None:
-        """Stop the threads. Messages in flight may arrive or not; undelivered ones stay in the outbox."""
+        """Stop the threads. Messages in flight may or may not arrive. Undelivered ones stay in the outbox."""
         self._closing.set()
         until = time.monotonic() + _STOP_S
         for thread in self._threads:
@@ -146,7 +146,7 @@ class Courier:
         self._trust = ssl.create_default_context() if endpoint.url.startswith("https:") else False
 
     def carry(self) -> int:
-        """Try each due message once; returns how many were tried. Raises StoreUnavailable."""
+        """Try each due message once. Returns how many were tried. Raises StoreUnavailable."""
         self._metrics.webhook_oldest_due_s.labels(self.name).set(self._store.oldest_due_s(self.name) or 0.0)
         claimed = self._store.claim(self.name, limit=_AT_ONCE, hold_s=_HOLD_S)
         if claimed:
@@ -155,17 +155,18 @@ class Courier:
         return len(claimed)
 
     async def _send(self, deliveries: Sequence[Delivery]) -> list[str | None]:
-        trust_env = (
-            self._endpoint.inside is None
-        )  # a proxy would look up the name itself and could find another address
+        # A proxy would resolve the name itself and could find another address.
+        trust_env = self._endpoint.inside is None
         async with httpx.AsyncClient(
             verify=self._trust, timeout=self._timeout_s, follow_redirects=False, trust_env=trust_env
         ) as client:
             return await asyncio.gather(*(self._post(client, delivery) for delivery in deliveries))
 
     async def _post(self, client: httpx.AsyncClient, delivery: Delivery) -> str | None:
-        """None, or why the message did not arrive. The timeout covers the whole exchange, because a receiver may also
-        answer byte by byte."""
+        """Send a message. Returns why it did not arrive, or None.
+
+        The timeout covers the whole exchange, because a receiver may also answer byte by byte.
+        """
         body, timestamp = render_message(delivery), int(self._now())
         headers = {
             "content-type": "application/json",
@@ -249,7 +250,7 @@ def render_message(delivery: Delivery) -> bytes:
 
 
 def _attempt(work: Callable[[], int], what: str) -> int:
-    """The outermost call of a thread: logs every error, so that the thread continues."""
+    """Run a thread's work once. Logs every error, so that the thread continues."""
     try:
         return work()
     except Unavailable as error:

@@ -17,14 +17,14 @@
   const KNOWN = [
     { title: "Loss", names: ["loss"], log: true },
     { title: "Throughput per second", names: ["tokens_per_s", "samples_per_s"] },
-    { title: "Model FLOPs utilisation (MFU)", names: ["mfu"], percent: true },
+    { title: "Model FLOPs utilization (MFU)", names: ["mfu"], percent: true },
     { title: "Gradient norm", names: ["grad_norm"] },
     { title: "Step time, seconds", names: ["compute_s", "communication_s", "data_s", "snapshot_s"] },
     { title: "Device memory of rank 0, bytes", names: ["memory_allocated_bytes", "memory_peak_bytes", "memory_reserved_bytes"] },
   ];
   const HIDDEN = new Set(["step_s"]); // its parts are drawn
   const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const LINES = ["--line-1", "--line-2", "--line-3", "--line-4"];
 
   let data = null; // the last answer of the service
@@ -67,7 +67,7 @@
           for (const [step, text, , isNew] of data.takeovers) {
             if (step < low || step > high) continue;
             const x = Math.round(plot.valToPos(step, "x", true));
-            ctx.strokeStyle = ctx.fillStyle = colour(isNew ? "--amber" : "--quiet");
+            ctx.strokeStyle = ctx.fillStyle = color(isNew ? "--amber" : "--quiet");
             ctx.setLineDash(isNew ? [] : [4, 4]);
             ctx.beginPath();
             ctx.textAlign = "left";
@@ -76,7 +76,7 @@
             ctx.stroke();
             if (data.takeovers.length <= 12) ctx.fillText(text, x + 3, bbox.top + 11 * devicePixelRatio);
           }
-          ctx.fillStyle = colour("--green");
+          ctx.fillStyle = color("--green");
           ctx.textAlign = "center";
           for (const [step, , state] of data.snapshots) {
             if (state !== "committed" || step < low || step > high) continue;
@@ -98,13 +98,13 @@
   };
 
   const build = (group, figure) => {
-    const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px Inter, system-ui, sans-serif" };
+    const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px Inter, system-ui, sans-serif" };
     const lines = group.names.map((name, index) => ({
       label: WORDS[name] ?? name,
-      stroke: colour(LINES[index % LINES.length]),
+      stroke: color(LINES[index % LINES.length]),
       dash: DASHES[index % DASHES.length],
       width: 1.5,
-      fill: group.names.length === 1 ? (plot) => shade(plot, colour(LINES[0])) : undefined,
+      fill: group.names.length === 1 ? (plot) => shade(plot, color(LINES[0])) : undefined,
       spanGaps: false,
       points: { show: data.steps.length < 40, size: 4 },
       value: (_, value) => (group.percent && value !== null ? `${(100 * value).toFixed(1)}%` : words(value)),

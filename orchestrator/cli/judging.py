@@ -33,7 +33,7 @@ class DrillVerdict:
     score: Score
 
     @property
-    def word(self) -> str:
+    def verdict(self) -> str:
         return "failed" if self.problems else "passed"
 
     def sentence(self, steps: int) -> str:
@@ -44,11 +44,11 @@ class DrillVerdict:
                 f"the next step {seconds:.1f} s after the {self.fault.value}, {counted(redone or 0, 'step')} repeated"
             )
         curves = f"largest difference of the curves {self.compared.largest:.3g} in {counted(steps, 'step')}"
-        return f"drill {self.word}: {recovery}, {curves}"
+        return f"drill {self.verdict}: {recovery}, {curves}"
 
     def document(self) -> dict[str, object]:
         return {
-            "verdict": self.word,
+            "verdict": self.verdict,
             "fault": self.fault.value,
             "problems": list(self.problems),
             "jobs": [job.id for job in self.jobs],

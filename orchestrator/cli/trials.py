@@ -43,7 +43,7 @@ def drill(
     at_step = int(disturbed.run.args[1])
     with writing() as client:
         struck: JobView = client.submit(disturbed)
-        _say(f"{struck.id} is submitted", quiet=as_json)
+        _announce(f"{struck.id} is submitted", quiet=as_json)
         if fault is not Fault.KILL:
             inject(client, struck.id, fault, at_step=at_step)
         struck = client.wait(struck.id)
@@ -60,10 +60,10 @@ def drill(
 
 def _run(client: Client, spec: JobSpec, *, quiet: bool) -> JobView:
     job = client.submit(spec)
-    _say(f"{job.id} is submitted", quiet=quiet)
+    _announce(f"{job.id} is submitted", quiet=quiet)
     return client.wait(job.id)
 
 
-def _say(sentence: str, *, quiet: bool) -> None:
+def _announce(sentence: str, *, quiet: bool) -> None:
     if not quiet:
         echo(sentence)

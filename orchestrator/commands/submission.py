@@ -66,7 +66,7 @@ def _check_workdir(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
     if reason is not None:
         yield FieldProblem("/run/workdir", f"{spec.run.workdir} {reason}")
         return
-    found = _look(Path(spec.run.workdir))
+    found = _describe_path(Path(spec.run.workdir))
     if found != "a directory":
         yield FieldProblem("/run/workdir", f"{spec.run.workdir} is {found}, must be a directory on the service's host")
 
@@ -75,7 +75,7 @@ def _check_script(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
     if spec.run.script is None:
         return
     script = Path(spec.run.workdir, spec.run.script)
-    found = _look(script)
+    found = _describe_path(script)
     if found != "a file":
         yield FieldProblem("/run/script", f"{script} is {found}, must be a file")
 
@@ -85,7 +85,7 @@ def _check_data(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
     if config is None or config.data == "stdlib":
         return
     data = Path(spec.run.workdir, config.data)
-    found = _look(data)
+    found = _describe_path(data)
     if found not in ("a file", "a directory"):
         yield FieldProblem("/run/trainer/data", f"{data} is {found}, must be a file, a folder or 'stdlib'")
     elif not _holds_data(data):
@@ -140,7 +140,7 @@ def _check_snapshot_source(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
     source = Path(spec.snapshot.source)
     if is_url(spec.snapshot.source) or not source.is_absolute():
         return
-    if _look(source / layout.MANIFEST) != "a file":
+    if _describe_path(source / layout.MANIFEST) != "a file":
         message = f"{source} has no {layout.MANIFEST}: it is not a committed snapshot"
         yield FieldProblem("/snapshot/from", message)
 
@@ -178,7 +178,7 @@ def _why_no_workdir(spec: JobSpec, cluster: Cluster) -> str | None:
     return None if cluster.why_no_workdir is None else cluster.why_no_workdir(Path(spec.run.workdir))
 
 
-def _look(path: Path) -> str:
+def _describe_path(path: Path) -> str:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -212,7 +212,7 @@ def _size(path: Path) -> int:
 def _why_not_writable(target: Path) -> str | None:
     """Try to write in the nearest existing folder above; leaves nothing behind."""
     for folder in (target, *target.parents):
-        found = _look(folder)
+        found = _describe_path(folder)
         if found == "missing":
             continue
         if found != "a directory":

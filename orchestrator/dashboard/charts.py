@@ -12,6 +12,7 @@ from orchestrator.store.records import MetricPoint
 from orchestrator.wire.history_views import SnapshotView
 
 MAX_POINTS = 2000
+_SPARK_WIDTH, _SPARK_HEIGHT = 80, 22
 _DIGITS = 6  # significant digits: more than a screen can show
 _MAX_SERIES = 40
 
@@ -51,14 +52,17 @@ def find_takeovers(points: Iterable[MetricPoint]) -> list[Takeover]:
     return found
 
 
-def draw_spark(values: Sequence[float], *, width: int = 80, height: int = 22) -> str | None:
+def draw_spark(values: Sequence[float]) -> str | None:
     """Return the attribute `points` of a polyline. None for fewer than two values."""
     if len(values) < 2:
         return None
     low, high = min(values), max(values)
     span = (high - low) or 1.0
-    across = width / (len(values) - 1)
-    places = ((index * across, height - 2 - (value - low) / span * (height - 4)) for index, value in enumerate(values))
+    across = _SPARK_WIDTH / (len(values) - 1)
+    places = (
+        (index * across, _SPARK_HEIGHT - 2 - (value - low) / span * (_SPARK_HEIGHT - 4))
+        for index, value in enumerate(values)
+    )
     return " ".join(f"{x:.0f},{y:.1f}" for x, y in places)
 
 

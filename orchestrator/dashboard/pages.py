@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +82,7 @@ _environment.filters.update(
     amount=present.show_bytes,
     bin=ledger.show_bin,
     clock=present.show_clock,
-    command=present.show_command,
+    command=shlex.join,
     counted=counted,
     duration=present.show_duration,
     hours=present.show_hours,

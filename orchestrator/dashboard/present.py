@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -106,8 +105,3 @@ def list_settings(caller: Principal) -> Sequence[tuple[str, str]]:
     pages = {"/projects": "Projects", "/tokens": "Tokens", "/secrets": "Secrets", "/webhooks": "Webhooks"}
     allowed = {path: judge(find_rule("GET", path), caller) is Verdict.ALLOWED for path in pages}
     return [(path, name) for path, name in pages.items() if allowed[path]]
-
-
-def show_command(words: Sequence[str]) -> str:
-    """Return the command, quoted for a shell."""
-    return shlex.join(words)

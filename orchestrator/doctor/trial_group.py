@@ -11,7 +11,6 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -43,22 +42,20 @@ class Timeouts:
     end_s: float = 30.0  # from the cancellation until nothing is left
 
 
-def try_group(
-    cluster: Cluster, site: Site, timeouts: Timeouts = Timeouts(), *, pause: Callable[[float], None] = time.sleep
-) -> CheckResult:
+def try_group(cluster: Cluster, site: Site, timeouts: Timeouts = Timeouts()) -> CheckResult:
     """Start two workers. Blocks until they form a group, fail or time out. `site` is as in a job's plan."""
     with tempfile.TemporaryDirectory() as workdir:
         plan = build_group_plan(cluster, site, workdir=workdir if cluster.shares_files else "/")
         began = time.monotonic()
         try:
             cluster.backend.submit(plan)
-            return _judge(cluster, plan, timeouts, began, pause)
+            return _judge(cluster, plan, timeouts, began)
         except LaunchRefused as error:
             return CHECK, Verdict.FAILED, f"cannot start two workers: {error}"
         except (BackendUnavailable, OSError) as error:
             return CHECK, Verdict.FAILED, f"cannot run the test with two workers: {error}"
         finally:
-            _clear(cluster, plan, timeouts, pause)
+            _clear(cluster, plan, timeouts)
 
 
 def build_group_plan(cluster: Cluster, site: Site, *, workdir: str) -> LaunchPlan:
@@ -95,9 +92,7 @@ def build_group_plan(cluster: Cluster, site: Site, *, workdir: str) -> LaunchPla
     return build_plan(job, attempt, replace(site, report_url=None))
 
 
-def _judge(
-    cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, began: float, pause: Callable[[float], None]
-) -> CheckResult:
+def _judge(cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, began: float) -> CheckResult:
     deadline, runs = began + timeouts.begin_s, False
     while True:
         seen = cluster.backend.observe({plan.key: 1})[plan.key]
@@ -116,7 +111,7 @@ def _judge(
         if now > deadline:
             why = f"two workers formed no group within {timeouts.meet_s:.0f} s of their agent's start"
             return CHECK, Verdict.FAILED, f"{why}{_last_line(cluster, plan)}"
-        pause(_POLL_S)
+        time.sleep(_POLL_S)
 
 
 def _judge_record(record: ExitRecord, node: str | None, seconds: float) -> CheckResult:
@@ -145,7 +140,7 @@ def _last_line(cluster: Cluster, plan: LaunchPlan) -> str:
     return ""
 
 
-def _clear(cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, pause: Callable[[float], None]) -> None:
+def _clear(cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts) -> None:
     """End the attempt, then remove its folder."""
     deadline = time.monotonic() + timeouts.end_s
     with suppress(BackendUnavailable, LaunchRefused, OSError):
@@ -154,5 +149,5 @@ def _clear(cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, pause: Callab
             seen = cluster.backend.observe({plan.key: 1})[plan.key]
             if seen.presence in (Presence.GONE, Presence.ABSENT) and not seen.leftovers:
                 break
-            pause(_POLL_S)
+            time.sleep(_POLL_S)
     drop(cluster.folder(plan.key.job_id))

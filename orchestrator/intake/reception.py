@@ -70,7 +70,7 @@ class Reception:
         try:
             answers = self._intake.accept([waiting.body for waiting in group])
         except Exception as error:  # noqa: BLE001
-            # The thread's edge: waiting reports get the error, and the thread continues.
+            # Waiting reports get the error, and the thread continues.
             answers = [error] * len(group)
         for (_, future, _), answer in zip(group, answers, strict=True):
             if not future.set_running_or_notify_cancel():

@@ -158,13 +158,13 @@ class Folder:
             if found is None or not _is_plain_file(
                 found
             ):  # an existing file is not opened, because it may be read-only
-                os.close(folder._own(path.name, os.O_WRONLY))
+                os.close(folder._open_own(path.name, os.O_WRONLY))
 
     def append(self, path: Path, *, lock: bool = False) -> BinaryIO:
         """Open one of our files to append, or to lock. Anything else with that name is renamed."""
         with self.make(path.parent) as folder:
             flags = os.O_RDWR if lock else os.O_WRONLY | os.O_APPEND
-            return os.fdopen(folder._own(path.name, flags), "rb+" if lock else "ab", buffering=0)
+            return os.fdopen(folder._open_own(path.name, flags), "rb+" if lock else "ab", buffering=0)
 
     def truncate(self, path: Path, size: int) -> None:
         """Cut one of our files if it is longer."""
@@ -259,7 +259,7 @@ class Folder:
             _set_aside(here, target)
             os.rename(name, target, src_dir_fd=here, dst_dir_fd=here)
 
-    def _own(self, name: str, flags: int) -> int:
+    def _open_own(self, name: str, flags: int) -> int:
         """Open or create a regular file that has no other name. Returns its descriptor."""
         here, flags = self.fileno(), flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         found = _status(here, name)

@@ -37,8 +37,8 @@ class Overview:
             jobs: Sequence[Any] = session.execute(_jobs(cluster)).all()
             specs = self._parse_specs(session, jobs)
             newest = newest_attempts(not_at_rest(cluster))
-            attempts = _by_job(session.execute(_of_newest(AttemptRow, AttemptRow.number, newest)))
-            trainings = _by_job(session.execute(_of_newest(TrainingRow, TrainingRow.attempt, newest)))
+            attempts = _by_job(session.execute(_select_newest(AttemptRow, AttemptRow.number, newest)))
+            trainings = _by_job(session.execute(_select_newest(TrainingRow, TrainingRow.attempt, newest)))
             exits = _exits(session, newest)
         return [
             Supervised(
@@ -82,7 +82,9 @@ def _jobs(cluster: str) -> Select[Any]:
     return select(*columns).where(not_at_rest(cluster)).order_by(JobRow.created_at, JobRow.id)
 
 
-def _of_newest(table: type[AttemptRow] | type[TrainingRow] | type[JournalRow], number: Any, newest: Any) -> Select[Any]:
+def _select_newest(
+    table: type[AttemptRow] | type[TrainingRow] | type[JournalRow], number: Any, newest: Any
+) -> Select[Any]:
     """Select the rows of the newest attempts, without the columns that only intake needs."""
     columns = [column for column in table.__table__.columns if column.name not in ("pace_book", "stored")]
     return select(*columns).join(newest, (newest.c.job_id == table.job_id) & (newest.c.number == number))
@@ -90,7 +92,7 @@ def _of_newest(table: type[AttemptRow] | type[TrainingRow] | type[JournalRow], n
 
 def _exits(session: Session, newest: Any) -> Mapping[tuple[str, int], dict[int, ExitRecord]]:
     """Read the exit records of the newest attempts. Most have none, so all journals are read only of those that do."""
-    journals = _of_newest(JournalRow, JournalRow.attempt, newest)
+    journals = _select_newest(JournalRow, JournalRow.attempt, newest)
     ended = {row.job_id for row in session.execute(journals.where(JournalRow.exit_record.is_not(None)))}
     rows: list[Any] = []
     for some in in_parts(ended):

@@ -40,11 +40,11 @@ class Base(DeclarativeBase):
     }
 
 
-def _of_job() -> ForeignKey:
+def _job_key() -> ForeignKey:
     return ForeignKey("jobs.id", ondelete="CASCADE")
 
 
-def _of_attempt() -> ForeignKeyConstraint:
+def _attempt_key() -> ForeignKeyConstraint:
     return ForeignKeyConstraint(["job_id", "attempt"], ["attempts.job_id", "attempts.number"], ondelete="CASCADE")
 
 
@@ -111,7 +111,7 @@ class JobLabelRow(Base):
 
     __tablename__ = "job_labels"
 
-    job_id: Mapped[str] = mapped_column(_of_job(), primary_key=True)
+    job_id: Mapped[str] = mapped_column(_job_key(), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     value: Mapped[str]
 
@@ -123,7 +123,7 @@ class AttemptRow(Base):
 
     __tablename__ = "attempts"
 
-    job_id: Mapped[str] = mapped_column(_of_job(), primary_key=True)
+    job_id: Mapped[str] = mapped_column(_job_key(), primary_key=True)
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     state: Mapped[str]
     reason: Mapped[str]
@@ -154,7 +154,7 @@ class ReservationRow(Base):
 
     __tablename__ = "reservations"
 
-    job_id: Mapped[str] = mapped_column(_of_job(), primary_key=True)
+    job_id: Mapped[str] = mapped_column(_job_key(), primary_key=True)
     attempt: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     cluster: Mapped[str]
     port: Mapped[int] = mapped_column(Integer)
@@ -168,7 +168,7 @@ class EventRow(Base):
     __tablename__ = "events"
 
     id: Mapped[int] = mapped_column(RowId, primary_key=True, autoincrement=True)
-    job_id: Mapped[str] = mapped_column(_of_job())
+    job_id: Mapped[str] = mapped_column(_job_key())
     attempt: Mapped[int | None] = mapped_column(Integer)
     generation: Mapped[int | None]
     at: Mapped[datetime]  # when it happened, by the reporter's clock
@@ -194,7 +194,7 @@ class JournalRow(Base):
     events_to: Mapped[int]
     exit_record: Mapped[Json | None]
 
-    __table_args__ = (_of_attempt(),)
+    __table_args__ = (_attempt_key(),)
 
 
 class TrainingRow(Base):
@@ -233,7 +233,7 @@ class TrainingRow(Base):
     pace_book: Mapped[Json]  # trainer.contract.silence.PhaseTimes, from which `pace` is computed
     stored: Mapped[Json | None]  # how much its journals have stored in other tables, as row_limits.Stored
 
-    __table_args__ = (_of_attempt(),)
+    __table_args__ = (_attempt_key(),)
 
 
 class WorkerRow(Base):
@@ -257,7 +257,7 @@ class WorkerRow(Base):
     at: Mapped[datetime]
     heard_at: Mapped[datetime]  # when the report arrived, by the service's clock
 
-    __table_args__ = (_of_attempt(),)
+    __table_args__ = (_attempt_key(),)
 
 
 class LeaseRow(Base):
@@ -345,7 +345,7 @@ class MetricRow(Base):
 
     __tablename__ = "metrics"
 
-    job_id: Mapped[str] = mapped_column(_of_job(), primary_key=True)
+    job_id: Mapped[str] = mapped_column(_job_key(), primary_key=True)
     step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     attempt: Mapped[int] = mapped_column(Integer)
     generation: Mapped[int]
@@ -358,7 +358,7 @@ class SnapshotRow(Base):
 
     __tablename__ = "snapshots"
 
-    job_id: Mapped[str] = mapped_column(_of_job(), primary_key=True)
+    job_id: Mapped[str] = mapped_column(_job_key(), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     step: Mapped[int]
     attempt: Mapped[int] = mapped_column(Integer)

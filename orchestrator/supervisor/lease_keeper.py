@@ -54,7 +54,7 @@ class LeaseKeeper:
         self._lease: Lease | None = None
         self._until = 0.0  # on `monotonic`, counted from before the call to the store
         self._closing = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name=f"lease-{cluster}", daemon=True)
+        self._keeper = threading.Thread(target=self._renew_repeatedly, name=f"lease-{cluster}", daemon=True)
 
     def open(self) -> None:
         """Start the thread that renews the lease."""
@@ -124,12 +124,12 @@ class LeaseKeeper:
             except Unavailable as error:
                 log.warning("lease not released", cluster=self.cluster, reason=str(error))
 
-    def _keep(self) -> None:
+    def _renew_repeatedly(self) -> None:
         while not self._closing.wait(self.pause_s):
             try:
                 self.renew()
             except Unavailable as error:
                 log.warning("lease not renewed", cluster=self.cluster, reason=str(error))
             except Exception:
-                # The edge of the thread: one defect must not stop later renewals.
+                # One defect must not stop later renewals.
                 log.exception("lease not renewed", cluster=self.cluster)

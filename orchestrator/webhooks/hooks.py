@@ -107,7 +107,7 @@ class Hooks(Collection[str]):
 
     def views(self) -> list[WebhookView]:
         """Return the webhooks that were created by request."""
-        return [_view(stored) for stored in self._made()]
+        return [_view(stored) for stored in self._stored_webhooks()]
 
     def endpoints(self) -> list[Endpoint]:
         """Return the endpoints of the webhooks that were created by request. One that cannot be unsealed is logged and
@@ -143,12 +143,12 @@ class Hooks(Collection[str]):
         if reason is not None:
             raise InvalidSpec([FieldProblem("/url", reason)])
 
-    def _made(self) -> Sequence[StoredWebhook]:
+    def _stored_webhooks(self) -> Sequence[StoredWebhook]:
         known = self._memory.recall(_ALL)
         return self.refresh() if known is None else known.value
 
     def _names(self) -> set[str]:
-        return {*self._configured, *(stored.webhook.name for stored in self._made())}
+        return {*self._configured, *(stored.webhook.name for stored in self._stored_webhooks())}
 
 
 def is_proxied(url: str) -> bool:

@@ -213,7 +213,7 @@ class KubernetesBackend:
     def _sight(self, key: AttemptKey, replicas: int, view: View) -> Sighting:
         job = JobFolder(self._site.service_root, key.job_id)
         if not self._site.shared:
-            self._keep(key, job, view.pods)
+            self._keep_records(key, job, view.pods)
         traces = read_traces(job, key, replicas)
         ours = traces.cancelled or key in self._memory.cancelled
         sighting = sight(key, view, traces, self._context(ours=ours))
@@ -222,7 +222,7 @@ class KubernetesBackend:
             self._memory.began.add(key)
         return sighting
 
-    def _keep(self, key: AttemptKey, job: JobFolder, pods: Sequence[PodObject]) -> None:
+    def _keep_records(self, key: AttemptKey, job: JobFolder, pods: Sequence[PodObject]) -> None:
         """Keep the logs and exit records of pods that share no folder with the service."""
         for pod in pods:
             container = pod.container

@@ -66,13 +66,13 @@ def _excess(overlay: Mapping[str, Any], cluster_overlay: Mapping[str, Any], agen
     volumes = {each.get("name") for each in _objects(fixed.get("volumes"))}
     for kind in ("containers", "initContainers"):
         for each in _objects(pod.get(kind)):
-            yield from _of_container(each, f"{path}.{kind}", volumes)
+            yield from _beyond_container(each, f"{path}.{kind}", volumes)
     for each in _objects(pod.get("volumes")):
         yield from _beyond(each, _VOLUME | {_PATCH}, f"{path}.volumes")
         yield from _beyond(_at(each, "ephemeral.volumeClaimTemplate.spec"), _CLAIM, f"{path}.volumes.ephemeral")
 
 
-def _of_container(container: Mapping[str, Any], path: str, fixed: Collection[object]) -> Iterator[str]:
+def _beyond_container(container: Mapping[str, Any], path: str, fixed: Collection[object]) -> Iterator[str]:
     yield from _beyond(container, _CONTAINER, path)
     for each in _objects(container.get("volumeMounts")):
         if (name := _name_of(each)) in fixed:

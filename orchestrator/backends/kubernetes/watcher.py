@@ -88,16 +88,16 @@ class Watcher:
                 documents, version = self._client.list(self._selection)
                 self._mirror.replace(documents, version)
                 self._listed_at = began
-                self._hear()
+                self._note_answer()
             for event in self._client.watch(self._selection, self._mirror.version or "", watch_s=self._times.watch_s):
                 self._mirror.apply(event)
-                self._hear()
+                self._note_answer()
                 if self._closing.is_set():
                     return
         except Expired:
             self._mirror.version = None
 
-    def _hear(self) -> None:
+    def _note_answer(self) -> None:
         self._heard_at, self._problem, self._failures, self.forbidden = self._monotonic(), None, 0, False
         self.answered_at = self._now()
         self.first_answer.set()

@@ -83,19 +83,19 @@ class LocalBackend:
 
     def _observe(self, key: AttemptKey, replicas: int) -> Sighting:
         """Check the recorded agents. Search all processes for the attempt's mark only if an agent is not alive."""
-        sighting = self._look(key, replicas, search=False)
+        sighting = self._build_sighting(key, replicas, search=False)
         if sighting.presence is Presence.RUNNING and all(seen.liveness == "alive" for seen in sighting.replicas):
             return sighting
-        return self._look(key, replicas, search=True)
+        return self._build_sighting(key, replicas, search=True)
 
-    def _look(self, key: AttemptKey, replicas: int, *, search: bool) -> Sighting:
+    def _build_sighting(self, key: AttemptKey, replicas: int, *, search: bool) -> Sighting:
         try:
             with rundir.open_attempt(self._job(key), key.number) as attempt:
                 found = rundir.incarnations(attempt, range(replicas))
                 lives = {life.replica: life for life in found}  # the newest of each replica
-                left = self._left(key) if search else None
+                remaining = self._remaining_replicas(key) if search else None
                 traces = [
-                    _traces(replica, lives.get(replica), None if left is None else left.count(replica))
+                    _traces(replica, lives.get(replica), None if remaining is None else remaining.count(replica))
                     for replica in range(replicas)
                 ]
                 sighting = sight(key, traces, claimed=rundir.was_claimed(attempt), machine=self._machine)
@@ -105,8 +105,8 @@ class LocalBackend:
         except OSError as error:
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=f"the run directory cannot be read: {error}")
 
-    def _left(self, key: AttemptKey) -> list[int]:
-        """Return the replica of each process of the attempt. Children count too: an exiting process has no mark."""
+    def _remaining_replicas(self, key: AttemptKey) -> list[int]:
+        """Return the replica of each process of the attempt. Children count, because an exiting process has no mark."""
         marked = {process.pid: process.replica for process in client.marked(key, self._job_dir(key))}
         children = {child.process.pid: child.replica for child in self._children if child.key == key}
         return list((children | marked).values())

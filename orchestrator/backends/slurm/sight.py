@@ -98,7 +98,7 @@ def sight(key: AttemptKey, job: SlurmJob, traces: Traces, context: SightContext)
         return _requeued(key, job, traces)
     if found.standing is Standing.WAITS:
         return Sighting(key=key, presence=Presence.PENDING, evidence=explain_wait(job))
-    nodes = _nodes_by_replica(job, traces)
+    nodes = traces.allocations.get(job.id) or job.nodes  # the node of each replica
     if found.standing is Standing.OVER:
         return _judge_over(key, job, nodes, traces, context)
     replicas = tuple(_judge_running(replica, node, job, traces) for replica, node in enumerate(nodes))
@@ -126,11 +126,6 @@ def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool, reused: boo
         _dead(replica, f"replica {replica}'s agent: {evidence}") for replica in range(len(nodes) or traces.replicas)
     )
     return Sighting(key=key, presence=Presence.GONE, evidence=evidence, replicas=replicas, nodes=len(nodes) or None)
-
-
-def _nodes_by_replica(job: SlurmJob, traces: Traces) -> tuple[str, ...]:
-    """Return the node of each replica, from the recorded allocation or else from Slurm's current list."""
-    return traces.allocations.get(job.id) or job.nodes
 
 
 def _requeued(key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:

@@ -111,7 +111,7 @@ def _pieces(holding: Holding, by: Grouping) -> Iterator[tuple[str | None, Bin, i
     for stretch in holding.stretches:
         for into, amount_us in take_apart(stretch):
             if by is Grouping.NODE:
-                yield from _by_node(stretch, into, amount_us)
+                yield from _split_by_node(stretch, into, amount_us)
             elif by is Grouping.CAUSE:
                 is_loss = into is stretch.bin and stretch.cause is not None
                 yield stretch.cause.value if is_loss and stretch.cause is not None else None, into, amount_us
@@ -119,8 +119,8 @@ def _pieces(holding: Holding, by: Grouping) -> Iterator[tuple[str | None, Bin, i
                 yield _owner(holding, by), into, amount_us
 
 
-def _by_node(stretch: Stretch, into: Bin, amount_us: int) -> Iterator[tuple[str | None, Bin, int]]:
-    """Each node's part by its weight. Remainders of the division are distributed, so that the parts add up."""
+def _split_by_node(stretch: Stretch, into: Bin, amount_us: int) -> Iterator[tuple[str | None, Bin, int]]:
+    """Yield each node's part by its weight. Remainders of the division are distributed, so that the parts add up."""
     total = sum(stretch.nodes.values())
     if into in UNHELD or not total:
         yield None, into, amount_us

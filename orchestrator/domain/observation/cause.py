@@ -59,7 +59,7 @@ def find_cause(live: Watched) -> Cause | None:
     if stopped_for is not None and not is_lost_peer(stopped_for):
         return Cause(stopped_for)
     if record is not None and not _is_lost_peer(record):
-        return _of_record(live, record)
+        return _cause_of_record(live, record)
     from_outside = _from_outside(live, loss)
     if from_outside is not None:
         return from_outside
@@ -74,7 +74,7 @@ def find_cut_off(live: Watched) -> Loss | None:
     missed = [one for one in live.unreachable() if one.replica in live.seen.missed]
     if len(missed) <= live.nodes - live.attempt.min_nodes:
         return None
-    return _of_nodes(missed, ", and the other agents have lost it")
+    return _node_loss(missed, ", and the other agents have lost it")
 
 
 def find_absent_peers(live: Watched, silent_s: float) -> Loss | None:
@@ -104,11 +104,11 @@ def _first_record(live: Watched, bad: Sequence[ExitRecord]) -> ExitRecord | None
     return min(counts, key=lambda record: (_is_lost_peer(record), record.at), default=None)
 
 
-def _of_record(live: Watched, record: ExitRecord) -> Cause:
+def _cause_of_record(live: Watched, record: ExitRecord) -> Cause:
     word = live.seen.sighting.cause
     match record.outcome:
         case Outcome.PREEMPTED:
-            # A signal of the scheduler looks the same for every reason; the scheduler's own reason says which it was.
+            # A scheduler's signal looks the same for every reason, so the scheduler's own reason decides.
             if word is not None:
                 return _from_cluster(live, word)
             reported = Failure(kind=FailureKind.PREEMPTED, message="the cluster preempted the attempt")
@@ -131,14 +131,14 @@ def _from_outside(live: Watched, loss: str | None) -> Cause | None:
     if word is not None and (word.kind is FailureKind.NODE or not live.stopping):
         return _from_cluster(live, word)
     if unreachable:
-        lost = _of_nodes(unreachable)
+        lost = _node_loss(unreachable)
         return Cause(lost.failure, lost.blames)
     if loss is None or live.stopping:
         return None  # the service stopped the agents, so their absence explains nothing
     return _from_cluster(live, Failure(kind=FailureKind.NODE, message=loss))
 
 
-def _of_nodes(lost: Sequence[ReplicaSighting], witness: str = "") -> Loss:
+def _node_loss(lost: Sequence[ReplicaSighting], witness: str = "") -> Loss:
     evidence = "; ".join(f"{one.evidence}{witness}" for one in lost)
     nodes = tuple(sorted({one.node for one in lost if one.node is not None}))
     return Loss(Failure(kind=FailureKind.NODE, message=evidence), nodes)

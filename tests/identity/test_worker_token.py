@@ -58,7 +58,7 @@ def test_a_worker_token_is_valid_until_a_minute_after_its_attempt() -> None:
 
 def test_a_token_is_refused_after_its_attempt_has_ended() -> None:
     clock = HandClock()
-    places = MemoryPlaces(stays={FIRST: TokenFacts(nonce="nonce", ended_at=None)})
+    places = MemoryPlaces(known_facts={FIRST: TokenFacts(nonce="nonce", ended_at=None)})
     workers = Workers(places, clock, [KEY], monotonic=clock.monotonic)
     workers.require(TOKEN, FIRST, workers.find(FIRST).value)
     places.known_facts[FIRST] = TokenFacts(nonce="nonce", ended_at=clock.now())
@@ -66,21 +66,21 @@ def test_a_token_is_refused_after_its_attempt_has_ended() -> None:
         "the store's answer is cached for seconds"
     )
     clock.advance(LATE.total_seconds())
-    stay = workers.find(FIRST).value
-    workers.require(TOKEN, FIRST, stay)
+    facts = workers.find(FIRST).value
+    workers.require(TOKEN, FIRST, facts)
     with pytest.raises(AttemptOver, match="job-1-a1 has ended"):
-        workers.require_not_over(FIRST, stay)
+        workers.require_not_over(FIRST, facts)
 
 
 def test_a_valid_token_is_known_for_a_while() -> None:
     clock = HandClock()
-    stay = TokenFacts(nonce="nonce", ended_at=None)
-    workers = Workers(MemoryPlaces(stays={FIRST: stay}), clock, [KEY], monotonic=clock.monotonic)
+    facts = TokenFacts(nonce="nonce", ended_at=None)
+    workers = Workers(MemoryPlaces(known_facts={FIRST: facts}), clock, [KEY], monotonic=clock.monotonic)
     assert not workers.knows(TOKEN)
     with pytest.raises(Unauthenticated):
-        workers.require("orw_" + "0" * 64, FIRST, stay)
+        workers.require("orw_" + "0" * 64, FIRST, facts)
     assert not workers.knows("orw_" + "0" * 64)
-    workers.require(TOKEN, FIRST, stay)
+    workers.require(TOKEN, FIRST, facts)
     clock.advance(60)
     assert workers.knows(TOKEN)
     clock.advance(7200)

@@ -33,7 +33,7 @@ def test_every_command_stands_on_the_page_with_its_flags() -> None:
 
 def test_every_setting_stands_on_the_page_with_its_comment() -> None:
     page = (FOLDER / "settings.md").read_text()
-    assert "| `ORCHESTRATOR_PORT` | `port` | `8700` | 0: any free port; see <root>/service.json |" in page
+    assert "| `ORCHESTRATOR_PORT` | `port` | `8700` | 0 means any free port; <root>/service.json names it |" in page
 
 
 def test_the_concepts_are_up_to_date() -> None:

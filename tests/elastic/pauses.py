@@ -147,7 +147,7 @@ class Nodes:
             mine = self.agents[node] = Agent(
                 flags,
                 workers=1,
-                nursery=FakeNursery(self, node),
+                fork_server=FakeForkServer(self, node),
                 membership=Membership(node=node, rendezvous=meets, meeting=Meeting("127.0.0.1", 1)),
                 record=None,
             )
@@ -201,8 +201,8 @@ class Nodes:
         return worker
 
 
-class FakeNursery:
-    """The nursery of one agent, which starts fake workers."""
+class FakeForkServer:
+    """The fork server of one agent. It starts fake workers."""
 
     server_pid = None
     imported_s, rss_bytes, spare_bytes = 0.0, 0, 0

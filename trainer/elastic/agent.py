@@ -32,8 +32,8 @@ from trainer.elastic.rendezvous.formation import Formation, name_ranks
 from trainer.elastic.rendezvous.join import known_generation
 from trainer.elastic.rendezvous.rounds import Ending, Member, WorkersStore
 from trainer.elastic.workers.ending import end_workers
+from trainer.elastic.workers.fork_server_client import ForkedProcess, ForkServerClient
 from trainer.elastic.workers.job_environment import surroundings
-from trainer.elastic.workers.nursery import ForkedProcess, Nursery
 from trainer.elastic.workers.streams import Output, Streams
 from trainer.elastic.workers.workers import (
     Membership,
@@ -81,13 +81,19 @@ class Agent:
     """Outside a job (`record` is None) the agent counts restarts as torchrun does and journals nothing."""
 
     def __init__(
-        self, flags: Flags, *, workers: int, nursery: Nursery, membership: Membership, record: Record | None
+        self,
+        flags: Flags,
+        *,
+        workers: int,
+        fork_server: ForkServerClient,
+        membership: Membership,
+        record: Record | None,
     ) -> None:
         """The policy in the record, if any, overrides the flags."""
         policy = None if record is None else record.policy
         self.generation = 0
         self.succeeded = False
-        self._flags, self._workers, self._nursery, self._record = flags, workers, nursery, record
+        self._flags, self._workers, self._fork_server, self._record = flags, workers, fork_server, record
         self._node, self._meeting = membership.node, membership.meeting
         self._rendezvous = rendezvous = membership.rendezvous
         self._stop_timeout_s = flags.stop_timeout_s if policy is None else policy.stop_timeout_s
@@ -104,7 +110,7 @@ class Agent:
                 policy.heartbeat_timeout_s,
                 rendezvous,
                 uses_gpu=self._devices.are_used_by,
-                read=lambda pids: read_activities(pids, nursery.server_pid),
+                read=lambda pids: read_activities(pids, fork_server.server_pid),
             )
         self._oom_kills: int | None = None  # the count before the workers started
         self._team: Team | None = None
@@ -114,7 +120,7 @@ class Agent:
     def run(self) -> None:
         """Run generations until one succeeds or none may follow. No worker survives this call.
 
-        Raises RendezvousFailed, Unfit, NurseryError, Stopped.
+        Raises RendezvousFailed, Unfit, ForkServerError, Stopped.
         """
         try:
             while (end := self._run_generation()) is End.AGAIN:
@@ -169,7 +175,7 @@ class Agent:
         self._team = team = Team(place=place, processes=processes, folders=folders)
         for local_rank, environ in environs.items():
             output = outputs.get(local_rank)
-            processes[local_rank] = self._nursery.start(
+            processes[local_rank] = self._fork_server.start(
                 substitute(self._flags.command, local_rank),
                 environ,
                 local_rank=local_rank,
@@ -204,7 +210,7 @@ class Agent:
 
     def _look(self, team: Team) -> End | None:
         """Check the generation once. None while it runs."""
-        self._nursery.listen(self._flags.look_every_s)
+        self._fork_server.listen(self._flags.look_every_s)
         self._run_requests(team)
         deaths = _find_deaths(team)
         if deaths:
@@ -323,9 +329,9 @@ class Agent:
             fresh=fresh,
             spares=[place.ranks[rank] for rank, each in team.processes.items() if each.was_spare],
             costs={
-                "imported_in_s": round(self._nursery.imported_s, 3),
-                "fork_server_rss_bytes": self._nursery.rss_bytes,
-                "spare_bytes": self._nursery.spare_bytes,
+                "imported_in_s": round(self._fork_server.imported_s, 3),
+                "fork_server_rss_bytes": self._fork_server.rss_bytes,
+                "spare_bytes": self._fork_server.spare_bytes,
             },
         )
 

@@ -35,8 +35,8 @@ from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record, build_exit_record, open_record
 from trainer.elastic.records.report import start_reporter
 from trainer.elastic.stop import StopRequest
+from trainer.elastic.workers.fork_server_client import ForkServerClient
 from trainer.elastic.workers.log_limit import start_log_bounding
-from trainer.elastic.workers.nursery import Nursery
 from trainer.elastic.workers.program import Program, parse_program
 
 _EXIT_CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1, Outcome.PREEMPTED: 143, Outcome.CANCELLED: 143}
@@ -153,16 +153,16 @@ def _run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[Exi
             say(str(error))
             raise SystemExit(_EXIT_USAGE) from None
         return _refuse(f"elasticrun: {error}"), ""
-    nursery = Nursery()
+    fork_server = ForkServerClient()
     if isinstance(parse_program(flags.command), Program):
-        nursery.prepare(["torch"])  # while this process imports it too
+        fork_server.prepare(["torch"])  # while this process imports it too
     # Declared lazy start-up path: torch takes seconds to import, and the records must be open before.
     from trainer.elastic.launch import run_agent  # noqa: PLC0415
 
     try:
-        return run_agent(flags, record, stop, nursery)
+        return run_agent(flags, record, stop, fork_server)
     finally:
-        nursery.close()
+        fork_server.close()
 
 
 def _refuse(message: str) -> ExitRecord:

@@ -26,7 +26,7 @@ from trainer.elastic.rendezvous.join import Alone, Rendezvous, Shared
 from trainer.elastic.rendezvous.options import parse_endpoint, parse_is_host, parse_timing
 from trainer.elastic.rendezvous.rounds import Member
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
-from trainer.elastic.workers.nursery import Nursery
+from trainer.elastic.workers.fork_server_client import ForkServerClient
 from trainer.elastic.workers.program import OURS, Program, parse_program
 from trainer.elastic.workers.script_text import advise_on_address, settle_rank_argument
 from trainer.elastic.workers.workers import Meeting, Membership
@@ -50,7 +50,9 @@ _C10D_PORT, _STATIC_PORT = 29400, 29500  # torchrun's defaults
 _STATIC_READ_S = 600.0  # torchrun's default: how long other nodes wait for the first
 
 
-def run_agent(flags: Flags, record: Record | None, stop: StopRequest, nursery: Nursery) -> tuple[ExitRecord, str]:
+def run_agent(
+    flags: Flags, record: Record | None, stop: StopRequest, fork_server: ForkServerClient
+) -> tuple[ExitRecord, str]:
     """Run the workers to their end. Returns the exit record and, after a failure, why there is no restart."""
     missing = find_missing(flags.command)
     if missing is not None:
@@ -67,8 +69,8 @@ def run_agent(flags: Flags, record: Record | None, stop: StopRequest, nursery: N
     advice = advise_on_address(command, workers)
     if advice is not None:
         say(advice)
-    _prepare(nursery, flags.command, workers)
-    return _Run(flags, workers, record, stop, nursery).run()
+    _prepare(fork_server, flags.command, workers)
+    return _Run(flags, workers, record, stop, fork_server).run()
 
 
 def count_workers(text: str) -> int:
@@ -84,15 +86,17 @@ def count_workers(text: str) -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _prepare(nursery: Nursery, command: Sequence[str], workers: int) -> None:
+def _prepare(fork_server: ForkServerClient, command: Sequence[str], workers: int) -> None:
     program = parse_program(command)
     if not isinstance(program, Program):
         return
     is_ours = program.is_module and program.target == OURS
     preload = [name for name in os.environ.get(PRELOAD, "").split(",") if name]
-    nursery.prepare(["torch", *(_OURS if is_ours else ())], later=[*_LATER, *([_WARMUP] if is_ours else ()), *preload])
+    fork_server.prepare(
+        ["torch", *(_OURS if is_ours else ())], later=[*_LATER, *([_WARMUP] if is_ours else ()), *preload]
+    )
     spares = os.environ.get(SPARES, "")
-    nursery.keep_spares(int(spares) if spares.isdecimal() else workers, _WARMUP if is_ours else None)
+    fork_server.keep_spares(int(spares) if spares.isdecimal() else workers, _WARMUP if is_ours else None)
 
 
 def find_missing(command: Sequence[str]) -> Failure | None:
@@ -133,8 +137,16 @@ def build_membership(flags: Flags, workers: int, replica: int | None) -> Members
 class _Run:
     """One run of the agent, to its exit record."""
 
-    def __init__(self, flags: Flags, workers: int, record: Record | None, stop: StopRequest, nursery: Nursery) -> None:
-        self._flags, self._workers, self._record, self._stop, self._nursery = flags, workers, record, stop, nursery
+    def __init__(
+        self, flags: Flags, workers: int, record: Record | None, stop: StopRequest, fork_server: ForkServerClient
+    ) -> None:
+        self._flags, self._workers, self._record, self._stop, self._fork_server = (
+            flags,
+            workers,
+            record,
+            stop,
+            fork_server,
+        )
         self._agent: Agent | None = None
         self._rendezvous: Rendezvous | None = None
 
@@ -170,7 +182,11 @@ class _Run:
         membership = build_membership(self._flags, self._workers, replica)
         self._rendezvous = membership.rendezvous
         return Agent(
-            self._flags, workers=self._workers, nursery=self._nursery, membership=membership, record=self._record
+            self._flags,
+            workers=self._workers,
+            fork_server=self._fork_server,
+            membership=membership,
+            record=self._record,
         )
 
     def _conclude(self, agent: Agent) -> tuple[ExitRecord, str]:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.elastic.harness import ROOT, TWO, Agent, Job, alive, elasticrun, wait_for
 from trainer.elastic.health.processes import descendants
-from trainer.elastic.workers.nursery import Nursery
+from trainer.elastic.workers.fork_server_client import ForkServerClient
 
 
 def write(path: Path, text: str) -> str:
@@ -302,12 +302,12 @@ def test_outside_a_job_output_goes_to_the_console_or_to_log_dir(tmp_path: Path) 
 
 
 def test_a_server_that_is_closed_with_unread_messages_prints_no_error(capfd: pytest.CaptureFixture[str]) -> None:
-    nursery = Nursery()
-    nursery.prepare(["json"])
-    channel = nursery._channel
+    fork_server = ForkServerClient()
+    fork_server.prepare(["json"])
+    channel = fork_server._channel
     assert channel is not None
     assert select.select([channel], [], [], 60)[0], "an answer, which stays unread"
-    nursery.close()
+    fork_server.close()
     assert capfd.readouterr().err == ""
 
 
@@ -315,14 +315,14 @@ def test_workers_of_a_lost_server_count_as_killed_even_if_the_cleanup_fails(monk
     def fail(_: int) -> None:
         raise RuntimeError("interrupted")
 
-    nursery = Nursery()
-    nursery.prepare(["json"])
-    process = nursery.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)
-    assert nursery._server is not None
-    nursery._server.kill()
-    monkeypatch.setattr("trainer.elastic.workers.nursery.end_descendants", fail)
+    fork_server = ForkServerClient()
+    fork_server.prepare(["json"])
+    process = fork_server.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)
+    assert fork_server._server is not None
+    fork_server._server.kill()
+    monkeypatch.setattr("trainer.elastic.workers.fork_server_client.end_descendants", fail)
     with pytest.raises(RuntimeError):
-        nursery.listen(60)
+        fork_server.listen(60)
     assert process.poll() == -signal.SIGKILL
 
 
@@ -334,26 +334,26 @@ def test_a_command_line_may_be_very_long(job: Job, tmp_path: Path) -> None:
 
 
 def test_a_stopped_fork_server_is_continued_when_a_worker_is_needed() -> None:
-    nursery = Nursery()
-    nursery.prepare(["json"])
-    assert nursery._server is not None
-    os.kill(nursery._server.pid, signal.SIGSTOP)
+    fork_server = ForkServerClient()
+    fork_server.prepare(["json"])
+    assert fork_server._server is not None
+    os.kill(fork_server._server.pid, signal.SIGSTOP)
     try:
-        process = nursery.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)
+        process = fork_server.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)
         assert process.pid > 0
         assert process.wait(60) == 0
     finally:
-        nursery.close()
+        fork_server.close()
 
 
 def test_a_worker_that_gets_sigterm_just_after_its_fork_ends(tmp_path: Path) -> None:
     script = write(tmp_path / "sleep.py", "import time; time.sleep(600)")
-    nursery = Nursery()
+    fork_server = ForkServerClient()
     try:
-        nursery.prepare(["json"])
+        fork_server.prepare(["json"])
         for _ in range(20):
-            process = nursery.start([sys.executable, script], os.environ, local_rank=0, stdout=None, stderr=None)
+            process = fork_server.start([sys.executable, script], os.environ, local_rank=0, stdout=None, stderr=None)
             os.kill(process.pid, signal.SIGTERM)
             assert process.wait(60) == -signal.SIGTERM
     finally:
-        nursery.close()
+        fork_server.close()

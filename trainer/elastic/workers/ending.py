@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer.elastic.health.stacks import save_stacks
-from trainer.elastic.workers.nursery import ForkedProcess
+from trainer.elastic.workers.fork_server_client import ForkedProcess
 
 _KILL_WAIT_S = 10.0  # SIGKILL works at once, except on a process in uninterruptible sleep
 

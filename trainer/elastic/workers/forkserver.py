@@ -1,8 +1,8 @@
 """The fork server, from which workers are forked. It has imported torch, so that a restart need not.
 
-The agent starts it with one end of a socket (nursery.py) and orders workers over it. The server only imports: it has no
-tensor, no CUDA context and no threads. Every worker is its child and dies with it. As the workers' subreaper (prctl(2))
-it also adopts their orphans, such as data loaders, and kills all of them when the agent is gone.
+The agent starts it with one end of a socket and sends it orders for workers (fork_server_client.py). The server only
+imports: it has no tensor, no CUDA context and no threads. Every worker is its child and dies with it. As the workers'
+subreaper (prctl(2)) it also adopts their orphans, such as data loaders. It kills all of them when the agent is gone.
 
 Messages are lines of JSON (channel.py). The agent sends
 

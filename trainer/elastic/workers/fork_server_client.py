@@ -34,31 +34,31 @@ main(int(sys.argv[2]), int(sys.argv[3]))
 """
 
 
-class NurseryError(Exception):
+class ForkServerError(Exception):
     """A worker cannot be started."""
 
 
 class ForkedProcess:
     """A worker, with a part of subprocess.Popen's interface."""
 
-    def __init__(self, nursery: Nursery, number: int) -> None:
+    def __init__(self, fork_server: ForkServerClient, number: int) -> None:
         self.returncode: int | None = None
         self.because = ""  # why it is a new process instead of a fork; empty: it is a fork
         self.number = number
         self.started_pid: int | None = None
         self.was_spare = False  # forked before it was needed
-        self._nursery = nursery
+        self._fork_server = fork_server
 
     @property
     def pid(self) -> int:
-        """Blocks until the server has started the worker. Raises NurseryError if it cannot."""
+        """Blocks until the server has started the worker. Raises ForkServerError if it cannot."""
         while self.started_pid is None:
-            self._nursery.listen(_ROUSE_EVERY_S)
-            self._nursery.rouse()
+            self._fork_server.listen(_ROUSE_EVERY_S)
+            self._fork_server.rouse()
         return self.started_pid
 
     def poll(self) -> int | None:
-        self._nursery.listen(0.0)
+        self._fork_server.listen(0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -68,7 +68,7 @@ class ForkedProcess:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise subprocess.TimeoutExpired("worker", timeout or 0.0)
-            self._nursery.listen(left)
+            self._fork_server.listen(left)
         assert self.returncode is not None
         return self.returncode
 
@@ -78,7 +78,7 @@ class ForkedProcess:
                 os.kill(self.pid, number)
 
 
-class Nursery:
+class ForkServerClient:
     """One fork server and its workers. Call all methods on the main thread.
 
     Workers die with their server (child.py). If the server is lost, they count as killed, and the next start begins
@@ -157,7 +157,7 @@ class Nursery:
                 return
             refusals = [why for message in messages if (why := self._take(message)) is not None]
             if refusals:
-                raise NurseryError(refusals[0])
+                raise ForkServerError(refusals[0])
         if self._channel is None and timeout_s:
             time.sleep(timeout_s)
 

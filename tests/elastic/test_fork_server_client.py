@@ -12,10 +12,10 @@ import pytest
 
 from tests.elastic.harness import wait_for
 from trainer.elastic.channel import Channel
-from trainer.elastic.workers.nursery import ForkedProcess, Nursery, NurseryError
+from trainer.elastic.workers.fork_server_client import ForkedProcess, ForkServerClient, ForkServerError
 
 
-class Scripted(Nursery):
+class Scripted(ForkServerClient):
     """Its server is the test."""
 
     def __init__(self) -> None:
@@ -27,35 +27,35 @@ class Scripted(Nursery):
 
 
 @pytest.fixture
-def nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+def fork_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
     # They would kill and reap the other tests' processes.
-    monkeypatch.setattr("trainer.elastic.workers.nursery.end_descendants", lambda _: None)
-    monkeypatch.setattr("trainer.elastic.workers.nursery.reap_orphans", lambda: None)
+    monkeypatch.setattr("trainer.elastic.workers.fork_server_client.end_descendants", lambda _: None)
+    monkeypatch.setattr("trainer.elastic.workers.fork_server_client.reap_orphans", lambda: None)
     made = Scripted()
     yield made
     made.server.close()
     made.close()
 
 
-def test_a_refused_worker_has_ended_with_code_1(nursery: Scripted) -> None:
-    refused, started = nursery.order(), nursery.order()
-    nursery.server.send({"refused": refused.number, "why": "cannot fork a worker"})
-    nursery.server.send({"started": started.number, "pid": os.getpid(), "because": "", "spare": False})
-    with pytest.raises(NurseryError, match="cannot fork a worker"):
-        nursery.listen(60)
+def test_a_refused_worker_has_ended_with_code_1(fork_server: Scripted) -> None:
+    refused, started = fork_server.order(), fork_server.order()
+    fork_server.server.send({"refused": refused.number, "why": "cannot fork a worker"})
+    fork_server.server.send({"started": started.number, "pid": os.getpid(), "because": "", "spare": False})
+    with pytest.raises(ForkServerError, match="cannot fork a worker"):
+        fork_server.listen(60)
     assert refused.poll() == 1
     refused.send_signal(signal.SIGTERM)
     assert started.pid == os.getpid()
-    nursery.server.send({"ended": os.getpid(), "code": 0})
+    fork_server.server.send({"ended": os.getpid(), "code": 0})
     assert started.wait(60) == 0
 
 
-def test_a_worker_without_a_process_gets_no_signal(nursery: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_a_process_gets_no_signal(fork_server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     """For kill(2) the pid 0 is the agent's own process group."""
-    process, sent = nursery.order(), []
+    process, sent = fork_server.order(), []
     monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))
     monkeypatch.setattr(process, "poll", lambda: None)
-    nursery.server.close()
+    fork_server.server.close()
     process.send_signal(signal.SIGTERM)
     assert sent == []
 
@@ -64,9 +64,9 @@ def test_a_server_without_workers_is_killed_during_an_import(tmp_path: Path, mon
     """It would end only after the import, which can take seconds."""
     (tmp_path / "slow.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w').close()\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("trainer.elastic.workers.nursery.adopt_orphans", lambda: None)
-    monkeypatch.setattr("trainer.elastic.workers.nursery._CLOSE_S", 600.0)
-    nursery = Nursery()
-    nursery.prepare(["slow"])
+    monkeypatch.setattr("trainer.elastic.workers.fork_server_client.adopt_orphans", lambda: None)
+    monkeypatch.setattr("trainer.elastic.workers.fork_server_client._CLOSE_S", 600.0)
+    fork_server = ForkServerClient()
+    fork_server.prepare(["slow"])
     wait_for((tmp_path / "begun").exists, "import")
-    nursery.close()
+    fork_server.close()

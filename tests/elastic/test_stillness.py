@@ -125,8 +125,8 @@ class Machine:
     def uses_gpu(self, pid: int) -> bool:
         return self.doings[pid - 1000].gpu
 
-    def watch(self, board: Board, limit_s: float | None = None) -> Stillness:
-        watch = Stillness(limit_s, board, uses_gpu=self.uses_gpu, read=self.read, ask=self.ask)
+    def watch(self, reports: Reports, limit_s: float | None = None) -> Stillness:
+        watch = Stillness(limit_s, reports, uses_gpu=self.uses_gpu, read=self.read, ask=self.ask)
         watch.begin(self.now_s)
         return watch
 
@@ -153,7 +153,7 @@ def advance(activity: Activity, doing: Doing, before_s: float, now_s: float) -> 
     )
 
 
-class Board:
+class Reports:
     """The rendezvous document of a group, in memory, as one node sees it."""
 
     def __init__(self, document: list[Round], node: str) -> None:
@@ -166,12 +166,12 @@ class Board:
         return rounds.find_stillness(rounds.parse_round(rounds.render_round(self._document[0])))
 
 
-def boards(*nodes: str) -> list[Board]:
+def reports_of(*nodes: str) -> list[Reports]:
     limits, group = Limits(min_nodes=len(nodes), max_nodes=len(nodes)), Round()
     for node_rank, node in enumerate(nodes):
         group = rounds.join(group, Member(node=node, node_rank=node_rank, address=node, workers=2), limits)
     document = [rounds.form(group, limits, time_is_up=True)]
-    return [Board(document, node) for node in nodes]
+    return [Reports(document, node) for node in nodes]
 
 
 def run(machine: Machine, watch: Stillness, seconds: float, look_s: float = 1.0) -> tuple[float, GroupHang] | None:
@@ -219,7 +219,7 @@ QUIET = {
 @pytest.mark.parametrize("name", QUIET)
 def test_a_quiet_script_does_not_hang(name: str, tmp_path: Path) -> None:
     machine = Machine(tmp_path, dict(enumerate(QUIET[name])))
-    assert run(machine, machine.watch(*boards("a")), 6 * HOUR) is None
+    assert run(machine, machine.watch(*reports_of("a")), 6 * HOUR) is None
 
 
 HUNG = {
@@ -252,7 +252,7 @@ HUNG = {
 def test_a_hang_is_found_by_the_default_limit(name: str, tmp_path: Path) -> None:
     hung, rank, words = HUNG[name]
     machine = Machine(tmp_path, {0: WORKS, 1: WORKS})
-    watch = machine.watch(*boards("a"))
+    watch = machine.watch(*reports_of("a"))
     assert run(machine, watch, HOUR) is None
     machine.doings.update({0: IN_COLLECTIVE, 1: hung})
     found = run(machine, watch, HOUR)
@@ -266,7 +266,7 @@ def test_a_hang_is_found_by_the_default_limit(name: str, tmp_path: Path) -> None
 def test_a_hang_is_found_on_a_busy_machine(tmp_path: Path) -> None:
     """There, gloo's threads often wait for a core, and sometimes the thread that watches a data loader does."""
     machine = Machine(tmp_path, {0: IN_COLLECTIVE, 1: HUNG["in a data loader"][0]})
-    watch = machine.watch(*boards("a"))
+    watch = machine.watch(*reports_of("a"))
     found, crowded = None, frozenset("RS")
     while found is None and machine.now_s < HOUR:
         state = "R" if machine.now_s % 100 < 14 else "S"
@@ -280,7 +280,7 @@ def test_a_hang_is_found_on_a_busy_machine(tmp_path: Path) -> None:
 def test_ranks_that_spin_in_a_collective_count_as_waiting(tmp_path: Path) -> None:
     spinning = Doing(main=1.0, threads=1.0, stack=constant(COLLECTIVE), gpu=True)
     machine = Machine(tmp_path, {0: spinning, 1: spinning, 2: Doing()})
-    found = run(machine, machine.watch(*boards("a")), HOUR)
+    found = run(machine, machine.watch(*reports_of("a")), HOUR)
     assert found is not None
     assert found[1].rank == 2
     assert "ranks 0, 1 wait for other ranks at train.py:33 in step" in found[1].sentence
@@ -288,33 +288,33 @@ def test_ranks_that_spin_in_a_collective_count_as_waiting(tmp_path: Path) -> Non
 
 def test_the_rank_that_waits_at_another_line_is_named(tmp_path: Path) -> None:
     machine = Machine(tmp_path, {0: IN_COLLECTIVE, 1: IN_COLLECTIVE, 2: IN_BARRIER})
-    found = run(machine, machine.watch(*boards("a")), HOUR)
+    found = run(machine, machine.watch(*reports_of("a")), HOUR)
     assert found is not None
     assert found[1].rank == 2
 
 
 def test_a_limit_of_the_spec_replaces_the_default(tmp_path: Path) -> None:
     machine = Machine(tmp_path, {0: IN_COLLECTIVE, 1: Doing()})
-    found = run(machine, machine.watch(*boards("a"), limit_s=60), HOUR)
+    found = run(machine, machine.watch(*reports_of("a"), limit_s=60), HOUR)
     assert found is not None
     assert 60 <= found[0] <= 70
 
 
 def test_with_a_limit_of_the_spec_no_rank_must_be_waiting(tmp_path: Path) -> None:
     machine = Machine(tmp_path, {0: Doing(stack=constant(""))})
-    found = run(machine, machine.watch(*boards("a"), limit_s=STILL_S), HOUR)
+    found = run(machine, machine.watch(*reports_of("a"), limit_s=STILL_S), HOUR)
     assert found is not None
     assert found[1].rank == 0
 
 
 def test_a_single_rank_that_waits_for_its_data_loader_hangs(tmp_path: Path) -> None:
     machine = Machine(tmp_path, {0: Doing(stack=constant(LOADER), wakes=0.2, children=4, below_wakes=0.2)})
-    assert run(machine, machine.watch(*boards("a")), HOUR) is not None
+    assert run(machine, machine.watch(*reports_of("a")), HOUR) is not None
 
 
 def test_the_time_in_which_the_machine_slept_does_not_count(tmp_path: Path) -> None:
     machine = Machine(tmp_path, {0: IN_COLLECTIVE, 1: Doing()})
-    watch = machine.watch(*boards("a"))
+    watch = machine.watch(*reports_of("a"))
     assert run(machine, watch, 850) is None
     machine.now_s += 10 * HOUR
     assert run(machine, watch, 850) is None
@@ -323,7 +323,7 @@ def test_the_time_in_which_the_machine_slept_does_not_count(tmp_path: Path) -> N
 @pytest.mark.parametrize(("share", "times"), [(0.5, 0), (1.0, 1)])
 def test_a_healthy_worker_is_rarely_asked_for_stacks(share: float, times: int, tmp_path: Path) -> None:
     machine = Machine(tmp_path, {0: replace(WORKS, main=share), 1: IN_BARRIER})
-    run(machine, machine.watch(*boards("a")), 3 * HOUR)
+    run(machine, machine.watch(*reports_of("a")), 3 * HOUR)
     assert machine.asked == times
 
 
@@ -344,7 +344,7 @@ def two_nodes(folder: Path, *doings: Doing) -> tuple[list[Machine], list[Stillne
         Machine(folder / "a", {0: doings[0], 1: doings[1]}),
         Machine(folder / "b", {2: doings[2], 3: doings[3]}),
     ]
-    return machines, [machine.watch(board) for machine, board in zip(machines, boards("a", "b"), strict=True)]
+    return machines, [machine.watch(reports) for machine, reports in zip(machines, reports_of("a", "b"), strict=True)]
 
 
 def test_ranks_that_wait_for_another_node_do_not_hang(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_a_hang_is_found_after_the_limit_without_activity_and_not_before(
     """Activity of any kind with pauses below the limit, and then none."""
     doings = {"main": WORKS, "wakes": Doing(wakes=4), "prints": Doing(prints_every_s=1), "disk": Doing(state="D")}
     machine = Machine(tmp_path_factory.mktemp("ranks"), {0: IN_COLLECTIVE, 1: Doing()})
-    watch = machine.watch(*boards("a"))
+    watch = machine.watch(*reports_of("a"))
     for sign, pause_s in zip(signs, pauses, strict=False):
         if sign != "nothing":
             machine.doings[1] = doings[sign]

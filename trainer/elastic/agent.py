@@ -57,7 +57,7 @@ class End(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Team:
+class LocalWorkers:
     """This node's workers of one generation, by local rank."""
 
     place: Place
@@ -69,7 +69,7 @@ class Team:
         return {rank: process for rank, process in self.processes.items() if process.returncode is None}
 
     @property
-    def workers(self) -> dict[int, Worker]:
+    def by_rank(self) -> dict[int, Worker]:
         """The running workers, by rank."""
         return {
             self.place.ranks[local_rank]: Worker(pid=process.pid, folder=self.folders[local_rank])
@@ -113,7 +113,7 @@ class Agent:
                 read=lambda pids: read_activities(pids, fork_server.server_pid),
             )
         self._oom_kills: int | None = None  # the count before the workers started
-        self._team: Team | None = None
+        self._local: LocalWorkers | None = None
         self._ending = Ending()  # of the previous generation
         self._lost: frozenset[int] = frozenset()  # replicas reported as lost since the group formed
 
@@ -141,8 +141,8 @@ class Agent:
             self.history.notice()
             self._ending = self.history.end(change="the group changed before its workers started", step=None)
             return End.AGAIN
-        team = self._start(place, store)
-        while (end := self._look(team)) is None:
+        local = self._start(place, store)
+        while (end := self._look(local)) is None:
             pass
         return end
 
@@ -164,7 +164,7 @@ class Agent:
             sentence = f"the start of the workers was delayed by {seconds:.1f} s: {obstacle}"
             record.journal(EventKind.NODE_WAITED, sentence, self.generation, seconds=round(seconds, 3))
 
-    def _start(self, place: Place, store: WorkersStore) -> Team:
+    def _start(self, place: Place, store: WorkersStore) -> LocalWorkers:
         environs = self._render_environments(place, store)
         outputs: Mapping[int, Output] = {}
         if self._streams is not None:
@@ -172,7 +172,7 @@ class Agent:
         folders = {local_rank: self._folder(local_rank, outputs) for local_rank in environs}
         self._oom_kills = read_oom_kills()
         processes: dict[int, ForkedProcess] = {}
-        self._team = team = Team(place=place, processes=processes, folders=folders)
+        self._local = local = LocalWorkers(place=place, processes=processes, folders=folders)
         for local_rank, environ in environs.items():
             output = outputs.get(local_rank)
             processes[local_rank] = self._fork_server.start(
@@ -185,8 +185,8 @@ class Agent:
         if self._watch is not None and self._stillness is not None:
             self._watch.begin(self.generation, place.ranks, time.monotonic())
             self._stillness.begin(time.monotonic())
-        self._tell_start(team)
-        return team
+        self._tell_start(local)
+        return local
 
     def _render_environments(self, place: Place, store: WorkersStore) -> dict[int, dict[str, str]]:
         shared = {**os.environ, env.GENERATION: str(self.generation)}
@@ -208,18 +208,18 @@ class Agent:
                 environs[local_rank] |= show_own_device(os.environ, local_rank)
         return environs
 
-    def _look(self, team: Team) -> End | None:
+    def _look(self, local: LocalWorkers) -> End | None:
         """Check the generation once. None while it runs."""
         self._fork_server.listen(self._flags.look_every_s)
-        self._run_requests(team)
-        deaths = _find_deaths(team)
+        self._run_requests(local)
+        deaths = _find_deaths(local)
         if deaths:
-            return self._follow_deaths(deaths, team)
-        if not team.running:
+            return self._follow_deaths(deaths, local)
+        if not local.running:
             return End.SUCCEEDED
-        hang = self._find_hang(team)
+        hang = self._find_hang(local)
         if hang is not None:
-            return self._follow(self._judge_hang(hang, team), hang=True)
+            return self._follow(self._judge_hang(hang, local), hang=True)
         change = self._rendezvous.find_change()
         if change is not None:
             self.history.notice()
@@ -240,12 +240,12 @@ class Agent:
         self._ending = self.history.end(change=change, step=max(self._read_steps().values(), default=None))
         return End.AGAIN if restarts else End.FAILED
 
-    def _run_requests(self, team: Team) -> None:
+    def _run_requests(self, local: LocalWorkers) -> None:
         if self._requests is not None:
-            size = team.place.world_size
-            self._requests.run(Group(generation=self.generation, world_size=size, workers=team.workers))
+            size = local.place.world_size
+            self._requests.run(Group(generation=self.generation, world_size=size, workers=local.by_rank))
 
-    def _find_hang(self, team: Team) -> Stuck | GroupHang | None:
+    def _find_hang(self, local: LocalWorkers) -> Stuck | GroupHang | None:
         """Judge workers by their reports. If no worker has ever reported, judge them by what their processes do."""
         if self._watch is None or self._stillness is None:
             return None
@@ -253,32 +253,32 @@ class Agent:
         stuck = self._watch.look(now_s)
         if stuck or self._watch.has_heard:
             return stuck[0] if stuck else None
-        return self._stillness.look(team.workers, now_s)
+        return self._stillness.look(local.by_rank, now_s)
 
-    def _follow_deaths(self, deaths: list[Death], team: Team) -> End:
+    def _follow_deaths(self, deaths: list[Death], local: LocalWorkers) -> End:
         """Explain the deaths. A worker that lost its peers because the group changed has not failed."""
         self.history.notice()
         steps = self._read_steps()
-        failure = first_cause(self._explain(deaths, team, steps))
+        failure = first_cause(self._explain(deaths, local, steps))
         reason = self._rendezvous.explain_lost_peers() if is_collateral(failure) else None
         if reason is not None:
             self._report_lost(self._rendezvous.find_lost())
             return self._follow(True, change=reason)
-        return self._follow(self._judge(failure, team, max(steps.values(), default=None)))
+        return self._follow(self._judge(failure, local, max(steps.values(), default=None)))
 
     def _read_steps(self) -> dict[int, int]:
         return {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
 
-    def _judge_hang(self, hang: Stuck | GroupHang, team: Team) -> bool:
+    def _judge_hang(self, hang: Stuck | GroupHang, local: LocalWorkers) -> bool:
         self.history.notice()
         failure = Failure(kind=FailureKind.HANG, message=hang.sentence, rank=hang.rank, step=hang.step)
-        return self._judge(failure, team, hang.step, silent_s=hang.silent_s)
+        return self._judge(failure, local, hang.step, silent_s=hang.silent_s)
 
-    def _judge(self, failure: Failure, team: Team, step: int | None, *, silent_s: float | None = None) -> bool:
-        ran = Running(generation=self.generation, ranks=team.place.ranks, nodes=team.place.nodes)
+    def _judge(self, failure: Failure, local: LocalWorkers, step: int | None, *, silent_s: float | None = None) -> bool:
+        ran = Running(generation=self.generation, ranks=local.place.ranks, nodes=local.place.nodes)
         return self.history.judge(failure, ran, step=step, silent_s=silent_s)
 
-    def _explain(self, deaths: list[Death], team: Team, steps: dict[int, int]) -> list[Finding]:
+    def _explain(self, deaths: list[Death], local: LocalWorkers, steps: dict[int, int]) -> list[Finding]:
         policy = None if self._record is None else self._record.policy
         patterns = () if policy is None else policy.patterns
         deadline = time.monotonic() + _CAUSE_GRACE_S
@@ -287,39 +287,39 @@ class Agent:
                 find_failure(death, steps, patterns=patterns, oom_kills=count_oom_kills(self._oom_kills))
                 for death in deaths
             ]
-            everyone = len(deaths) == len(team.processes)
+            everyone = len(deaths) == len(local.processes)
             has_cause = any(not (is_collateral(f.failure) or is_echo(f.failure)) for f in findings)
             if everyone or has_cause or time.monotonic() > deadline:
                 return findings
             time.sleep(0.02)
-            deaths = _find_deaths(team)
+            deaths = _find_deaths(local)
 
     def _end_workers(self, patience_s: float, *, hang: bool = False) -> None:
-        team, self._team = self._team, None
-        if team is None:
+        local, self._local = self._local, None
+        if local is None:
             return
         in_job = self._record is not None
         saved = end_workers(
-            team.processes,
+            local.processes,
             patience_s=patience_s,
-            folder_of=lambda local_rank: team.folders[local_rank] if in_job else None,
+            folder_of=lambda local_rank: local.folders[local_rank] if in_job else None,
             hang=hang,
         )
-        held_by = self._devices.await_release(process.pid for process in team.processes.values())
+        held_by = self._devices.await_release(process.pid for process in local.processes.values())
         if held_by:
             say(f"the dead processes {held_by} still hold GPU memory")
         if saved and self._record is not None:
-            ranks = sorted(team.place.ranks[local_rank] for local_rank in saved)
+            ranks = sorted(local.place.ranks[local_rank] for local_rank in saved)
             sentence = f"stacks of {name_ranks(ranks)} saved before SIGKILL: {layout.STACKS} in the worker's folder"
             self._record.journal(EventKind.STACKS_SAVED, sentence, self.generation, ranks=ranks)
         if self._streams is not None:
             self._streams.drain()
 
-    def _tell_start(self, team: Team) -> None:
-        place = team.place
+    def _tell_start(self, local: LocalWorkers) -> None:
+        place = local.place
         # Read the pids first. Reading one waits for the fork server, whose answer also sets `because` and `was_spare`.
-        pids = {place.ranks[rank]: each.pid for rank, each in team.processes.items()}
-        fresh = {place.ranks[rank]: each.because for rank, each in team.processes.items() if each.because}
+        pids = {place.ranks[rank]: each.pid for rank, each in local.processes.items()}
+        fresh = {place.ranks[rank]: each.because for rank, each in local.processes.items() if each.because}
         for rank, because in fresh.items():
             say(f"rank {rank} is a new process, not a fork: {because}")
         self.history.start(
@@ -327,7 +327,7 @@ class Agent:
             generation=self.generation,
             pids=pids,
             fresh=fresh,
-            spares=[place.ranks[rank] for rank, each in team.processes.items() if each.was_spare],
+            spares=[place.ranks[rank] for rank, each in local.processes.items() if each.was_spare],
             costs={
                 "imported_in_s": round(self._fork_server.imported_s, 3),
                 "fork_server_rss_bytes": self._fork_server.rss_bytes,
@@ -341,14 +341,14 @@ class Agent:
         return layout.worker_dir(self._record.incarnation_dir, self.generation, local_rank)
 
 
-def _find_deaths(team: Team) -> list[Death]:
-    codes = {local_rank: process.poll() for local_rank, process in team.processes.items()}
+def _find_deaths(local: LocalWorkers) -> list[Death]:
+    codes = {local_rank: process.poll() for local_rank, process in local.processes.items()}
     return [
         Death(
-            rank=team.place.ranks[local_rank],
+            rank=local.place.ranks[local_rank],
             local_rank=local_rank,
             exit_code=code,
-            folder=team.folders[local_rank],
+            folder=local.folders[local_rank],
         )
         for local_rank, code in codes.items()
         if code

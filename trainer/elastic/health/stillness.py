@@ -61,7 +61,7 @@ class GroupHang:
     step: int | None = None
 
 
-class Board(Protocol):
+class StillnessReports(Protocol):
     """Where the agents of a group report that their workers are still."""
 
     def report_stillness(self, report: str | None) -> None:
@@ -105,7 +105,7 @@ class Stillness:
     def __init__(
         self,
         limit_s: float | None,
-        board: Board,
+        reports: StillnessReports,
         *,
         uses_gpu: Callable[[int], bool],
         read: Callable[[Iterable[int]], Mapping[int, Activity]],
@@ -114,7 +114,7 @@ class Stillness:
         """Without `limit_s` the default applies, and some rank must wait for other ranks or for its data loader."""
         self._needs_waiter = limit_s is None
         self._limit_s = STILL_S if limit_s is None else limit_s
-        self._board = board
+        self._reports = reports
         self._uses_gpu, self._read, self._ask = uses_gpu, read, ask or _ask
         self._every_s = min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, self._limit_s / _LOOKS))
         self._tracks: dict[int, _Track] = {}
@@ -192,7 +192,7 @@ class Stillness:
                 )
             )
         if len(still_ranks) == len(running):
-            self._board.report_stillness(render_still_ranks(still_ranks))
+            self._reports.report_stillness(render_still_ranks(still_ranks))
             self._reported = True
 
     def _is_idle(self, track: _Track, stack: Sequence[Frame], pid: int, now_s: float) -> bool:
@@ -205,14 +205,14 @@ class Stillness:
 
     def _withdraw(self) -> None:
         if self._reported:
-            self._board.report_stillness(None)
+            self._reports.report_stillness(None)
         for track in self._tracks.values():
             track.stack = None
         self._reported, self._agreed_s = False, None
 
     def _agree(self, still_s: float, now_s: float) -> GroupHang | None:
         """Wait for the reports of the other nodes, and then one more look, in which they can withdraw."""
-        reported = self._board.find_stillness()
+        reported = self._reports.find_stillness()
         if reported is None:
             self._agreed_s = None
             return None

@@ -36,9 +36,9 @@ def check_ports(store: Store | None, place: WorkerPlace) -> tuple[Verdict, list[
     own = own_host()
     if store is None:
         return Verdict(check="ports", outcome=Outcome.SKIPPED, sentence="a single rank needs none"), [own]
-    board = PrefixStore(f"preflight/a{place.attempt}-g{place.generation}", store)
+    prefixed = PrefixStore(f"preflight/a{place.attempt}-g{place.generation}", store)
     with _listening(own.address) as port:
-        shared = _share(board, place, "host", {**asdict(own), "port": port})
+        shared = _share(prefixed, place, "host", {**asdict(own), "port": port})
         hosts = [Host(name=str(each["name"]), address=str(each["address"]), node=str(each["node"])) for each in shared]
         leaders = find_leaders(hosts)
         missed: list[str] = []
@@ -47,7 +47,7 @@ def check_ports(store: Store | None, place: WorkerPlace) -> tuple[Verdict, list[
                 (rank, hosts[rank].address, int(str(shared[rank]["port"]))) for rank in leaders if rank != place.rank
             ]
             missed = [hosts[rank].node for rank in _unreached(others)]
-        answers = _share(board, place, "missed", {"missed": missed})
+        answers = _share(prefixed, place, "missed", {"missed": missed})
     failed = [(hosts[rank].node, str(other)) for rank, each in enumerate(answers) for other in _names(each["missed"])]
     return judge_ports(failed, len(leaders)), hosts
 
@@ -64,12 +64,12 @@ def judge_ports(failed: Sequence[Pair], nodes: int) -> Verdict:
     return Verdict(check="ports", outcome=Outcome.FAIL, sentence=sentence, nodes=blame(failed))
 
 
-def _share(board: Store, place: WorkerPlace, name: str, value: dict[str, object]) -> list[dict[str, object]]:
+def _share(store: Store, place: WorkerPlace, name: str, value: dict[str, object]) -> list[dict[str, object]]:
     """Exchange a value from each rank. Returns them by rank."""
-    board.set(f"{name}/{place.rank}", json.dumps(value))
+    store.set(f"{name}/{place.rank}", json.dumps(value))
     keys = [f"{name}/{rank}" for rank in range(place.world_size)]
-    board.wait(keys, _ALL_S)
-    return [json.loads(text) for text in board.multi_get(keys)]
+    store.wait(keys, _ALL_S)
+    return [json.loads(text) for text in store.multi_get(keys)]
 
 
 @contextmanager

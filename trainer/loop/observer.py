@@ -16,7 +16,7 @@ from trainer.loop.step import StepResult
 from trainer.loop.step_metrics import SnapshotTime, StepMetrics
 from trainer.loop.stragglers import OwnTimes, Stragglers, rank_standings
 from trainer.loop.task import Task
-from trainer.loop.tensorboard_files import FOLDER, Board
+from trainer.loop.tensorboard_files import FOLDER, TensorBoardFiles
 from trainer.parallel.trainee import Trainee
 from trainer.snapshot.cadence import Cost
 from trainer.snapshot.run_state import RunState
@@ -36,9 +36,11 @@ class Observer:
         self._profiled = config.profile
         window = None if config.profile is None else parse_profile(config.profile)
         self._profiler = Profiler(window, _profile_path(place), self._tell_profile, self._ignore)
-        self._board = Board(Path(place.job_dir or "", FOLDER), self._ignore) if config.tensorboard else None
-        if self._board is not None and self._is_first:
-            run.heartbeat.listen(self._board.write)
+        self._tensorboard = (
+            TensorBoardFiles(Path(place.job_dir or "", FOLDER), self._ignore) if config.tensorboard else None
+        )
+        if self._tensorboard is not None and self._is_first:
+            run.heartbeat.listen(self._tensorboard.write)
 
     def before(self, step: int) -> tuple[float, ...]:
         """Step `step` (from 1) is about to begin. Returns the times that this rank shares in it."""
@@ -62,8 +64,8 @@ class Observer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is None:  # after an error, do not wait for a trace
             self._profiler.close()
-        if self._board is not None:
-            self._board.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
 
     def _look_for_stragglers(self, state: RunState, result: StepResult) -> dict[str, float]:
         standings = rank_standings(result.times)

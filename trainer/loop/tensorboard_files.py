@@ -18,7 +18,7 @@ _EVERY_S = 10  # the flush interval
 _MOST_UNWRITTEN = 1000  # steps in the queue before a slow disk delays training
 
 
-class Board:
+class TensorBoardFiles:
     """`notice` receives one sentence if files cannot be written. Training continues without them.
 
     The library is imported after the first step, so that no restart waits for it.

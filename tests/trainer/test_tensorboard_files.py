@@ -9,14 +9,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.trainer.alone import train_alone
 from trainer.contract import layout
-from trainer.loop.tensorboard_files import FOLDER, Board
+from trainer.loop.tensorboard_files import FOLDER, TensorBoardFiles
 
 
-def read_board(folder):
+def read_files(folder):
     """Steps and values by name, as TensorBoard shows them."""
-    board = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    board.Reload()
-    return {name: [(event.step, event.value) for event in board.Scalars(name)] for name in board.Tags()["scalars"]}
+    shown = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    shown.Reload()
+    return {name: [(event.step, event.value) for event in shown.Scalars(name)] for name in shown.Tags()["scalars"]}
 
 
 def test_a_repeated_step_is_shown_once(tmp_path):
@@ -28,7 +28,7 @@ def test_a_repeated_step_is_shown_once(tmp_path):
         shutil.rmtree(layout.snapshots_dir(tmp_path) / f"step-{step:08}-a1-g1")
     metrics, _ = train_alone(tmp_path, 2, steps=12, task_config=task_config, **options)
     assert sorted(metrics) == list(range(5, 13))
-    shown = read_board(tmp_path / FOLDER)
+    shown = read_files(tmp_path / FOLDER)
     assert [step for step, _ in shown["loss"]] == list(range(1, 13))
     for step, value in shown["loss"][4:]:
         assert value == pytest.approx(metrics[step]["loss"], rel=1e-6)
@@ -57,22 +57,22 @@ def test_incompatible_libraries_do_not_end_a_run(tmp_path, monkeypatch):
 
     reported = []
     monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", fail)
-    Board(tmp_path, reported.append).write(1, {"loss": 1.0})
+    TensorBoardFiles(tmp_path, reported.append).write(1, {"loss": 1.0})
     assert reported == ["no TensorBoard files: TypeError: Descriptors cannot be created directly."]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the library
 def test_a_full_disk_stops_the_files_and_not_the_run(small_disk):
     reported = []
-    board = Board(small_disk / "tensorboard", reported.append)
-    board.write(1, {"loss": 1.0})
+    files = TensorBoardFiles(small_disk / "tensorboard", reported.append)
+    files.write(1, {"loss": 1.0})
     (small_disk / "rest").write_bytes(bytes(shutil.disk_usage(small_disk).free))
     for step in range(2, 20_000):
-        board.write(step, {f"metric_{number}": 1.0 for number in range(10)})
+        files.write(step, {f"metric_{number}": 1.0 for number in range(10)})
         if reported:
             break
-    board.write(20_000, {"loss": 1.0})
-    board.close()
+    files.write(20_000, {"loss": 1.0})
+    files.close()
     for thread in threading.enumerate():
         if type(thread).__name__ == "_AsyncWriterThread":
             thread.join(30)  # it ends by an exception within this test

@@ -1,8 +1,8 @@
-"""`python -m trainer.checks.drill --kill-at STEP --config ...`: train like `python -m trainer`, and die once.
+"""`python -m trainer.checks.drill --kill-at STEP --config ...`: train like `python -m trainer`, and kill one rank once.
 
 After STEP steps the last rank kills itself with SIGKILL. It does so only in the first generation of the first attempt.
 With `--hold-at STEP` it waits there instead, for at most a minute, until a fault is requested of the job. So the fault
-comes at a known step, however fast training is. `orchestrator drill` submits this beside an undisturbed run.
+occurs at a known step, however fast training is. `orchestrator drill` submits this beside an undisturbed run.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _die_at(step: int, place: WorkerPlace, journal: Path) -> None:
-    """Kill this process, whatever its main thread does then: a step, a collective or a save."""
-    while _steps_made(place, journal) < step:
+    """Kill this process, whatever its main thread does at that time."""
+    while _completed_steps(place, journal) < step:
         time.sleep(_LOOK_EVERY_S)
     print(f"drill: rank {place.rank} kills itself after step {step}", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _hold_at(step: int, place: WorkerPlace, journal: Path) -> None:
-    while _steps_made(place, journal) < step:
+    while _completed_steps(place, journal) < step:
         time.sleep(_LOOK_EVERY_S)
     print(f"drill: rank {place.rank} waits after step {step} for a fault", flush=True)
     signal.pthread_kill(threading.main_thread().ident or 0, _HOLD)
@@ -76,7 +76,7 @@ def _await_fault(place: WorkerPlace) -> None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _steps_made(place: WorkerPlace, journal: Path) -> int:
+def _completed_steps(place: WorkerPlace, journal: Path) -> int:
     """The completed steps of this rank, from the journal that it shares with the other ranks of its node."""
     steps = 0
     for line in journal.read_bytes().splitlines(keepends=True) if journal.exists() else ():

@@ -45,14 +45,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", help="the trainer's configuration as JSON, or @file")
-    parser.add_argument("--preset", choices=PRESETS, help="instead of the configuration's")
-    parser.add_argument("--vocab", type=int, default=256, help="size of the vocabulary (default 256)")
+    parser.add_argument("--preset", choices=PRESETS, help="preset to use instead of the configured one")
+    parser.add_argument("--vocab", type=int, default=256, help="size of the vocabulary (default: 256)")
     parser.add_argument("--seq", type=int, help="tokens per sequence (default: the configuration's, or 2048)")
     parser.add_argument("--micro-batch", type=int, help="sequences per forward pass (default: as configured, or 1)")
     parser.add_argument("--precision", choices=PRECISIONS)
     parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("--device-memory", help="such as 80GB")
-    parser.add_argument("--device", help="the device's name instead, such as h100 or a100-80gb")
+    parser.add_argument("--device-memory", help="memory of one device, such as 80GB")
+    parser.add_argument("--device", help="name of the device, such as h100 or a100-80gb, instead of --device-memory")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -103,7 +103,7 @@ def _table(steps: Sequence[Step]) -> str:
 
 def _sentence(load: Workload, device_bytes: int | None, found: Step | None) -> str:
     if device_bytes is None:
-        return f"As it stands: {describe_need(load, None)}. Give --device-memory to see what fits."
+        return f"As configured: {describe_need(load, None)}. Give --device-memory to see what fits."
     if found is None:
         return f"Nothing fits into {device_bytes / 1e9:g} GB: it needs {BEYOND}."
     return (

@@ -1,4 +1,4 @@
-"""`python -m trainer.checks.preflight [--config ...]` under elasticrun: would a job like this start, save and restore?
+"""`python -m trainer.checks.preflight [--config ...]` under elasticrun: check that such a job starts and restores.
 
 Checks ports, names, versions, clocks and storage of the nodes, and the all-reduce of all ranks and of each pair of
 nodes. With a configuration it then trains: two steps and a snapshot, and in a new group a restore and the third step.
@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 from trainer import snapshot
 from trainer.__main__ import leave, read_config
 from trainer.checks.preflight_checks import CHECKS
-from trainer.checks.preflight_nodes import Host, Surroundings
+from trainer.checks.preflight_nodes import CheckContext, Host
 from trainer.checks.preflight_ports import check_ports
 from trainer.contract.blame import judge_nodes, render_node_verdict
 from trainer.contract.config import TrainerConfig
@@ -96,14 +96,14 @@ def await_report(store: dist.Store) -> None:
 def _check_nodes(place: WorkerPlace, scratch: Path, hosts: Sequence[Host]) -> list[Verdict]:
     waits = Waits(Heartbeat(place, _STEPS))
     with process_group(_as_group(place, 0), waits) as device:
-        around = Surroundings(place=place, device=device, scratch=scratch, waits=waits, hosts=hosts)
-        return [_reported(check(around), place) for check in CHECKS]  # all checks, whatever the first ones find
+        context = CheckContext(place=place, device=device, scratch=scratch, waits=waits, hosts=hosts)
+        return [_reported(check(context), place) for check in CHECKS]  # all checks, whatever the first ones find
 
 
 def _check_steps(
     config: TrainerConfig | None, place: WorkerPlace, scratch: Path, in_store: Remote | None, stop: StopFlag
 ) -> Verdict:
-    """The verdict on rank 0. On the other ranks, whether they could take part."""
+    """On rank 0, the verdict. On the other ranks, whether they could take part."""
     if config is None:
         sentence = "your own program is not tried"
         return Verdict(check="steps", outcome=Outcome.SKIPPED, sentence=sentence)
@@ -138,7 +138,7 @@ def _train(config: TrainerConfig, place: WorkerPlace, stop: StopFlag, group: int
 
 
 def _find_problem(folder: Place) -> str | None:
-    """Whether the last snapshot is whole and descends from the first one."""
+    """What is wrong with the snapshots. None if the last one is whole and descends from the first one."""
     names = {name.step: name for name in snapshot.list_committed(folder)}
     if set(names) != {_BEFORE, _STEPS}:
         return f"there are snapshots of steps {sorted(names)}, not of {_BEFORE} and {_STEPS}"

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.checks.preflight_fabric import check_bandwidth, check_pairs
-from trainer.checks.preflight_nodes import Surroundings, own_name
+from trainer.checks.preflight_nodes import CheckContext, own_name
 from trainer.contract.blame import blame, judge_versions
 from trainer.contract.verdict import Outcome, Ping, Verdict, clock_offset, judge_clocks
 from trainer.snapshot import sync_directory
@@ -31,16 +31,16 @@ _ESSENTIAL = ("torch", "python", "cuda", "nccl", "trainer")
 _DRIVER = Path("/proc/driver/nvidia/version")  # NVIDIA driver README, "The /proc Interface"
 
 
-def check_names(around: Surroundings) -> Verdict:
+def check_names(context: CheckContext) -> Verdict:
     """Every node resolves the name of every other node to its address, and the address to the name."""
-    nodes = sorted({(host.name, host.address) for host in around.hosts})
-    found = on_every_rank(lambda: find_names_problems(nodes), around.waits)
+    nodes = sorted({(host.name, host.address) for host in context.hosts})
+    found = on_every_rank(lambda: find_names_problems(nodes), context.waits)
     problems = {problem for each in found for problem in each.failed}
     failures = sorted({problem.sentence for problem in problems})
     doubts = sorted({sentence for each in found for sentence in each.doubts})
     if failures and len(nodes) > 1:
         return Verdict(
-            check="names", outcome=Outcome.FAIL, sentence="; ".join(failures), nodes=_blame_names(problems, around)
+            check="names", outcome=Outcome.FAIL, sentence="; ".join(failures), nodes=_blame_names(problems, context)
         )
     if failures or doubts:
         return Verdict(check="names", outcome=Outcome.WARN, sentence="; ".join(failures + doubts))
@@ -48,10 +48,10 @@ def check_names(around: Surroundings) -> Verdict:
     return Verdict(check="names", outcome=Outcome.OK, sentence=f"resolved in both directions: {names}")
 
 
-def _blame_names(problems: Collection[NameProblem], around: Surroundings) -> tuple[str, ...]:
+def _blame_names(problems: Collection[NameProblem], context: CheckContext) -> tuple[str, ...]:
     """Nodes that resolve their own name wrongly, and those in the most pairs that do not find each other."""
-    own = {around.node_of(problem.asker) for problem in problems if problem.asker == problem.asked}
-    pairs = [(around.node_of(problem.asker), around.node_of(problem.asked)) for problem in problems]
+    own = {context.node_of(problem.asker) for problem in problems if problem.asker == problem.asked}
+    pairs = [(context.node_of(problem.asker), context.node_of(problem.asked)) for problem in problems]
     return tuple(sorted({*own, *blame(pair for pair in pairs if not own & set(pair))}))
 
 
@@ -73,7 +73,7 @@ class NamesFound:
 
 
 def find_names_problems(nodes: list[tuple[str, str]]) -> NamesFound:
-    """What this rank sees of (name, address)."""
+    """The problems that this rank finds with each (name, address)."""
     failures, doubts, own = [], [], own_name()
     for name, address in nodes:
         try:
@@ -97,11 +97,11 @@ def find_names_problems(nodes: list[tuple[str, str]]) -> NamesFound:
     return NamesFound(tuple(failures), tuple(doubts))
 
 
-def check_clocks(around: Surroundings) -> Verdict:
+def check_clocks(context: CheckContext) -> Verdict:
     """The first rank asks one rank of every other node for its time."""
-    leaders = around.leaders
-    others = {around.hosts[rank].node: rank for rank in leaders[1:]}
-    offsets = on_every_rank(lambda: _ask_clocks(others), around.waits)
+    leaders = context.leaders
+    others = {context.hosts[rank].node: rank for rank in leaders[1:]}
+    offsets = on_every_rank(lambda: _ask_clocks(others), context.waits)
     return judge_clocks(offsets[0])
 
 
@@ -131,17 +131,17 @@ def _answer() -> None:
     dist.send(clock, 0)
 
 
-def check_storage(around: Surroundings) -> Verdict:
+def check_storage(context: CheckContext) -> Verdict:
     """Each node writes and syncs a file to the storage of the snapshots, and the others read it in full."""
-    rank, scratch, leaders = around.place.rank, around.scratch, around.leaders
-    written = on_every_rank(lambda: _try_to_write(scratch, rank) if rank in leaders else None, around.waits)
+    rank, scratch, leaders = context.place.rank, context.scratch, context.leaders
+    written = on_every_rank(lambda: _try_to_write(scratch, rank) if rank in leaders else None, context.waits)
     digests = {writer: file.digest for writer, file in enumerate(written) if file is not None and file.digest}
-    seen = on_every_rank(lambda: _wait_for(scratch, _to_read(rank, leaders, digests)), around.waits)
+    seen = on_every_rank(lambda: _wait_for(scratch, _to_read(rank, leaders, digests)), context.waits)
     unwritten = {
-        around.hosts[writer].node: file.problem for writer, file in enumerate(written) if file and file.problem
+        context.hosts[writer].node: file.problem for writer, file in enumerate(written) if file and file.problem
     }
     unread = [
-        (around.hosts[reader].node, around.hosts[writer].node)
+        (context.hosts[reader].node, context.hosts[writer].node)
         for reader, each in enumerate(seen)
         for writer in each.missing
     ]
@@ -224,10 +224,10 @@ def _wait_for(scratch: Path, digests: Mapping[int, str]) -> Seen:
     return Seen(time.monotonic() - began, tuple(missing))
 
 
-def check_versions(around: Surroundings) -> Verdict:
+def check_versions(context: CheckContext) -> Verdict:
     """All nodes run the same versions."""
-    installed = on_every_rank(_own_versions, around.waits)
-    versions = {around.hosts[rank].node: installed[rank] for rank in around.leaders}
+    installed = on_every_rank(_own_versions, context.waits)
+    versions = {context.hosts[rank].node: installed[rank] for rank in context.leaders}
     return judge_versions(versions, essential=_ESSENTIAL)
 
 

@@ -8,7 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from trainer.checks.preflight_nodes import Surroundings
+from trainer.checks.preflight_nodes import CheckContext
 from trainer.contract.blame import Pair, judge_pairs, pair_rounds
 from trainer.contract.verdict import Outcome, Verdict, bus_bandwidth
 from trainer.worker.agreement import on_every_rank, share
@@ -17,14 +17,14 @@ _REDUCED_BYTES, _OF_A_PAIR = 64 * 1024 * 1024, 16 * 1024 * 1024
 _REDUCTIONS = 5
 
 
-def check_bandwidth(around: Surroundings) -> Verdict:
+def check_bandwidth(context: CheckContext) -> Verdict:
     """Time the all-reduce of a ddp step over all ranks."""
-    ranks = around.place.world_size
+    ranks = context.place.world_size
     if ranks == 1:
         return Verdict(check="bandwidth", outcome=Outcome.SKIPPED, sentence="a single rank exchanges nothing")
-    values = torch.ones(_REDUCED_BYTES // 4, device=around.device)
+    values = torch.ones(_REDUCED_BYTES // 4, device=context.device)
     seconds = _time_reduction(values, None)
-    slowest_s = max(on_every_rank(lambda: seconds, around.waits))
+    slowest_s = max(on_every_rank(lambda: seconds, context.waits))
     return Verdict(
         check="bandwidth",
         outcome=Outcome.OK,
@@ -33,9 +33,9 @@ def check_bandwidth(around: Surroundings) -> Verdict:
     )
 
 
-def check_pairs(around: Surroundings) -> Verdict:
+def check_pairs(context: CheckContext) -> Verdict:
     """Time the all-reduce between two nodes at a time, one rank of each, to find slow links."""
-    leaders, rank = around.leaders, around.place.rank
+    leaders, rank = context.leaders, context.place.rank
     bandwidths: dict[Pair, float] = {}
     for pairs in pair_rounds(len(leaders)):
         # All ranks make all groups, in the same order.
@@ -43,12 +43,12 @@ def check_pairs(around: Surroundings) -> Verdict:
         mine = next((pair for pair in pairs if rank in (leaders[pair[0]], leaders[pair[1]])), None)
         seconds = 0.0
         if mine is not None:
-            values = torch.ones(_OF_A_PAIR // 4, device=around.device)
+            values = torch.ones(_OF_A_PAIR // 4, device=context.device)
             seconds = _time_reduction(values, groups[mine])
-        reported = share((seconds, None), around.waits)
+        reported = share((seconds, None), context.waits)
         for pair in pairs:
             slowest_s = max(reported[leaders[one]] for one in pair)
-            nodes = (around.nodes[pair[0]], around.nodes[pair[1]])
+            nodes = (context.nodes[pair[0]], context.nodes[pair[1]])
             bandwidths[nodes] = bus_bandwidth(_OF_A_PAIR, slowest_s, 2)
     return judge_pairs(bandwidths)
 

@@ -25,7 +25,7 @@ class Host:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class CheckContext:
     """The input of the checks. `hosts` by rank; `scratch` is a folder on the snapshots' storage, empty at first."""
 
     place: WorkerPlace

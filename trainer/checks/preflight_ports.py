@@ -1,6 +1,6 @@
-"""Check that the nodes reach each other on any port, before a group needs that. Ranks communicate by the store alone.
+"""Check that the nodes reach each other on any port. Ranks communicate by the store alone.
 
-A group whose nodes do not reach each other fails after minutes, with an error that names no node.
+Otherwise a group would fail after minutes, with an error that names no node.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_NAMED = 5
 
 
 def check_ports(store: Store | None, place: WorkerPlace) -> tuple[Verdict, list[Host]]:
-    """Every node listens, and every other connects; every rank gets the verdict, and all hosts by rank.
+    """Every node listens, and all others connect to it. Returns the verdict and the hosts by rank, on every rank.
 
     `store` is None for a single rank.
     """

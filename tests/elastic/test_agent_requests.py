@@ -15,7 +15,7 @@ from trainer.contract.launch import DesiredDocument
 from trainer.elastic.chaos import damage_newest
 
 
-def test_requested_stacks_are_journalled_and_training_continues(job: Job, tmp_path: Path) -> None:
+def test_requested_stacks_are_journaled_and_training_continues(job: Job, tmp_path: Path) -> None:
     agent = start(job, tmp_path)
     pids = agent.pids(1)
     request(job, DesiredDocument(number=1, stacks=1))

@@ -63,14 +63,14 @@ def test_an_order_goes_to_a_ready_spare(tmp_path: Path) -> None:
     output = run(
         tmp_path,
         """
-assert spares.give({}) is None and spares.is_wanting
+assert spares.give({}) is None and spares.has_work
 work(spares.fork_one())
-assert not spares.is_wanting, "one after the other"
-until(lambda: (ready := spares.take_in()) and print(min(ready.values()) > 0) is None)
-assert spares.is_wanting and spares.ends == []
+assert not spares.has_work, "one after the other"
+until(lambda: (ready := spares.collect_ready()) and print(min(ready.values()) > 0) is None)
+assert spares.has_work and spares.ends == []
 work(spares.fork_one())
-until(spares.take_in)
-assert not spares.is_wanting
+until(spares.collect_ready)
+assert not spares.has_work
 pids = spares.pids
 given = {spares.give({"path": f"order-{number}", "text": number}): number for number in (1, 2)}
 assert given.keys() == pids and spares.pids == set()
@@ -94,11 +94,11 @@ folder = spares._scratch.path
 until(lambda: list(folder.iterdir()))
 spares.pause()
 until(lambda: state(pid) == "T")
-assert spares.is_wanting and spares.give({}) is None
+assert spares.has_work and spares.give({}) is None
 Path("go").touch()
 work(spares.fork_one())
-assert spares.pids == {pid} and not spares.is_wanting, "it continues, and no other is forked"
-until(spares.take_in)
+assert spares.pids == {pid} and not spares.has_work, "it continues, and no other is forked"
+until(spares.collect_ready)
 assert list(folder.iterdir()) == []
 spares.sweep()
 assert not folder.exists()
@@ -114,7 +114,7 @@ def test_a_dead_spare_gets_no_order_and_is_not_replaced(tmp_path: Path) -> None:
         tmp_path,
         """
 work(spares.fork_one())
-until(spares.take_in)
+until(spares.collect_ready)
 (pid,) = spares.pids
 os.kill(pid, signal.SIGKILL)
 until(lambda: state(pid) == "Z")
@@ -125,7 +125,7 @@ work(spares.fork_one())
 os.kill(pid, signal.SIGKILL)
 os.waitpid(pid, 0)
 spares.forget(pid)
-assert spares.pids == set() and not spares.is_wanting
+assert spares.pids == set() and not spares.has_work
 """,
     )
 
@@ -140,8 +140,8 @@ def test_a_failed_warmup_is_logged_once(tmp_path: Path, warmup: str) -> None:
         """
 spares.warmup = "warmup"
 work(spares.fork_one())
-until(lambda: spares.take_in() or not spares.pids)
-assert not spares.is_wanting
+until(lambda: spares.collect_ready() or not spares.pids)
+assert not spares.has_work
 spares.sweep()
 """,
     )
@@ -150,5 +150,5 @@ spares.sweep()
 
 
 def test_a_spare_ends_with_its_parent(tmp_path: Path) -> None:
-    pid = run(tmp_path, "work(spares.fork_one())\nuntil(spares.take_in)\nprint(*spares.pids)\n")
+    pid = run(tmp_path, "work(spares.fork_one())\nuntil(spares.collect_ready)\nprint(*spares.pids)\n")
     wait_for(lambda: not alive(int(pid)), "end of the spare")

@@ -51,7 +51,7 @@ other.start()
 wakeup.wait()
 assert received, "woken without a signal"
 other.join()
-assert wakeup.outlast(subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])) == 7
+assert wakeup.wait_for(subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])) == 7
 """
     done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,1 +1,1 @@
-"""The agent: torchrun's elastic agent with book-keeping, safe restarts and a report to the service."""
+"""The agent: torchrun's elastic agent with records, safe restarts and reports to the service."""

@@ -33,7 +33,7 @@ from trainer.elastic.rendezvous.join import known_generation
 from trainer.elastic.rendezvous.rounds import Ending, Member, WorkersStore
 from trainer.elastic.workers.ending import end_workers
 from trainer.elastic.workers.fork_server_client import ForkedProcess, ForkServerClient
-from trainer.elastic.workers.job_environment import surroundings
+from trainer.elastic.workers.job_environment import render_job_environment
 from trainer.elastic.workers.streams import Output, Streams
 from trainer.elastic.workers.workers import (
     Membership,
@@ -62,7 +62,7 @@ class LocalWorkers:
 
     place: Place
     processes: Mapping[int, ForkedProcess]
-    folders: Mapping[int, Path]  # of each worker's error file, and in a job of its log and stacks
+    folders: Mapping[int, Path]  # with a worker's error file, and in a job also its log and stacks
 
     @property
     def running(self) -> dict[int, ForkedProcess]:
@@ -78,7 +78,7 @@ class LocalWorkers:
 
 
 class Agent:
-    """Outside a job (`record` is None) the agent counts restarts as torchrun does and journals nothing."""
+    """The agent of one node. Outside a job (no `record`) it counts restarts as torchrun does and journals nothing."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Agent:
         membership: Membership,
         record: Record | None,
     ) -> None:
-        """The policy in the record, if any, overrides the flags."""
+        """`workers` is their number on this node. The policy in the record, if any, overrides the flags."""
         policy = None if record is None else record.policy
         self.generation = 0
         self.succeeded = False
@@ -191,7 +191,7 @@ class Agent:
     def _render_environments(self, place: Place, store: WorkersStore) -> dict[int, dict[str, str]]:
         shared = {**os.environ, env.GENERATION: str(self.generation)}
         if self._record is not None:
-            shared |= surroundings(self._record, self.generation, os.environ)
+            shared |= render_job_environment(self._record, self.generation, os.environ)
             # `known_generation` looks for this folder. A worker that dies at once would not create it.
             (self._record.incarnation_dir / f"g{self.generation}").mkdir(exist_ok=True)
         environs = {}

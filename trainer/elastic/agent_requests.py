@@ -1,4 +1,4 @@
-"""Carry out the requests that a running agent gets besides stop: save stacks, inject faults.
+"""Carry out the requests to a running agent other than stop: save stacks, inject faults.
 
 The agent reads them from `desired.json` (desired.py). Standard library only.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainer.contract import env, layout
-from trainer.contract.chaos import Chaos, Fault, struck_ranks
+from trainer.contract.chaos import Chaos, Fault, find_targets
 from trainer.contract.exit_record import EventKind
 from trainer.contract.launch import DesiredDocument, DesiredState, newest, parse_desired
 from trainer.elastic.chaos import Target, Worker, inject
@@ -27,7 +27,7 @@ _ALL_STACKS_BYTES, _STACKS_BYTES = 40 * 1024, 16 * 1024  # limits per event: all
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The agent's part of the running worker group. `workers` are by rank."""
+    """The running group: `workers` has the agent's own, by rank."""
 
     generation: int
     world_size: int
@@ -35,7 +35,7 @@ class Group:
 
 
 class AgentRequests:
-    """Runs each request once, on the main thread. A run takes at most half a second, or a few seconds with py-spy."""
+    """Carries out each request once, on the main thread, in half a second at most, or in a few seconds with py-spy."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -47,7 +47,7 @@ class AgentRequests:
         self._chaos_done = 0
 
     def run(self, group: Group) -> None:
-        """Run what was requested since the last call. A failed request never ends the agent; Stopped passes through."""
+        """Carry out new requests. A failed request never ends the agent. Stopped passes through."""
         now_s = time.monotonic()
         if now_s - self._looked_s < _LOOK_EVERY_S:
             return
@@ -101,7 +101,7 @@ class AgentRequests:
         )
 
     def _run_chaos(self, group: Group, request: Chaos) -> None:
-        ranks = struck_ranks(
+        ranks = find_targets(
             request, replica=self._record.replica, ranks=group.workers.keys(), world_size=group.world_size
         )
         every = request.fault is Fault.PREEMPT

@@ -1,4 +1,4 @@
-"""Inject faults into the agent's own part of a job, and nothing else.
+"""Inject faults into the agent's own part of a job only.
 
 Each fault reports what it did, or why it could not do anything. Standard library only.
 """
@@ -138,7 +138,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _slow_down(descriptor: int) -> None:
-    """Stop and continue a process repeatedly. It runs at the end."""
+    """Stop and continue a process repeatedly. At the end it runs."""
     deadline = time.monotonic() + SLOW_S
     try:
         with suppress(ProcessLookupError):

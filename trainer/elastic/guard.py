@@ -67,7 +67,7 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
         wrapped = [sys.executable, "-I", "-S", _CHILD, "--parent", str(os.getpid()), "--plain", *command]
         process = subprocess.Popen(wrapped, start_new_session=True)
         generations.start()
-        code = wakeup.outlast(process)
+        code = wakeup.wait_for(process)
     except Stopped as stopped:
         if process is not None:
             _end(process, stopped.number, record)
@@ -135,7 +135,7 @@ class _GenerationJournal:
 
 
 def _count_workers(command: Sequence[str]) -> int | None:
-    """The world size by the launcher's flags. None if a flag is missing or not a number."""
+    """The world size that the launcher's flags give. None if a flag is missing or not a number."""
     given = {name: word.removeprefix(name) for word in command for name in _SIZE_FLAGS if word.startswith(name)}
     numbers = [int(given[name]) for name in _SIZE_FLAGS if given.get(name, "").isdecimal()]
     return numbers[0] * numbers[1] if len(numbers) == len(_SIZE_FLAGS) else None
@@ -153,7 +153,7 @@ def _end(process: subprocess.Popen[bytes], number: signal.Signals, record: Recor
 
 
 def _explain(code: int, record: Record | None) -> Failure:
-    """The first cause by torchrun's summary, else by what the last generation's workers left, else the exit code."""
+    """The first cause, from torchrun's summary, else from the last generation's files, else the exit code."""
     if record is not None:
         agent_log = layout.replica_dir(record.job_dir, record.attempt, record.replica) / layout.AGENT_LOG
         folder = record.incarnation_dir / f"g{_newest_generation(record)}"

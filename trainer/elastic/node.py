@@ -1,8 +1,8 @@
 """`python -m trainer.elastic.node ATTEMPT_DIR`: run this node's agent, as one task of Slurm's srun.
 
-It finds out which replica this node runs and at which addresses the nodes reach each other, forwards Slurm's signals,
-and writes a departure file when the agent ends. The file is needed because a killed agent writes no exit record and
-Slurm does not report on single tasks. The agent dies with this process. Standard library only.
+It finds the replica of this node and the addresses of the nodes, forwards Slurm's signals, and writes a departure file
+when the agent ends: a killed agent writes no exit record, and Slurm does not report on single tasks. The agent dies
+with this process. Standard library only.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _watch(command: list[str], environment: dict[str, str], workdir: str) -> int
         return 127 if isinstance(error, FileNotFoundError) else 126
     for number in received[:1]:  # Slurm may repeat a signal, and the agent acts only on the first
         agents[0].send_signal(number)
-    return wakeup.outlast(agents[0])
+    return wakeup.wait_for(agents[0])
 
 
 def put_first(environment: Mapping[str, str]) -> str:
@@ -140,7 +140,7 @@ def find_local_address(head: str) -> str | None:
 
 
 def _network(launch: NodeLaunch, head: str, local: str) -> dict[str, str]:
-    """Variables with the interface for the workers' collectives.
+    """Variables that name the network interface of the workers' collectives.
 
     If none is configured and the host name does not resolve to `local`, the interface of `local` is used. Debian maps
     the host name to 127.0.1.1, and gloo listens at the address of the host name.

@@ -114,8 +114,8 @@ def find_head(name: str, port: int | None, watch: _Watch) -> str | None:
     """Wait for the first pod's rendezvous and return its address. None if a signal stops this pod first.
 
     DNS resolves the name about a second after that pod is scheduled. The port answers once its image is pulled and its
-    agent runs. Either can take hours in a full cluster, so there is no timeout: the service, which sees the whole
-    attempt, decides how long to wait.
+    agent runs. Either can take hours in a full cluster, so there is no timeout. The service sees the whole attempt
+    and decides how long to wait.
     """
     has_logged = False
     while not watch.received:
@@ -161,7 +161,7 @@ class _Watch:
         self._agent = agent
         for number in self.received[:1]:  # it arrived before the agent started
             agent.send_signal(number)
-        return self._wakeup.outlast(agent)
+        return self._wakeup.wait_for(agent)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         self.received.append(number)

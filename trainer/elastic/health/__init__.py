@@ -1,1 +1,1 @@
-"""What an agent sees of workers and node: silence, stillness, stacks, deaths, memory, devices."""
+"""The health of workers and node, as their agent sees it."""

@@ -104,7 +104,7 @@ def _moved_bytes(pid: int) -> int:
 
 
 def _sum_of(path: str, names: tuple[bytes, ...]) -> int:
-    """The sum of the named counters. 0 if the process is gone or belongs to another user, who alone may read io."""
+    """The sum of the named counters. 0 if the process is gone or belongs to another user."""
     with suppress(OSError, ValueError, IndexError):
         lines = Path(path).read_bytes().splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith(names))

@@ -34,7 +34,7 @@ def read_connections() -> dict[int, int]:
 
 
 def count_bytes(pid: int, connections: Mapping[int, int]) -> int:
-    """Over all connections of a process."""
+    """The bytes sent and received over all connections of a process."""
     return sum(connections.get(inode, 0) for inode in _inodes(pid))
 
 

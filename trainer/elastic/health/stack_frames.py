@@ -1,4 +1,4 @@
-"""Parse the stacks of faulthandler and py-spy: the current line of a worker, and whether it waits for other ranks.
+"""Parse the stacks of faulthandler and py-spy: where a worker is, and whether it waits for other ranks.
 
 Pure, except that it reads one source line: a handle's `wait()` is C++ and has no frame of its own.
 """

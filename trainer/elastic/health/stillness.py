@@ -29,13 +29,13 @@ from trainer.elastic.rendezvous.formation import name_ranks
 
 _LOOKS = 60  # within one limit
 _SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.5, 15.0  # between two looks
-_AWAY_LOOKS, _AWAY_S = 3, 5.0  # a look this late means that the agent or the machine was paused: all times restart
+_AWAY_LOOKS, _AWAY_S = 3, 5.0  # after a look this late all times restart: agent or machine was paused
 # Limits between two looks. Idle data loaders and their main thread wake up every five seconds, NCCL's watchdog thread
 # ten times a second: together far below 1% of a core. A download of a few kB/s wakes its thread several times.
 _IDLE_SHARE, _SPINNING_SHARE = 0.02, 0.8  # of a core
 _WAKES_PER_S, _BYTES_PER_S = 0.5, 4096.0
 _WAKES_BY_ASKING, _BYTES_BY_ASKING = 4, 65536  # a request for stacks wakes the worker up and makes it write them
-# Limits over the whole time, for a thread that waits for neither peers nor data. A loop that polls once a minute works.
+# Limits over the whole time, for a thread that waits for neither peers nor data. Polling once a minute exceeds them.
 _WAKES_PER_MINUTE, _TIMES_ASKED = 0.25, 2
 _STACK_BYTES = 64 * 1024
 _MOST_PLACES = 4  # in a sentence
@@ -43,7 +43,7 @@ _MOST_PLACES = 4  # in a sentence
 
 @dataclass(frozen=True, kw_only=True)
 class StillRank:
-    """A still rank: what it waits for, and the line of its own code."""
+    """A still rank, with what it waits for and its line in the user's code."""
 
     rank: int
     waits: bool  # for other ranks
@@ -62,7 +62,7 @@ class GroupHang:
 
 
 class StillnessReports(Protocol):
-    """Where the agents of a group report that their workers are still."""
+    """The stillness reports of a group's agents."""
 
     def report_stillness(self, report: str | None) -> None:
         """Replace this agent's report; None withdraws it."""
@@ -196,7 +196,7 @@ class Stillness:
             self._reported = True
 
     def _is_idle(self, track: _Track, stack: Sequence[Frame], pid: int, now_s: float) -> bool:
-        """The last checks of a rank that is still by all others: it has hardly woken up, and its GPU is idle."""
+        """Whether a rank that passes all other checks has hardly woken up and has an idle GPU."""
         if meets_peers(stack):
             return True
         wakes = track.activity.main_wakes - track.wakes
@@ -211,7 +211,7 @@ class Stillness:
         self._reported, self._agreed_s = False, None
 
     def _agree(self, still_s: float, now_s: float) -> GroupHang | None:
-        """Wait for the reports of the other nodes, and then one more look, in which they can withdraw."""
+        """Wait for the reports of the other nodes, and then for one more look, because they may withdraw them."""
         reported = self._reports.find_stillness()
         if reported is None:
             self._agreed_s = None

@@ -1,8 +1,8 @@
-"""Find hanging workers by their reports: one hangs if it is silent for longer than its phase may last.
+"""Find hanging workers by their reports. A worker hangs if it is silent for longer than its phase may last.
 
-A rank that waits in a collective is not judged, because the rank that it waits for hangs, here or on another node. A
-rank that has never reported is left to stillness.py. Silence does not count while the agent was paused, while the
-journal is gone, or while its disk is full, because then no report could arrive.
+A rank that waits in a collective does not hang itself: it waits for the rank that does. A rank that has never reported
+is left to stillness.py. Silence does not count while the agent was paused, while the journal is gone, or while its disk
+is full, because then no report could arrive.
 """
 
 from __future__ import annotations
@@ -88,19 +88,19 @@ class Watch:
                 if isinstance(document, dict):
                     self._take(parse_progress(document), now_s)
         if since_s > _AWAY_S:
-            self._begin_anew(now_s)
+            self._restart_times(now_s)
         found = [self._judge(rank, latest, now_s) for rank, latest in self._latest.items()]
         stuck = sorted((each for each in found if each is not None), key=lambda each: -each.silent_s)
-        if stuck and self._is_deaf():
-            self._begin_anew(now_s)
+        if stuck and self._cannot_hear():
+            self._restart_times(now_s)
             return []
         return stuck
 
-    def _begin_anew(self, now_s: float) -> None:
+    def _restart_times(self, now_s: float) -> None:
         for latest in self._latest.values():
             latest.heard_s = now_s
 
-    def _is_deaf(self) -> bool:
+    def _cannot_hear(self) -> bool:
         is_there = os.path.exists(self._journal)  # noqa: PTH110  # unlike pathlib's, it never raises
         return not is_there or find_full_disk(self._journal.parent) is not None
 

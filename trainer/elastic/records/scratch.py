@@ -33,7 +33,7 @@ class Scratch:
             os.close(self._lock)
 
     def release(self) -> None:
-        """Give the folder up without removing it. For a forked child, because the folder is its parent's."""
+        """Unlock the folder without removing it. A forked child calls this, because the folder is its parent's."""
         os.close(self._lock)
 
     def sweep(self) -> None:

@@ -1,1 +1,1 @@
-"""How agents meet: one document in a shared store, and the rounds that it counts."""
+"""How agents find each other: rounds of one document in a shared store."""

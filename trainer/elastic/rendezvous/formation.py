@@ -8,7 +8,7 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure
 
 # The kind of recovery in the event's evidence, and its words in the sentence.
-_RUNGS = {
+_RECOVERIES = {
     EventKind.RESTARTED_IN_PLACE: ("in-place", "workers restarted in place"),
     EventKind.GROUP_SHRUNK: ("shrink", "the group continued without a lost node,"),
     EventKind.GROUP_GREW: ("grow", "a node joined the group,"),
@@ -23,7 +23,7 @@ class Formation:
 
 
 def classify_change(before: Formation, now: Formation) -> EventKind:
-    """Classify a new formation by its number of nodes. As many as before: a restart in place."""
+    """Classify a new formation by its number of nodes. The same number is a restart in place."""
     if now.nodes < before.nodes:
         return EventKind.GROUP_SHRUNK
     return EventKind.GROUP_GREW if now.nodes > before.nodes else EventKind.RESTARTED_IN_PLACE
@@ -32,11 +32,11 @@ def classify_change(before: Formation, now: Formation) -> EventKind:
 def describe_restart(
     change: EventKind, before: Formation, now: Formation, *, generation: int, seconds: float
 ) -> tuple[str, dict[str, object]]:
-    """Sentence and evidence of the event. Every agent journals it; the generation tells that it is the same event."""
-    rung, words = _RUNGS[change]
-    sizes = "" if rung == "in-place" else f" from {before.world_size} to {now.world_size} workers"
+    """Sentence and evidence of the event. Every agent journals it, with the generation to show that it is one event."""
+    recovery, words = _RECOVERIES[change]
+    sizes = "" if recovery == "in-place" else f" from {before.world_size} to {now.world_size} workers"
     evidence: dict[str, object] = {
-        "rung": rung,
+        "rung": recovery,
         "seconds": seconds,
         "generation": generation,
         "world_size": now.world_size,

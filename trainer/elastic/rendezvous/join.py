@@ -1,4 +1,4 @@
-"""Find an agent's group: a group of one, or several agents that share the document of rounds.py in a TCP store."""
+"""Find an agent's group: one agent, or several that share the document of rounds.py in a TCP store."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Rendezvous(Protocol):
         """Note that this agent's workers have succeeded. The agent that serves the store waits for the other nodes."""
 
     def leave(self, reason: str | None = None) -> None:
-        """Leave the group. With a reason, close the rendezvous for all. Never raises. Takes at most five seconds."""
+        """Leave the group. A reason closes the rendezvous for all. Never raises. Takes at most five seconds."""
 
 
 class Alone:

@@ -30,7 +30,7 @@ from trainer.elastic.rendezvous.rounds import Limits, Round
 PARTING_S = 2.0  # the most to wait for the store's last answer, and again for the thread's end
 _CHECK_S = 0.2  # between two checks whether the thread is alive
 _LOOK_EVERY_S = 0.05
-_AFTERMATH_S = 10.0  # within this time after an absence, workers here notice the loss of peers that ended during it
+_AFTERMATH_S = 10.0  # after an absence, for workers here to notice the peers that ended during it
 
 
 class StoreThread:

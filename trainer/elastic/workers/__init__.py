@@ -1,1 +1,1 @@
-"""An agent's workers: forked, started, given their logs and their environment, and ended."""
+"""Start and end an agent's workers, with their environment and their logs."""

@@ -1,4 +1,4 @@
-"""Print the logs of a replica's workers, with a mark on each line that names its worker.
+"""Print the logs of a replica's workers. A prefix on each line names its worker.
 
 A cluster keeps and shows the output of a container, while the log files may be on a disk that only the container sees.
 Standard library only.
@@ -21,7 +21,7 @@ _MOST_BYTES = 1024 * 1024  # of one log at one look
 _MOST_BEHIND = 16 * 1024 * 1024  # older output is skipped, with a note
 _LONGEST_LINE = 16 * 1024
 _FINAL_S = 10.0
-_NEWEST = 2  # generations that are printed: the previous one may still be ending
+_NEWEST = 2  # generations to print: the previous one may still be ending
 
 
 class Echo:

@@ -21,7 +21,7 @@ from trainer.elastic.workers.title import ROOM
 _CLOSE_S = 10.0
 _ROUSE_EVERY_S = 1.0
 _KILLED = -signal.SIGKILL
-_NOBODY = 0  # the pid of a worker that never started; never passed to kill(2), where it means the process group
+_NOBODY = 0  # the pid of a worker that never started. To kill(2) it would mean the process group
 _ROOT = Path(__file__).resolve().parents[2]
 # `-c` puts the current folder first on the path, where user modules could hide others. So remove it, and add this
 # package's root at the end.
@@ -102,7 +102,7 @@ class ForkServerClient:
         return None if self._server is None else self._server.pid
 
     def prepare(self, modules: Sequence[str], later: Sequence[str] = ()) -> None:
-        """Import `modules` in the server before the next worker starts, and `later` when it is idle."""
+        """Import `modules` in the server before the next worker starts, and `later` while it is idle."""
         self._wanted.append((list(modules), list(later)))
         if self._channel is None:
             self._open()

@@ -67,7 +67,7 @@ class ForkServer:
         while os.getppid() == self._agent:
             ends: list[Channel | socket.socket] = [self._channel, self._woken, *self._spares.ends]
             ready, _, _ = select.select(ends, [], [], self._patience_s())
-            for pid, size_bytes in self._spares.take_in().items():
+            for pid, size_bytes in self._spares.collect_ready().items():
                 self._tell(spare=pid, bytes=size_bytes)
             if self._woken in ready:
                 self._woken.recv(4096)
@@ -77,7 +77,7 @@ class ForkServer:
                 if messages is None:
                     break
                 for message in messages:
-                    order = self._obey(message)
+                    order = self._handle(message)
                     if order is not None:
                         return order
             elif not ready and self._later:
@@ -92,7 +92,7 @@ class ForkServer:
 
     def _patience_s(self) -> float | None:
         """How long to wait for a message before idle work. None: there is no idle work."""
-        is_idle = not self._later and not (self._workers and self._spares.is_wanting and self._unsafe is None)
+        is_idle = not self._later and not (self._workers and self._spares.has_work and self._unsafe is None)
         return None if is_idle else max(0.0, self._quiet_since + _QUIET_S - time.monotonic())
 
     def _fork_spare(self) -> dict[str, object] | None:
@@ -119,7 +119,7 @@ class ForkServer:
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
-    def _obey(self, message: dict[str, object]) -> dict[str, object] | None:
+    def _handle(self, message: dict[str, object]) -> dict[str, object] | None:
         """Carry out a message. Returns an order in the worker that was forked for it, and None in the server."""
         if "start" in message:
             self._quiet_since = time.monotonic()

@@ -1,9 +1,9 @@
 """Spare workers: processes that are forked before they are needed and wait for an order.
 
 A forked process shares memory with its parent until one of them writes to it, and maps the libraries again. Each page
-that it uses for the first time costs a page fault; for a small model these take a quarter of a restart. A spare has had
-its faults already, above all after a warm-up: a module's `warm_up(folder)`, which does once what the program does at
-its start.
+that it uses for the first time costs a page fault. For a small model these faults take a quarter of a restart. A spare
+has taken most of them, above all in its warm-up: a module's `warm_up(folder)` does once what the program does at its
+start.
 
 Spares are forked one by one while training runs, and paused while a group starts. When memory runs out, the kernel
 kills them first (proc(5), oom_score_adj), and no more are forked.
@@ -50,7 +50,7 @@ class Spares:
         return list(self._warming.values())
 
     @property
-    def is_wanting(self) -> bool:
+    def has_work(self) -> bool:
         return self._is_paused or (not self._warming and len(self._ready) < self.wanted)
 
     def fork_one(self) -> dict[str, object] | None:
@@ -77,8 +77,8 @@ class Spares:
         signal.set_wakeup_fd(-1)  # the server's
         return _wait_for_order(theirs, self.warmup, folder)
 
-    def take_in(self) -> dict[int, int]:
-        """Note which spares have become ready. Returns their private memory in bytes, by pid."""
+    def collect_ready(self) -> dict[int, int]:
+        """Note the spares that have become ready. Returns their private memory in bytes, by pid."""
         reported = {}
         for pid, end in list(self._warming.items()):
             if select.select([end], [], [], 0)[0]:

@@ -33,7 +33,7 @@ class Wakeup:
         """Return after the next signal and its handler, or at once if a signal has arrived since the last wait."""
         os.read(self._woken, _BYTES)
 
-    def outlast(self, child: subprocess.Popen[bytes]) -> int:
+    def wait_for(self, child: subprocess.Popen[bytes]) -> int:
         """Wait for the child and return its exit code, negative for a signal. Reap other children, such as orphans.
 
         Signal handlers run meanwhile, and may raise.

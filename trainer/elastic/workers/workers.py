@@ -91,7 +91,7 @@ class Membership:
 
 
 def _reserve() -> tuple[socket.socket, int]:
-    """A port that the system gives to no one else while the socket is open. A store can listen on it (SO_REUSEADDR)."""
+    """Reserve a port until the socket is closed. A store can listen on it meanwhile (SO_REUSEADDR)."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     kept = socket.socket(family)
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

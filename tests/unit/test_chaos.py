@@ -18,7 +18,7 @@ from orchestrator.domain.observation.observation import Liveness, Presence
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import EndAttempt, MarkNodes, TellAgents, Wait
 from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, seen
-from trainer.contract.chaos import Chaos, Fault, parse_chaos, render_chaos, struck_ranks
+from trainer.contract.chaos import Chaos, Fault, find_targets, parse_chaos, render_chaos
 from trainer.contract.launch import DesiredDocument, DesiredState, parse_desired, render_desired
 
 TRAINER = a_spec(run={"trainer": {}})
@@ -312,7 +312,7 @@ def struck(fault: Fault, *, rank: int | None = None, replica: int | None = None)
     """The ranks that are hit, by agent. Two agents have two ranks each."""
     chaos = Chaos(number=1, fault=fault, rank=rank, replica=replica)
     parts = {0: [0, 1], 1: [2, 3]}
-    found = {each: struck_ranks(chaos, replica=each, ranks=ranks, world_size=4) for each, ranks in parts.items()}
+    found = {each: find_targets(chaos, replica=each, ranks=ranks, world_size=4) for each, ranks in parts.items()}
     return {each: ranks for each, ranks in found.items() if ranks}
 
 
@@ -331,7 +331,7 @@ def test_a_preemption_hits_all_agents_or_one_and_a_corrupt_snapshot_that_of_rank
     assert struck(Fault.PREEMPT, replica=1) == {1: (2, 3)}
     assert struck(Fault.CORRUPT_SNAPSHOT) == {0: (0,)}
     nobody = Chaos(number=1, fault=Fault.KILL, replica=0)
-    assert struck_ranks(nobody, replica=0, ranks=(), world_size=4) == ()
+    assert find_targets(nobody, replica=0, ranks=(), world_size=4) == ()
 
 
 def test_a_fault_is_parsed_as_it_was_rendered_and_anything_else_is_none() -> None:

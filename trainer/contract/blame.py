@@ -117,7 +117,7 @@ def judge_pairs(bandwidths: Mapping[Pair, float]) -> Verdict:
 
 
 def judge_versions(versions: Mapping[str, Mapping[str, str]], *, essential: Sequence[str]) -> Verdict:
-    """`versions` by node, then by name. A difference in an essential one fails, in another one it is a warning."""
+    """`versions` are by node, then by name. A difference fails the check if it is essential, and else is a warning."""
     names = sorted({name for installed in versions.values() for name in installed})
     unlike = [name for name in names if len({installed.get(name, "none") for installed in versions.values()}) > 1]
     if not unlike:

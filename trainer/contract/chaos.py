@@ -1,4 +1,4 @@
-"""Faults that an operator requests of a running attempt, and the ranks that each one strikes. Pure."""
+"""Faults that an operator requests of a running attempt, and the ranks that each one hits. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeGuard
 class Fault(str, Enum):
     KILL = "kill"  # a worker, by SIGKILL
     HANG = "hang"  # a worker stops for good
-    SLOW = "slow"  # a worker is held up again and again for a while
+    SLOW = "slow"  # a worker is paused again and again for a while
     PREEMPT = "preempt"  # the agents get a scheduler's notice
     NODE_LOSS = "node-loss"  # an agent with all of its workers, by SIGKILL
     DISK_FULL = "disk-full"  # a worker's part of the next snapshot cannot be written
@@ -47,11 +47,11 @@ def parse_chaos(document: object) -> Chaos | None:
     return Chaos(number=number, fault=fault, rank=rank, replica=replica)
 
 
-def struck_ranks(chaos: Chaos, *, replica: int, ranks: Collection[int], world_size: int) -> tuple[int, ...]:
-    """The ranks of an agent that the fault strikes. Empty if it is for another agent.
+def find_targets(chaos: Chaos, *, replica: int, ranks: Collection[int], world_size: int) -> tuple[int, ...]:
+    """The ranks of an agent that the fault hits. Empty if it is for another agent.
 
-    Without a rank it strikes the last one of the group, or of the named replica. A notice of preemption is for all
-    agents or for the named one. The agent of rank 0 damages the newest snapshot.
+    Without a rank it hits the last rank of the group, or of the named replica. A notice of preemption is for all agents
+    or for the named one. The agent of rank 0 damages the newest snapshot.
     """
     if not ranks or chaos.replica not in (None, replica):
         return ()

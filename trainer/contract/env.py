@@ -1,7 +1,7 @@
 """The environment variables between service, agent and worker, and a worker's place in its group.
 
-RANK, LOCAL_RANK, WORLD_SIZE and similar ones are torchrun's; ours start with ORCHESTRATOR_. None of them configures
-the service.
+RANK, LOCAL_RANK, WORLD_SIZE and the like are torchrun's. Ours start with ORCHESTRATOR_, and none of them configures the
+service.
 """
 
 from __future__ import annotations

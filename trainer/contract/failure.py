@@ -10,8 +10,8 @@ from enum import Enum
 
 from trainer.contract.words import TRACEBACK, split_words
 
-_MOST_OF_A_LINE = 2000  # characters
-_MOST_OF_A_MESSAGE, _MOST_OF_A_TRACEBACK, _MOST_OF_A_SIGNAL = 4000, 16 * 1024, 100
+_LINE_LIMIT = 2000  # characters
+_MESSAGE_LIMIT, _TRACEBACK_LIMIT, _SIGNAL_LIMIT = 4000, 16 * 1024, 100
 
 
 class FailureKind(str, Enum):
@@ -50,7 +50,7 @@ def render_failure(failure: Failure) -> dict[str, object]:
 
 
 def parse_failure(document: Mapping[str, object]) -> Failure:
-    """Parse a failure; an unknown kind reads as UNKNOWN, an invalid number as absent; unknown fields are ignored.
+    """Parse a failure. An unknown kind reads as UNKNOWN, an invalid number as absent. Unknown fields are ignored.
 
     A long message is cut at its end, a long traceback at its beginning.
     """
@@ -59,12 +59,12 @@ def parse_failure(document: Mapping[str, object]) -> Failure:
     known = {member.value for member in FailureKind}
     return Failure(
         kind=FailureKind(kind) if kind in known else FailureKind.UNKNOWN,
-        message=str(document.get("message", ""))[:_MOST_OF_A_MESSAGE],
+        message=str(document.get("message", ""))[:_MESSAGE_LIMIT],
         rank=_optional_int(document.get("rank")),
         exit_code=_optional_int(document.get("exit_code")),
-        signal=None if signal is None else signal[:_MOST_OF_A_SIGNAL],
+        signal=None if signal is None else signal[:_SIGNAL_LIMIT],
         step=_optional_int(document.get("step")),
-        traceback=None if traceback is None else traceback[-_MOST_OF_A_TRACEBACK:],
+        traceback=None if traceback is None else traceback[-_TRACEBACK_LIMIT:],
         repeated=document.get("repeated") is True,
         at_launch=document.get("at_launch") is True,
     )
@@ -161,7 +161,7 @@ def is_echo(failure: Failure) -> bool:
 
 def _lines(text: str) -> list[str]:
     """The lines to search, shortened: a pattern with two parts takes long to search in a very long line."""
-    return [line[:_MOST_OF_A_LINE] for line in text.splitlines()]
+    return [line[:_LINE_LIMIT] for line in text.splitlines()]
 
 
 def _optional_int(value: object) -> int | None:

@@ -50,7 +50,7 @@ def beginning_file(job_dir: Path, attempt: int, generation: int) -> Path:
 
 
 def chaos_file(attempt_dir: Path, number: int, replica: int | None = None) -> Path:
-    """The claim of a requested fault. Who creates it injects the fault; `replica` if every agent does so itself."""
+    """The claim of a requested fault. The agent that creates it injects the fault. `replica`: every agent does."""
     return attempt_dir / (f"chaos-{number}" if replica is None else f"chaos-{number}-r{replica}")
 
 

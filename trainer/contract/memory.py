@@ -89,7 +89,7 @@ class BlockBytes:
     input: int
 
 
-# Width: two norms (input, normalised and output of each), qkv, rotated q and k, attention's output; norms compute in
+# Width: two norms (input, normalized and output of each), qkv, rotated q and k, attention's output; norms compute in
 # fp32. Feed-forward: gate, up, SiLU and their product. Autocast casts the second norm's output twice.
 FP64_BLOCK = BlockBytes(width=8 * 12, feed_forward=8 * 4, input=8)
 FP32_BLOCK = BlockBytes(width=4 * 12, feed_forward=4 * 4, input=4)
@@ -150,7 +150,7 @@ def _stored(load: Workload) -> float:
 
 
 def _last_norm(load: Workload) -> float:
-    """Its input and normalised input in at least fp32, and its output in the type of the head."""
+    """Bytes of the last norm: its input and normalized input in at least fp32, its output in the head's type."""
     compute = load.compute_bytes
     return load.tokens * load.shape.width * (2 * max(4, compute) + compute)
 

@@ -8,8 +8,7 @@ interpreter imports. A rank that has waited some seconds in a collective reports
 again when the wait is over. Both lines have the step that it completed last.
 
 So if a group goes silent, the ranks of the newest generation that are behind in steps stopped first. If none is behind,
-it was the ranks that do not wait while others do: a frozen process, and one that hangs outside a collective, cannot
-report WAITING.
+those that do not wait stopped first: a frozen process, and one that hangs outside a collective, cannot report WAITING.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def render_progress(progress: Progress) -> dict[str, object]:
 
 
 def parse_progress(document: dict[str, object]) -> Progress:
-    """Parse a line; unknown fields are ignored, an unknown phase reads as STEP. Raises ValueError."""
+    """Parse a line. Unknown fields are ignored, an unknown phase reads as STEP. Raises ValueError."""
     try:
         phase = document.get("phase")
         metrics = document.get("metrics") or {}

@@ -57,7 +57,7 @@ def clock_offset(pings: Sequence[Ping]) -> float:
 
 
 def judge_clocks(offsets: Mapping[str, float]) -> Verdict:
-    """`offsets` of the other nodes from the first one's clock, in seconds."""
+    """`offsets` are those of the other nodes from the first node's clock, in seconds."""
     if not offsets:
         return Verdict(check="clocks", outcome=Outcome.SKIPPED, sentence="all workers share one node's clock")
     node = max(offsets, key=lambda node: abs(offsets[node]))

@@ -13,7 +13,7 @@ TOKENS_VOCABULARY = 65_536  # the most that two bytes hold, if a token file's he
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """A decoder. `parameters` may be the count of another model; `decoder_shape` counts those of the bundled one."""
+    """A decoder. `parameters` may be the number of another model's; `decoder_shape` computes the bundled one's."""
 
     parameters: int
     width: int

@@ -46,7 +46,7 @@ from trainer.worker.signals import STOPPED_EXIT_CODE, StopFlag
 from trainer.worker.snapshot_requests import SnapshotRequests, desired_of
 from trainer.worker.waits import Waits
 
-_EVALUATION_MEETING_S = 600.0  # a rank that is later than this has failed
+_EVALUATION_TIMEOUT_S = 600.0  # a rank that is later than this has failed
 
 
 def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
@@ -184,7 +184,7 @@ class _Loop:
         if evaluation is None or not is_due:
             return
         heartbeat.beat(Phase.EVALUATION, step)
-        barrier.meet(f"the evaluation after step {step}", timeout_s=_EVALUATION_MEETING_S)
+        barrier.wait(f"the evaluation after step {step}", timeout_s=_EVALUATION_TIMEOUT_S)
         shares = assign_microbatches(dist.get_rank(), dist.get_world_size(), evaluation.num_microbatches)
 
         def loss_of(batch: object, count: int) -> tuple[Tensor, Tensor | float]:
@@ -220,7 +220,7 @@ class _Loop:
         for sample in found:
             if sample.index not in self.unreadable and self.run.is_first:
                 evidence = {"index": sample.index, "position": sample.position, "error": sample.error}
-                sentence = f"{sample}; the next one stands in for it"
+                sentence = f"{sample}; the next one replaces it"
                 self.run.heartbeat.tell(EventKind.SAMPLE_SKIPPED, sentence, evidence)
             self.unreadable.setdefault(sample.index, sample)
         limit = self.run.config.skip_bad_samples

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from benchmarks.frame import Figures, begin, build_parser, finish, render_number, render_ratio, render_table
 from benchmarks.recovery.contestants import DEVICES, LAUNCHERS, ON_CPU, OWN_SCRIPT, PROGRAMS, Setting, Training
-from benchmarks.recovery.split import PARTS, Kill, Split, summarise
+from benchmarks.recovery.split import PARTS, Kill, Split, summarize
 from benchmarks.recovery.steps import Follower, Step
 
 _MOST_KILLS_OF_DEFAULT = 30
@@ -66,7 +66,7 @@ class Score:
             "recovered": len(self.recovered_s),
             **{f"p{share}_s": self.percentile(share) for share in (50, 95, 99)},
             "steps_redone": round(statistics.fmean(self.steps_redone), 1) if self.steps_redone else None,
-            **({"split": summarise(self.splits)} if self.splits else {}),
+            **({"split": summarize(self.splits)} if self.splits else {}),
         }
 
     def percentile(self, share: int) -> float | None:
@@ -99,7 +99,7 @@ def render(scores: Sequence[Score]) -> list[str]:
         "times elasticrun's p50",
     ]
     splits = [
-        [score.name, *(render_number(summarise(score.splits)[part], "s") for part in PARTS)]
+        [score.name, *(render_number(summarize(score.splits)[part], "s") for part in PARTS)]
         for score in scores
         if score.splits
     ]

@@ -84,7 +84,7 @@ def split_all(kills: Iterable[Kill], progress: Path, events: Path) -> list[Split
     return [split for split in splits if split is not None]
 
 
-def summarise(splits: Sequence[Split]) -> dict[str, float | int | None]:
+def summarize(splits: Sequence[Split]) -> dict[str, float | int | None]:
     """The median of each part, and the number of kills."""
     medians: dict[str, float | int | None] = {"kills": len(splits)}
     for part in PARTS:

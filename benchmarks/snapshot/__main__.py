@@ -45,7 +45,7 @@ def main() -> int:
     begin()
     strategies = options.strategies or (["ddp"] if options.device == "cuda" else list(STRATEGIES))
     settings = [build_setting(strategy, options.device, options.preset, options.rounds) for strategy in strategies]
-    summaries = [summarise(measure(setting, options.folder)) for setting in settings]
+    summaries = [summarize(measure(setting, options.folder)) for setting in settings]
     kept = all(summary["times_shorter"] >= summary["limit"] for summary in summaries)
     figures = {"rounds": settings[0].rounds, "strategies": summaries}
     return finish(figures, render(summaries, settings[0].rounds), as_json=options.json, kept=kept)
@@ -65,7 +65,7 @@ def measure(setting: Setting, parent: Path | None) -> Figures:
         return result
 
 
-def summarise(result: Figures) -> Figures:
+def summarize(result: Figures) -> Figures:
     """Medians in seconds, without the first round, which allocates buffers."""
     quiet_s = {key: statistics.median(result["quiet"][key]) for key in ("until_update", "whole_step")}
     kinds = {}

@@ -33,7 +33,7 @@ from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
 from trainer.contract.shapes import SHAPES
 from trainer.model.decoder import Decoder, build_initial
-from trainer.parallel.materialize import initialise
+from trainer.parallel.materialize import initialize
 from trainer.parallel.precision import LossScale
 from trainer.parallel.trainee import Trainee, build_trainee
 from trainer.snapshot.lineage import Beginning
@@ -226,7 +226,7 @@ def build(setting: Setting, device: torch.device, heartbeat: Heartbeat, waits: W
 
     def write_values(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         state.attach(model, optimizer)
-        initialise(model, partial(build_initial, seed=0, layers=shape.layers))
+        initialize(model, partial(build_initial, seed=0, layers=shape.layers))
 
     own = Run(
         config=config,

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.recovery.__main__ import Score, render
 from benchmarks.recovery.contestants import Setting
-from benchmarks.recovery.split import Kill, Split, split_all, split_restart, summarise
+from benchmarks.recovery.split import Kill, Split, split_all, split_restart, summarize
 from trainer.contract.clock import render_time
 from trainer.contract.exit_record import EventKind, JournalEvent, render_journal_event
 from trainer.contract.progress import Phase, Progress, render_progress
@@ -78,8 +78,8 @@ def test_a_torn_line_of_a_journal_is_skipped(tmp_path: Path) -> None:
     events.write_text(json.dumps(render_journal_event(fail(0.25))) + "\n")
     splits = split_all([KILL, Kill(at_s=KILL.at_s, first_pid=99)], progress, events)
     assert [split.notice_s for split in splits] == [pytest.approx(0.25)]
-    assert summarise(splits)["kills"] == 1
-    assert summarise(splits)["device_s"] == pytest.approx(2.5)
+    assert summarize(splits)["kills"] == 1
+    assert summarize(splits)["device_s"] == pytest.approx(2.5)
 
 
 def test_two_ranks_share_a_gpu_only_with_gloo() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.snapshot.__main__ import summarise
+from benchmarks.snapshot.__main__ import summarize
 from benchmarks.snapshot.setting import ASYNC, STAGED, Setting, build_setting
 
 QUIET = {"until_update": [0.4, 0.4], "whole_step": [0.5, 0.5]}
@@ -31,13 +31,13 @@ def make_result(device: str) -> dict[str, Any]:
 
 
 def test_on_cpus_the_cost_of_staging_is_compared() -> None:
-    summary = summarise(make_result("cpu"))
+    summary = summarize(make_result("cpu"))
     assert (summary["compared"], summary["measure"], summary["limit"]) == (STAGED, "stall", 5.0)
     assert summary["times_shorter"] == 100.0
 
 
 def test_on_a_gpu_all_lost_time_is_compared() -> None:
-    summary = summarise(make_result("cuda"))
+    summary = summarize(make_result("cuda"))
     assert (summary["compared"], summary["measure"], summary["limit"]) == (ASYNC, "excess", 10.0)
     assert summary["times_shorter"] == 5.0
 

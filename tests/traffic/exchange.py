@@ -40,7 +40,7 @@ def parse(text: str) -> list[Exchange]:
     return [Exchange(**json.loads(line)) for line in text.splitlines()]
 
 
-def normalise(exchanges: Sequence[Exchange], names: Sequence[tuple[str, str]]) -> list[Exchange]:
+def normalize(exchanges: Sequence[Exchange], names: Sequence[tuple[str, str]]) -> list[Exchange]:
     """Replace names and times of this machine by others of the same length, because journal offsets count bytes.
 
     `names` are pairs (old, new).

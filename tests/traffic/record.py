@@ -26,7 +26,7 @@ import httpx
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.domain.errors import NotFound, Refused
-from tests.traffic.exchange import Exchange, normalise, render
+from tests.traffic.exchange import Exchange, normalize, render
 from tests.traffic.life import STEPS, Script, Step
 
 _REPOSITORY = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def main() -> None:
         sys.exit(f"{folder} exists, and a record is not replaced; delete it if the version was never released")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it early leaves no service behind
     exchanges, names = _record()
-    kept = normalise(exchanges, names)
+    kept = normalize(exchanges, names)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "client.jsonl").write_text(render(each for each in kept if each.call is not None))
     (folder / "agent.jsonl").write_text(render(_telling([each for each in kept if each.call is None])))

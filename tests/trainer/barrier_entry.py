@@ -15,14 +15,14 @@ place = parse_place(os.environ)
 waits = Waits(Heartbeat(place, 1))
 with process_group(place, waits):
     barrier = Barrier(waits)
-    barrier.meet("the first evaluation", timeout_s=20)
+    barrier.wait("the first evaluation", timeout_s=20)
     print("met", flush=True)
     if place.rank == 1:
         with suppress(RuntimeError):  # rank 0 may have taken the store along
             store_of_the_group().wait(["given up"])
         os._exit(0)
     try:
-        barrier.meet("the evaluation after step 7", timeout_s=0.5)
+        barrier.wait("the evaluation after step 7", timeout_s=0.5)
     except RankAbsent as error:
         print(error, flush=True)
         store_of_the_group().set("given up", "")

@@ -22,7 +22,7 @@ from trainer.loop.step import Stepper, StepRequest
 from trainer.loop.task import open_task
 from trainer.model.decoder import build_initial
 from trainer.parallel import communication as exchange
-from trainer.parallel.materialize import initialise
+from trainer.parallel.materialize import initialize
 from trainer.parallel.precision import LossScale
 from trainer.parallel.trainee import Trainee, build_trainee
 from trainer.snapshot.run_state import RunState
@@ -67,7 +67,7 @@ def take_one_step(
 
     def write_values(model, optimizer):
         state.attach(model, optimizer)
-        initialise(model, partial(build_initial, seed=config.seed, layers=4))
+        initialize(model, partial(build_initial, seed=config.seed, layers=4))
         model.rank.fill_(float(place.rank))
 
     run = Run(config=config, place=place, device=device, heartbeat=heartbeat, waits=Waits(heartbeat))

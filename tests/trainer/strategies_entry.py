@@ -19,7 +19,7 @@ from trainer.loop.microbatches import open_feeder
 from trainer.loop.step import Stepper, StepRequest
 from trainer.loop.task import open_task
 from trainer.model.decoder import build_initial
-from trainer.parallel.materialize import initialise
+from trainer.parallel.materialize import initialize
 from trainer.parallel.optim import local_of
 from trainer.parallel.precision import LossScale
 from trainer.parallel.trainee import Trainee, build_trainee
@@ -52,7 +52,7 @@ def train(options: dict, place: WorkerPlace, device: torch.device, heartbeat: He
 
     def write_values(model, optimizer):
         state.attach(model, optimizer)
-        initialise(model, partial(build_initial, seed=config.seed, layers=4))
+        initialize(model, partial(build_initial, seed=config.seed, layers=4))
 
     run = Run(config=config, place=place, device=device, heartbeat=heartbeat, waits=Waits(heartbeat))
     trainee = build_trainee(run, model, write_values)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.contract.env import parse_place
-from trainer.worker.full_disk import meet_full_disk
+from trainer.worker.full_disk import raise_injected_full_disk
 
 
 def test_a_full_disk_is_injected_once_and_on_one_rank(tmp_path: Path) -> None:
@@ -16,11 +16,11 @@ def test_a_full_disk_is_injected_once_and_on_one_rank(tmp_path: Path) -> None:
         parse_place({"RANK": str(rank), "WORLD_SIZE": "4", "ORCHESTRATOR_REPLICA_DIR": str(tmp_path)})
         for rank in (3, 2)
     )
-    meet_full_disk(here, "a snapshot")
+    raise_injected_full_disk(here, "a snapshot")
     (tmp_path / "full-disk-3").touch()
-    meet_full_disk(other, "a snapshot")
+    raise_injected_full_disk(other, "a snapshot")
     with pytest.raises(OSError, match="on purpose") as met:
-        meet_full_disk(here, "a snapshot")
+        raise_injected_full_disk(here, "a snapshot")
     assert (met.value.errno, met.value.filename) == (errno.ENOSPC, "a snapshot")
-    meet_full_disk(here, "a snapshot")
-    meet_full_disk(parse_place({}), "outside a job")
+    raise_injected_full_disk(here, "a snapshot")
+    raise_injected_full_disk(parse_place({}), "outside a job")

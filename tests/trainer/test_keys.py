@@ -131,6 +131,6 @@ def test_every_microbatch_begins_a_step_for_cuda_graphs(monkeypatch, mode, count
     monkeypatch.setattr(torch, "compile", lambda forward, mode: forward)
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: begun.append(True))
     trainee = build(make_decoder(), TrainerConfig(strategy="ddp", compile=mode), CPU)
-    trainee.synchronise(is_last=False)
-    trainee.synchronise(is_last=True)
+    trainee.synchronize(is_last=False)
+    trainee.synchronize(is_last=True)
     assert len(begun) == count

@@ -10,7 +10,7 @@ from trainer.contract.shapes import SHAPES
 from trainer.contract.workload import preset_shape
 from trainer.model.decoder import Decoder, build_initial
 from trainer.parallel.blocks import count_parameters
-from trainer.parallel.materialize import allocate, initialise, refuse_unwritten
+from trainer.parallel.materialize import allocate, initialize, refuse_unwritten
 from trainer.parallel.optim import learning_rate_at
 from trainer.parallel.strategy import choose_strategy
 
@@ -22,7 +22,7 @@ def build(preset: str = "nano", *, seed: int | None = 0) -> Decoder:
         model = Decoder(SHAPES[preset], vocab_size=256, dropout=0.0)
     if seed is not None:
         allocate(model, CPU, home=CPU)
-        initialise(model, partial(build_initial, seed=seed, layers=len(model.blocks)))
+        initialize(model, partial(build_initial, seed=seed, layers=len(model.blocks)))
     return model
 
 
@@ -73,7 +73,7 @@ def test_the_first_loss_is_that_of_a_uniform_guess():
 def test_an_unwritten_parameter_is_found():
     model = build(seed=None)
     allocate(model, CPU, home=CPU)
-    initialise(model, partial(build_initial, seed=0, layers=len(model.blocks)))
+    initialize(model, partial(build_initial, seed=0, layers=len(model.blocks)))
     refuse_unwritten(model)
     model.blocks[2].attention_norm.weight.data[5] = float("nan")
     with pytest.raises(RuntimeError, match=r"blocks\.2\.attention_norm\.weight"):

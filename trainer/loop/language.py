@@ -21,7 +21,7 @@ from trainer.data.token_files import open_data
 from trainer.loop.flops import flops_per_token
 from trainer.model.decoder import Decoder, build_initial
 from trainer.model.initial import Digests, Draft
-from trainer.parallel.materialize import initialise
+from trainer.parallel.materialize import initialize
 
 
 class Language:
@@ -53,7 +53,7 @@ class Language:
     def draft(self) -> Draft:
         with torch.device("meta"):
             model = Decoder(SHAPES[self._config.preset], vocab_size=self._data.vocab_size, dropout=self._config.dropout)
-        return Draft(model, partial(_initialise, self._config.seed))
+        return Draft(model, partial(_initialize, self._config.seed))
 
     def loss(self, model: nn.Module, tokens_BT: object, count: int) -> tuple[Tensor, float]:
         """The sum of the cross-entropy over all tokens, in nats, and the number of tokens."""
@@ -65,9 +65,9 @@ class Language:
         return total, float(targets_BT.numel())
 
 
-def _initialise(seed: int, model: nn.Module, names: Collection[str]) -> Digests:
+def _initialize(seed: int, model: nn.Module, names: Collection[str]) -> Digests:
     """Write all parameters. Every buffer is in the snapshot, and values from a seed need no digest."""
     assert isinstance(model, Decoder)
     if names:
-        initialise(model, partial(build_initial, seed=seed, layers=len(model.blocks)))
+        initialize(model, partial(build_initial, seed=seed, layers=len(model.blocks)))
     return {}

@@ -74,7 +74,7 @@ class Stepper:
         for position, share in enumerate(shares):
             waits.end()
             read = feeder.next()
-            trainee.synchronise(is_last=position == len(shares) - 1)
+            trainee.synchronize(is_last=position == len(shares) - 1)
             loss, weight = self._microbatch_loss(read.batch, share)
             loss = loss * (share.weight / expected)
             sums_2[0] += loss.detach()

@@ -27,7 +27,7 @@ from trainer.contract.fence import Term
 from trainer.contract.manifest import CONTIGUOUS, Manifest, SnapshotName
 from trainer.contract.shapes import Shape
 from trainer.model.decoder import Decoder, build_initial
-from trainer.parallel.materialize import allocate, initialise, refuse_unwritten
+from trainer.parallel.materialize import allocate, initialize, refuse_unwritten
 from trainer.parallel.optim import ShardedAdamW, build_optimizer, clip_gradients, gather_gradients, measure_norm
 from trainer.parallel.precision import LossScale
 from trainer.snapshot.lineage import Restore, begin_term, fence_of, folder_of
@@ -55,7 +55,7 @@ def warm_up(folder: Path) -> None:
 def _go_through(folder: Path) -> None:
     config = TrainerConfig()
     state, model, _ = _build(config)
-    initialise(model, partial(build_initial, seed=config.seed, layers=_SHAPE.layers))
+    initialize(model, partial(build_initial, seed=config.seed, layers=_SHAPE.layers))
     refuse_unwritten(model)
     restore = _save(state, folder)
     state, model, optimizer = _build(config)

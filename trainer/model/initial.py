@@ -1,8 +1,8 @@
 """Build a user's model without memory if that is safe, and its initial values, equal at every world size.
 
 It is built on the meta device if every parameter and buffer gets its value only from `reset_parameters` of the module
-that owns it. Then each module is initialised again by itself, seeded by its name, and no rank ever holds more than one
-module's full values. Any other model (initialised in `__init__`, with a computed buffer, with tied weights or weights
+that owns it. Then each module is initialized again by itself, seeded by its name, and no rank ever holds more than one
+module's full values. Any other model (initialized in `__init__`, with a computed buffer, with tied weights or weights
 from a file) is built on the CPU of every rank from one seed, and copied from there.
 """
 

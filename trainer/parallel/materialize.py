@@ -28,7 +28,7 @@ def allocate(model: nn.Module, device: torch.device, *, home: torch.device) -> N
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, value_of: Callable[[str, torch.Size], Tensor]) -> None:
+def initialize(model: nn.Module, value_of: Callable[[str, torch.Size], Tensor]) -> None:
     """Write every parameter, one full tensor at a time, from its name and shape."""
     for name, parameter in model.named_parameters():
         put(parameter, value_of(name, parameter.shape))

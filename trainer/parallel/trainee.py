@@ -54,7 +54,7 @@ class Trainee:
         trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
         object.__setattr__(self, "parameters", trained)
 
-    def synchronise(self, is_last: bool) -> None:
+    def synchronize(self, is_last: bool) -> None:
         """Announce a microbatch, and whether it is the last of the step. Gradients may be reduced only then.
 
         By default sharded strategies reduce after every microbatch: until then, gradients are held unsharded.

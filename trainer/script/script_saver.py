@@ -21,7 +21,7 @@ from trainer.script import notes as script_notes
 from trainer.snapshot.events import tell_committed
 from trainer.snapshot.lineage import fence_of, folder_of
 from trainer.snapshot.retention import Retention
-from trainer.worker.full_disk import meet_full_disk
+from trainer.worker.full_disk import raise_injected_full_disk
 from trainer.worker.heartbeat import Heartbeat
 
 
@@ -67,7 +67,7 @@ class ScriptSaver:
     def _close(self, path: Path, step: int, strategy: str, requests: int, started: float) -> None:
         rank = self._place.rank
         try:
-            meet_full_disk(self._place, str(path))
+            raise_injected_full_disk(self._place, str(path))
             script_notes.leave_note(path, rank, [] if strategy == FILES else snapshot.files_of_rank(path, rank))
         except OSError as error:
             script_notes.leave_failure(path, rank, error)  # otherwise the others would wait for this rank

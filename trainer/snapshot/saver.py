@@ -25,7 +25,7 @@ from trainer.snapshot.run_state import RunState
 from trainer.snapshot.staging import Stager
 from trainer.snapshot.writing import Abandoned, Part, Plan, Values, plan_writing, values_of, write_part
 from trainer.worker.agreement import on_rank_zero, through_rank_zero
-from trainer.worker.full_disk import meet_full_disk
+from trainer.worker.full_disk import raise_injected_full_disk
 from trainer.worker.run import Run
 
 _LEAVES_WITHIN_S = 10.0  # how long to wait for the stager after a snapshot was abandoned
@@ -205,7 +205,7 @@ class Saver:
     def _write_part(
         self, plan: Plan, values: Values, pending: PendingSnapshot, go_on: Callable[[], bool] = lambda: True
     ) -> Part:
-        meet_full_disk(self._place, str(pending.path))
+        raise_injected_full_disk(self._place, str(pending.path))
         return write_part(plan, values, pending.path, go_on)
 
     def _finish(self, flight: Flight, staged: Values | Exception) -> None:

@@ -17,7 +17,7 @@ class Barrier:
         self._waits = waits
         self._group = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
 
-    def meet(self, purpose: str, *, timeout_s: float) -> None:
+    def wait(self, purpose: str, *, timeout_s: float) -> None:
         """Wait for all ranks. Raises RankAbsent. On rank 0 the message names the absent ranks."""
         try:
             with self._waits.waiting():

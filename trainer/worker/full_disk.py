@@ -10,7 +10,7 @@ from trainer.contract import layout
 from trainer.contract.env import WorkerPlace
 
 
-def meet_full_disk(place: WorkerPlace, where: str) -> None:
+def raise_injected_full_disk(place: WorkerPlace, where: str) -> None:
     """Raise the OSError of a full disk if one was requested for this rank. Once for each request."""
     if place.replica_dir is None:
         return

@@ -24,7 +24,7 @@ from trainer.worker.waits import Waits
 # Longer than a rank takes to verify its part of a large snapshot while the others wait. A hang is found earlier, by the
 # silence in progress.jsonl.
 _GROUP_TIMEOUT = timedelta(minutes=20)
-_LEAVES_WITHIN_S = 10.0  # for a broken group, whose other ranks may never come
+_LEAVES_WITHIN_S = 10.0  # for a broken group, whose other ranks may be gone
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def process_group(place: WorkerPlace, waits: Waits) -> Iterator[torch.device]:
 
 
 def _leave(device: torch.device, *, is_broken: bool) -> None:
-    """Destroy the group. After an error on a GPU this has a timeout: NCCL may wait for dead ranks.
+    """Destroy the group. After an error on a GPU this has a timeout, because NCCL may wait for dead ranks.
 
     The process ends next, and the thread with it.
     """

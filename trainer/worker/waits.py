@@ -1,8 +1,8 @@
-"""Report that this rank waits for its peers. The ranks that stopped first are then those that report nothing.
+"""Report that this rank waits for its peers. The ranks that stopped first are then those that do not report it.
 
-The loop marks where it waits in a collective. A thread checks the mark and writes one line if a wait lasts. A frozen
-process runs no such thread, and a main thread that hangs elsewhere has set no mark. On a GPU the host waits for its own
-device, too: a kernel that hangs looks like a wait.
+The loop marks when it waits in a collective. A thread checks the mark and writes one line if the wait lasts. A frozen
+process runs no such thread, and a main thread that hangs elsewhere has set no mark. On a GPU the host also waits for
+its own device, so a kernel that hangs looks like a wait.
 """
 
 from __future__ import annotations

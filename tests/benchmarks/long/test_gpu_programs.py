@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.snapshot.__main__ import measure, summarise
+from benchmarks.snapshot.__main__ import measure, summarize
 from benchmarks.snapshot.setting import build_setting
 from benchmarks.trainer.__main__ import contest
 from benchmarks.trainer.work import USUAL
@@ -28,6 +28,6 @@ def test_both_sides_train_in_turns_with_the_settings_of_a_gpu(strategy: str, tmp
 def test_snapshots_with_the_settings_of_a_gpu_are_taken_and_compared(tmp_path: Path) -> None:
     setting = build_setting("ddp", "cuda", "nano", 1)
     result = measure(replace(setting, device="cpu", batch=1, seq_len=32), tmp_path)
-    summary = summarise({**result, "device": "cuda"})
+    summary = summarize({**result, "device": "cuda"})
     assert set(summary["kinds"]) == set(setting.kinds)
     assert summary["compared"] == "ours, async"

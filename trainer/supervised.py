@@ -6,7 +6,7 @@
     state = run.restore(model=model, optimizer=optimizer)   # the newest verified snapshot, any world size
     for step in range(state.step, steps):
         ...
-        run.step(step, loss=loss)                           # reports progress, saves due snapshots, stops in order
+        run.step(step, loss=loss)                           # reports progress, saves due snapshots, stops cleanly
 
 Or the script writes its own files, with torch or without:
 

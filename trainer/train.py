@@ -23,7 +23,7 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
 from trainer.data.source import BadSample
 from trainer.errors import DataError, SnapshotError
-from trainer.loop.beginning import Sight, agree, look_ahead, tell_beginning, write_values
+from trainer.loop.beginning import RankFindings, agree, find_beginning, tell_beginning, write_values
 from trainer.loop.evaluation import evaluate
 from trainer.loop.mfu import find_ideal_step_s
 from trainer.loop.microbatches import assign_microbatches, open_feeder
@@ -57,7 +57,7 @@ def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
     task = open_task(config)  # before the group forms: a rank without data must not keep the others waiting
     if place.rank == 0:
         heartbeat.beat(Phase.RESTORE)
-    sight = attempt(lambda: look_ahead(config, place, task, heartbeat.tell))
+    findings = attempt(lambda: find_beginning(config, place, task, heartbeat.tell))
     heartbeat.beat(Phase.START)
     waits = Waits(heartbeat)
     if place.world_size > 1:
@@ -67,11 +67,11 @@ def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
             keep_freed_memory(os.environ)
         own = Run(config=config, place=place, device=device, heartbeat=heartbeat, waits=waits)
         # A separate function: everything that uses the group must be gone when the group is destroyed.
-        return _run_in_group(own, task, sight, stop)
+        return _run_in_group(own, task, findings, stop)
 
 
-def _run_in_group(run: Run, task: Task, sight: Outcome[Sight], stop: StopFlag) -> int:
-    beginning = agree(run, sight)
+def _run_in_group(run: Run, task: Task, findings: Outcome[RankFindings], stop: StopFlag) -> int:
+    beginning = agree(run, findings)
     run.heartbeat.beat(Phase.RESTORE)
     state = RunState(LossScale(run.config.precision))
     trainee, ideal_step_s = _build(run, task, beginning, state)
@@ -150,7 +150,7 @@ class _Loop:
             step_s = time.perf_counter() - started
             self.stepper.feeder.look(step_s)
             self.run.waits.expect(step_s)
-            self.saver.look_around()
+            self.saver.start_provenance()
             self.observer.after(state, result, step_s)
             if barrier is not None:
                 self._evaluate(barrier)

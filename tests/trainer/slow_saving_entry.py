@@ -50,10 +50,10 @@ def count_update(self, *arguments):
         before_update(self, *arguments)
 
 
-def read_slowly(path, *go_on):
-    while os.environ.get("ENDLESS_READS") and go_on and go_on[0]():
+def read_slowly(path, *should_continue):
+    while os.environ.get("ENDLESS_READS") and should_continue and should_continue[0]():
         time.sleep(0.01)
-    return checksum_file(path, *go_on)
+    return checksum_file(path, *should_continue)
 
 
 files.checksum_file = read_slowly

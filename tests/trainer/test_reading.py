@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.metadata import TensorProperties
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from trainer.snapshot.reading import StraightReader
+from trainer.snapshot.reading import ContiguousReader
 from trainer.snapshot.streams import Writer
 from trainer.snapshot.whole import write_whole
 from trainer.worker.torch_compat import read_later_metadata
@@ -46,7 +46,7 @@ def counted(monkeypatch):
 
 
 def read(directory, state):
-    load(state, storage_reader=StraightReader(directory), no_dist=True)
+    load(state, storage_reader=ContiguousReader(directory), no_dist=True)
     return state
 
 
@@ -101,7 +101,7 @@ def test_a_part_of_a_tensor_is_not_read_as_a_whole_one(tmp_path, counted):
     value = torch.randn(4, 6)
     save({"a": value}, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
     state = {"a": torch.zeros(4, 6)}
-    load(state, storage_reader=StraightReader(tmp_path), planner=FirstRows(), no_dist=True)
+    load(state, storage_reader=ContiguousReader(tmp_path), planner=FirstRows(), no_dist=True)
     assert torch.equal(state["a"], torch.cat((value[:2], torch.zeros(2, 6))))
     assert counted
 

@@ -19,7 +19,7 @@ from trainer.contract.fence import Term
 from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import SnapshotName
 from trainer.errors import DamagedSnapshot, SnapshotError, StaleTerm
-from trainer.loop.beginning import look_ahead
+from trainer.loop.beginning import find_beginning
 from trainer.snapshot import files, lineage
 from trainer.snapshot.retention import Retention
 
@@ -106,11 +106,11 @@ def broken_reads(monkeypatch):
     monkeypatch.setattr(files, "_PAUSE_S", 0.01)
 
     def break_(count):
-        def read(path, *go_on):
+        def read(path, *should_continue):
             left[path] = left.get(path, count) - 1
             if left[path] >= 0:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return whole(path, *go_on)
+            return whole(path, *should_continue)
 
         monkeypatch.setattr(files, "checksum_file", read)
 
@@ -148,7 +148,7 @@ def test_hurried_retention_stops_reading_and_deletes_nothing(job, monkeypatch):
 
     def hurry(checksum, content):
         begun.append(content)
-        retention.hurry()
+        retention.stop_verifying()
         read(checksum, content)
 
     monkeypatch.setattr(files.Checksum, "add", hurry)
@@ -245,7 +245,7 @@ def test_no_rank_recreates_a_lost_snapshot_folder(job, elsewhere):
     journal.write_text(f'torn\n[]\n{{"kind": "restored"}}\n{json.dumps(reported)}\n')
     place = parse_place({"ORCHESTRATOR_JOB_DIR": str(job.root), "RANK": "1", "WORLD_SIZE": "2"})
     task = SimpleNamespace(source=SimpleNamespace(fingerprint={}))
-    look = lambda: look_ahead(TrainerConfig(preset="nano"), place, task, lambda *_: None)  # noqa: E731
+    look = lambda: find_beginning(TrainerConfig(preset="nano"), place, task, lambda *_: None)  # noqa: E731
     if not elsewhere:
         with pytest.raises(SnapshotError, match="make an empty folder there to start afresh"):
             look()

@@ -26,6 +26,6 @@ def test_the_wait_for_the_previous_snapshot_is_reported(tmp_path, monkeypatch):
 
 def test_a_snapshot_that_cannot_begin_costs_time_but_is_not_measured():
     cost = Cost()
-    cost.stood(3.0, is_begun=True)
-    cost.stood(1.0, is_begun=False)
+    cost.add_stall(3.0, is_begun=True)
+    cost.add_stall(1.0, is_begun=False)
     assert (cost.stall_s, cost.all_stalls_s) == (3.0, 4.0)

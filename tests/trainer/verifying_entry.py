@@ -23,9 +23,9 @@ checksum_file, verify_files = files.checksum_file, files.verify_files
 read, reported = [], []
 
 
-def checksum_and_record(path, *go_on):
+def checksum_and_record(path, *should_continue):
     read.append(path.name)
-    return checksum_file(path, *go_on)
+    return checksum_file(path, *should_continue)
 
 
 def see_otherwise(directory, share):

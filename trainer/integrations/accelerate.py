@@ -4,7 +4,7 @@
     start = run.restore()                  # after accelerator.prepare
     for step in range(start, steps):
         ...
-        run.step(step, loss=loss)          # progress; a snapshot when one is due; an orderly stop
+        run.step(step, loss=loss)          # progress; a snapshot when one is due; a clean stop
 
 To continue within an epoch, pass the loader to `accelerator.skip_first_batches` with the number of batches that
 `start` steps have used.

@@ -29,7 +29,7 @@ from trainer.worker.run import Run
 
 
 @dataclass(frozen=True)
-class Sight:
+class RankFindings:
     """What a rank found before the group formed."""
 
     program: dict[str, object]  # versions and configuration, equal on every rank
@@ -37,7 +37,7 @@ class Sight:
     beginning: Beginning | None  # on rank 0, unless all ranks have to verify the snapshot
 
 
-def look_ahead(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell) -> Sight:
+def find_beginning(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell) -> RankFindings:
     """Rank 0 chooses and verifies the snapshot while the other ranks start. Raises SnapshotError and StaleTerm."""
     directory = snapshots_of(place)
     refuse_lost(place, directory)
@@ -47,7 +47,7 @@ def look_ahead(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell
         with suppress(TooLarge):
             verify = snapshot.verify if place.world_size == 1 else verify_small
             beginning = begin_term(place, directory, fence_of(place), tell, verify)
-    return Sight(describe_program(config), task.source.fingerprint, beginning)
+    return RankFindings(describe_program(config), task.source.fingerprint, beginning)
 
 
 def describe_program(config: TrainerConfig) -> dict[str, object]:
@@ -56,22 +56,22 @@ def describe_program(config: TrainerConfig) -> dict[str, object]:
     return {**{f"version of {name}": version for name, version in versions.items()}, **asdict(config)}
 
 
-def agree(run: Run, sight: Outcome[Sight]) -> Beginning:
-    """Give all ranks rank 0's beginning. Together they first verify a large snapshot. Collective.
+def agree(run: Run, findings: Outcome[RankFindings]) -> Beginning:
+    """Give all ranks rank 0's beginning. All ranks verify a large snapshot together before. Collective.
 
     Raises on all ranks what failed on one, StrategyError when one of them runs something else than rank 0, and
     DataError when it sees other data.
     """
-    sights = share(sight, run.waits)
-    for rank, seen in enumerate(sights):
-        difference = describe_difference(seen.program, sights[0].program)
+    found = share(findings, run.waits)
+    for rank, other in enumerate(found):
+        difference = describe_difference(other.program, found[0].program)
         if difference is not None:
             raise StrategyError(f"rank {rank} differs from rank 0: {difference}; start all ranks from one image")
-        difference = describe_difference(seen.data, sights[0].data)
+        difference = describe_difference(other.data, found[0].data)
         if difference is not None:
             raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
-    if sights[0].beginning is not None:
-        return sights[0].beginning
+    if found[0].beginning is not None:
+        return found[0].beginning
     run.heartbeat.beat(Phase.RESTORE)
     directory, fence = snapshots_of(run.place), fence_of(run.place)
     return choose_together(

@@ -62,5 +62,5 @@ def count_flops_per_sample(task: Task, model: nn.Module) -> float:
         total.backward()  # type: ignore[no-untyped-call]
     flops: int = counter.get_total_flops()
     if not flops:
-        raise ValueError("it multiplies no matrices")
+        raise ValueError("the model multiplies no matrices")
     return flops / size

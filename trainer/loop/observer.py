@@ -31,7 +31,7 @@ class Observer:
         self._heartbeat, self._is_first = run.heartbeat, run.is_first
         self._metrics = StepMetrics(config, task, trainee, ideal_step_s)
         self._snapshots = SnapshotTime(cost)
-        self._own_times = OwnTimes(place.rank, place.world_size if trainee.exchange.is_known else 1)
+        self._own_times = OwnTimes(place.rank, place.world_size if trainee.communication.is_known else 1)
         self._stragglers = Stragglers()
         self._profiled = config.profile
         window = None if config.profile is None else parse_profile(config.profile)

@@ -30,7 +30,7 @@ class Profile:
 class Profiler:
     """`window` is the first and the last step.
 
-    `done` gets the shares and the trace's path once it is written, in a thread; `failed` gets a reason.
+    Once the trace is written, `done` gets the profile and its path, in a thread. `failed` gets a reason.
     """
 
     def __init__(

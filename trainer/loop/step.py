@@ -45,7 +45,7 @@ class StepResult:
     times: tuple[float, ...]  # the own times of all ranks, if shared in this step
     own_skipped: tuple[BadSample, ...]  # unreadable samples of this rank
     own_data_s: float
-    own_exchange_s: float | None  # exchange.Exchange
+    own_communication_s: float | None  # CommunicationTimer.take_s
 
 
 class Stepper:
@@ -69,7 +69,7 @@ class Stepper:
         expected = config.global_batch * self._task.sample_weight
         skipped: list[BadSample] = []
         feeder.waited_s = 0.0
-        trainee.exchange.take_s()  # discard that of an evaluation
+        trainee.communication.take_s()  # discard that of an evaluation
         sums_2 = torch.zeros(2, dtype=torch.float64, device=trainee.device)  # losses and weights
         for position, share in enumerate(shares):
             waits.end()
@@ -88,12 +88,12 @@ class Stepper:
                 agreement = dist.all_reduce(totals, async_op=True)
             # Every strategy averages over ranks. Undo that.
             (loss * (world_size * scale.factor)).backward()  # type: ignore[no-untyped-call]
-            trainee.exchange.end()
+            trainee.communication.end()
         waits.begin()
         trainee.refuse_unused()
-        trainee.exchange.begin()
+        trainee.communication.begin()
         agreement.wait()
-        trainee.exchange.end()
+        trainee.communication.end()
         gradients = gather_gradients(trainee.parameters.values())
         norm = measure_norm(gradients)
         loss_sum, weight_sum, waited_s, skips, stops, saves, too_lates, *times, norm_read = _read(totals, norm)
@@ -124,7 +124,7 @@ class Stepper:
             times=tuple(times),
             own_skipped=tuple(skipped),
             own_data_s=feeder.waited_s,
-            own_exchange_s=trainee.exchange.take_s(),
+            own_communication_s=trainee.communication.take_s(),
         )
 
     def _microbatch_loss(self, batch: object, share: Share) -> tuple[Tensor, Tensor | float]:

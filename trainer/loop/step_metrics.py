@@ -17,21 +17,21 @@ from trainer.snapshot.run_state import RunState
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """The time of a step on this rank: `data_s + compute_s + exchange_s + held_s` is `step_s`.
+    """The time of a step on this rank: `data_s + compute_s + communication_s + held_s` is `step_s`.
 
-    `exchange_s` None: not known, and part of `compute_s`. `stall_s` is all that training stood still for snapshots
-    since the step before: `held_s` is the part of it that lies inside of this step, waiting for copies.
+    If `communication_s` is None, it is not known and part of `compute_s`. `stall_s` is how long training stopped for
+    snapshots since the step before. `held_s` is the part of it within this step, waiting for copies.
     """
 
     step_s: float
     data_s: float
-    exchange_s: float | None
+    communication_s: float | None
     held_s: float
     stall_s: float
 
     @property
     def compute_s(self) -> float:
-        return max(0.0, self.step_s - self.data_s - (self.exchange_s or 0.0) - self.held_s)
+        return max(0.0, self.step_s - self.data_s - (self.communication_s or 0.0) - self.held_s)
 
 
 class SnapshotTime:
@@ -45,7 +45,7 @@ class SnapshotTime:
         split = Split(
             step_s=step_s,
             data_s=result.own_data_s,
-            exchange_s=result.own_exchange_s,
+            communication_s=result.own_communication_s,
             held_s=held_s - self._held_s,
             stall_s=stalls_s - self._stalls_s,
         )
@@ -74,8 +74,8 @@ class StepMetrics:
             "compute_s": split.compute_s,
             "snapshot_s": split.stall_s,
         }
-        if split.exchange_s is not None:
-            metrics["communication_s"] = split.exchange_s
+        if split.communication_s is not None:
+            metrics["communication_s"] = split.communication_s
         if self.ideal_step_s is not None:
             metrics["mfu"] = self.ideal_step_s / split.step_s
         if math.isfinite(result.grad_norm):

@@ -1,4 +1,4 @@
-"""The warm-up of a spare worker: do everything once that a start does on one rank, with a tiny model.
+"""The warm-up of a spare worker: do once, with a tiny model, all that a start does on one rank.
 
 The first run of any code is slow, mostly because of page faults. The warm-up leaves no group, no thread, no used random
 numbers, and no files.

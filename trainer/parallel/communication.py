@@ -28,8 +28,8 @@ _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tenso
 _reduce = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-class Exchange:
-    """A stopwatch for one step at a time."""
+class CommunicationTimer:
+    """Times the exposed communication of one step at a time."""
 
     def __init__(self, device: torch.device, *, is_known: bool) -> None:
         self._is_host, self.is_known = device.type == "cpu", is_known
@@ -67,23 +67,23 @@ def _seconds(begun: _Time, ended: _Time) -> float:
     return float(begun.elapsed_time(ended)) / 1000
 
 
-def build_exchange(layout: Layout, device: torch.device, model: nn.Module) -> Exchange:
+def build_communication_timer(layout: Layout, device: torch.device, model: nn.Module) -> CommunicationTimer:
     """Time the collectives of the model's sharded modules from now on."""
     if not layout.is_sharded:
-        return Exchange(device, is_known=True)
+        return CommunicationTimer(device, is_known=True)
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     can_time = all(hasattr(module, "set_custom_all_gather") for module in sharded)  # torch 2.9 and later
-    exchange = Exchange(device, is_known=device.type == "cpu" and layout.replicas == 1 and can_time)
-    if exchange.is_known:
+    timer = CommunicationTimer(device, is_known=device.type == "cpu" and layout.replicas == 1 and can_time)
+    if timer.is_known:
         for module in sharded:
-            module.set_custom_all_gather(_TimedGather(exchange))  # type: ignore[arg-type]  # two methods make one
-            module.set_custom_reduce_scatter(_TimedReduction(exchange))  # type: ignore[arg-type]
-    return exchange
+            module.set_custom_all_gather(_TimedGather(timer))  # type: ignore[arg-type]  # two methods make one
+            module.set_custom_reduce_scatter(_TimedReduction(timer))  # type: ignore[arg-type]
+    return timer
 
 
 class _Timed:
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, timer: CommunicationTimer) -> None:
+        self._timer = timer
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -93,9 +93,9 @@ class _TimedGather(_Timed):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
-        self._exchange.begin()
+        self._timer.begin()
         work: dist.Work | None = _gather(output_tensor, input_tensor, group=group, async_op=async_op)
-        self._exchange.end()
+        self._timer.end()
         return work
 
 
@@ -108,7 +108,7 @@ class _TimedReduction(_Timed):
         op: dist.ReduceOp,
         async_op: bool = False,
     ) -> dist.Work | None:
-        self._exchange.begin()
+        self._timer.begin()
         work: dist.Work | None = _reduce(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
-        self._exchange.end()
+        self._timer.end()
         return work

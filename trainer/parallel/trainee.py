@@ -1,4 +1,4 @@
-"""Build a model that is ready to train on every rank, from a configuration. The order of the steps matters.
+"""Build a model that is ready to train on every rank, from a configuration.
 
 Nothing here knows what kind of model it is. Every strategy averages gradients over ranks; the loop multiplies the loss
 by the world size to undo it.
@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_strategy, parse_wrap
 from trainer.errors import UnusedParameters
 from trainer.parallel.blocks import count_parameters, find_blocks
-from trainer.parallel.communication import Exchange, build_exchange
+from trainer.parallel.communication import CommunicationTimer, build_communication_timer
 from trainer.parallel.ignored_settings import find_ignored
 from trainer.parallel.materialize import allocate, refuse_unwritten
 from trainer.parallel.optim import build_optimizer
@@ -46,7 +46,7 @@ class Trainee:
     optimizer: torch.optim.Optimizer
     layout: Layout
     device: torch.device
-    exchange: Exchange  # measures exposed communication
+    communication: CommunicationTimer
     notices: tuple[str, ...] = ()  # settings without effect
     parameters: dict[str, nn.Parameter] = field(init=False)  # trainable parameters
 
@@ -80,7 +80,7 @@ class Trainee:
         """
 
         def hook(_: torch.Tensor) -> None:
-            self.exchange.begin()
+            self.communication.begin()
             action()
 
         if isinstance(self.forward, DistributedDataParallel):
@@ -143,8 +143,8 @@ def build_trainee(
         config, strategy=layout.strategy, device=device.type, has_own_optimizer=own_optimizer is not None
     )
     notices += [layout.notice] if layout.notice else []
-    exchange = build_exchange(layout, device, model)
-    return Trainee(config, model, forward, optimizer, layout, device, exchange, tuple(notices))
+    communication = build_communication_timer(layout, device, model)
+    return Trainee(config, model, forward, optimizer, layout, device, communication, tuple(notices))
 
 
 def _ranks_per_node(run: Run) -> int | None:

@@ -58,7 +58,7 @@ class Script:
         return None if self._saver is None else self._saver.saved_step
 
     def begin(self) -> tuple[int, Path | None]:
-        """Begin this generation's term: the step and the snapshot to continue from.
+        """Begin this generation's term. Returns the step and the snapshot to continue from.
 
         Raises SnapshotError and StaleTerm.
         """

@@ -53,7 +53,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _set_aside(directory: Place) -> list[str]:
-    """Their current names."""
+    """The current names of the snapshots that were set aside."""
     if isinstance(directory, Remote):
         return sorted(str(name) for name in snapshot.list_quarantined(directory))
     names = sorted(path.name for path in directory.glob("*.quarantined*"))

@@ -22,21 +22,21 @@ _PRIOR_NODE_S = 226 * 86400.0
 class Cost:
     """The cost of snapshots in seconds."""
 
-    stall_s: float = 0.0  # how long training stood still for the newest one
+    stall_s: float = 0.0  # how long training stopped for the newest one
     duration_s: float = 0.0  # from its begin to its commit
-    all_stalls_s: float = 0.0  # how long training has stood still for all of them
-    all_held_s: float = 0.0  # the part of that inside of steps, whose update waited for copies
+    all_stalls_s: float = 0.0  # how long training has stopped for all of them
+    all_held_s: float = 0.0  # the part of that within steps, whose update waited for copies
 
-    def stood(self, seconds: float, *, is_begun: bool) -> None:
-        """Training stood still to begin a snapshot, including the wait for the previous one.
+    def add_stall(self, seconds: float, *, is_begun: bool) -> None:
+        """Add the time for which training stopped to begin a snapshot, including the wait for the previous one.
 
-        A snapshot that could not be begun says nothing about the cost of the next.
+        A snapshot that failed to begin says nothing about the cost of the next.
         """
         self.stall_s = seconds if is_begun else self.stall_s
         self.all_stalls_s += seconds
 
-    def held(self, seconds: float) -> None:
-        """The update of a step waited until the snapshot in progress had copied its tensors."""
+    def add_hold(self, seconds: float) -> None:
+        """Add the time for which a step's update waited until the snapshot in progress had copied its tensors."""
         self.stall_s += seconds
         self.all_stalls_s += seconds
         self.all_held_s += seconds

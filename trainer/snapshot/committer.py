@@ -52,7 +52,7 @@ class Committer:
         return PendingSnapshot(path=path, step=state.step, samples_seen=state.samples_seen, requests=requests)
 
     def open(self, pending: PendingSnapshot) -> None:
-        """Make the directory. Raises StaleTerm, and OSError: FileExistsError when another writes this snapshot."""
+        """Make the directory. Raises StaleTerm and OSError, FileExistsError if another process writes this snapshot."""
         self._fence.check(self._term)
         snapshot.claim(pending.path)
 
@@ -84,7 +84,7 @@ class Committer:
         tell_committed(pending.path, manifest, pending.age_s, self._tell)
 
     def give_up(self, pending: PendingSnapshot, error: Exception, *, is_opened: bool = True) -> None:
-        """Remove what was written, unless another process wrote it, and report why."""
+        """Remove what this process wrote, and report why."""
         if is_opened:
             with suppress(OSError):  # the store may be unavailable; the next generation removes the rest
                 snapshot.remove(pending.path)

@@ -26,7 +26,7 @@ from trainer.contract.manifest import (
 )
 from trainer.errors import DamagedSnapshot, SnapshotError
 from trainer.snapshot.remote import Place
-from trainer.snapshot.stores import spot
+from trainer.snapshot.stores import directory_at
 
 ALGORITHM = "xxh3-64"
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -53,13 +53,13 @@ def _always() -> bool:
     return True
 
 
-def checksum_file(path: Place, go_on: Callable[[], bool] = _always) -> FileEntry:
-    """Size and checksum of a file, read in chunks. Raises OSError, and SnapshotError once `go_on` returns False."""
+def checksum_file(path: Place, should_continue: Callable[[], bool] = _always) -> FileEntry:
+    """Size and checksum of a file. Raises OSError, and SnapshotError once `should_continue` returns False."""
     checksum = Checksum()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             checksum.add(chunk)
-            if not go_on():
+            if not should_continue():
                 raise SnapshotError(f"{path} was not read to its end: the job is stopping")
     return checksum.entry
 
@@ -77,21 +77,21 @@ def files_of_rank(directory: Path, rank: int) -> list[str]:
 
 def claim(directory: Place) -> None:
     """Make the directory of a snapshot. Raises OSError, FileExistsError if another process writes this snapshot."""
-    spot(directory).claim()
+    directory_at(directory).claim()
 
 
 def commit(directory: Place, manifest: Manifest) -> None:
     """Commit: the manifest appears once everything else is durable. Raises OSError."""
-    spot(directory).commit(json.dumps(render_manifest(manifest), indent=1))
+    directory_at(directory).commit(json.dumps(render_manifest(manifest), indent=1))
 
 
-def verify(directory: Place, go_on: Callable[[], bool] = _always) -> Manifest:
-    """Check a snapshot against its manifest while `go_on` returns True.
+def verify(directory: Place, should_continue: Callable[[], bool] = _always) -> Manifest:
+    """Check a snapshot against its manifest while `should_continue` returns True.
 
     Raises DamagedSnapshot, or SnapshotError when it cannot be checked.
     """
     manifest = check_manifest(directory)
-    verify_files(directory, manifest.files, go_on)
+    verify_files(directory, manifest.files, should_continue)
     return manifest
 
 
@@ -106,34 +106,36 @@ def check_manifest(directory: Place) -> Manifest:
     return manifest
 
 
-def verify_files(directory: Place, files: Mapping[str, FileEntry], go_on: Callable[[], bool] = _always) -> None:
+def verify_files(
+    directory: Place, files: Mapping[str, FileEntry], should_continue: Callable[[], bool] = _always
+) -> None:
     """Check the named files of a snapshot. Raises what `verify` does, for the first damaged file."""
     with ThreadPoolExecutor(_READERS) as pool:
-        list(pool.map(lambda item: _verify_file(directory / item[0], item[1], go_on), files.items()))
+        list(pool.map(lambda item: _verify_file(directory / item[0], item[1], should_continue), files.items()))
 
 
 def list_committed(snapshots: Place) -> list[SnapshotName]:
-    return [found.name for found in spot(snapshots).survey() if found.committed and not found.set_aside]
+    return [found.name for found in directory_at(snapshots).list_snapshots() if found.committed and not found.set_aside]
 
 
 def list_named(snapshots: Place) -> list[SnapshotName]:
     """All directories named like snapshots, committed or not. Raises OSError."""
-    return [found.name for found in spot(snapshots).survey() if not found.set_aside]
+    return [found.name for found in directory_at(snapshots).list_snapshots() if not found.set_aside]
 
 
 def list_quarantined(snapshots: Place) -> list[SnapshotName]:
-    return [found.name for found in spot(snapshots).survey() if found.set_aside]
+    return [found.name for found in directory_at(snapshots).list_snapshots() if found.set_aside]
 
 
 def quarantine(directory: Place) -> Place:
     """Rename a damaged snapshot: no reader uses it, and its files remain for inspection."""
-    return spot(directory).set_aside()
+    return directory_at(directory).set_aside()
 
 
 def remove(directory: Place) -> None:
     """Delete a snapshot, its manifest first: half a snapshot must not look committed. Repeating it is harmless."""
     (directory / MANIFEST).unlink(missing_ok=True)
-    spot(directory).empty()
+    directory_at(directory).empty()
 
 
 def read_manifest(directory: Place) -> Manifest:
@@ -152,11 +154,11 @@ def read_manifest(directory: Place) -> Manifest:
         raise DamagedSnapshot(MANIFEST, f"is not a manifest ({error}), in {directory}") from error
 
 
-def _verify_file(path: Place, expected: FileEntry, go_on: Callable[[], bool]) -> None:
+def _verify_file(path: Place, expected: FileEntry, should_continue: Callable[[], bool]) -> None:
     if not expected.checksum.startswith(f"{ALGORITHM}:"):
         raise SnapshotError(f"{path} has a checksum {expected.checksum!r}, this version reads {ALGORITHM} only")
     try:
-        found = _checksum_patiently(path, go_on)
+        found = _checksum_patiently(path, should_continue)
     except FileNotFoundError:
         raise DamagedSnapshot(path.name, f"is missing, in {path.parent}") from None
     except OSError as error:
@@ -170,12 +172,12 @@ def _verify_file(path: Place, expected: FileEntry, go_on: Callable[[], bool]) ->
         raise DamagedSnapshot(path.name, f"has changed since the commit (checksum differs), in {path.parent}")
 
 
-def _checksum_patiently(path: Place, go_on: Callable[[], bool]) -> FileEntry:
+def _checksum_patiently(path: Place, should_continue: Callable[[], bool]) -> FileEntry:
     """Like `checksum_file`, with one retry after an I/O error: a cable or a controller may fail briefly."""
     try:
-        return checksum_file(path, go_on)
+        return checksum_file(path, should_continue)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
     time.sleep(_PAUSE_S)
-    return checksum_file(path, go_on)
+    return checksum_file(path, should_continue)

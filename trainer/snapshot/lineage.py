@@ -104,7 +104,7 @@ def fence_of(place: WorkerPlace) -> Fence:
 def snapshots_of(place: WorkerPlace) -> Place:
     """ORCHESTRATOR_SNAPSHOT_DIR, else the job's own folder, else (outside a job) `./snapshots`.
 
-    Raises SnapshotError for a URL of what ends with the process.
+    Raises SnapshotError for a URL whose storage ends with the process.
     """
     if place.snapshot_dir is not None:
         reason = why_no_place(place.snapshot_dir) if is_url(place.snapshot_dir) else None

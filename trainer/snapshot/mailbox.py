@@ -1,7 +1,7 @@
 """Pass results of background work to rank 0 through the group's store.
 
-No collective is involved: a thread that hands in its result does not wait, and the thread that collects stops on
-request. So the collectives of training are not disturbed, and a group that breaks leaves no thread behind.
+No collective is involved. A thread that sends its result does not wait, and the thread that collects stops on request.
+So the collectives of training are not disturbed, and a group that breaks leaves no thread behind.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Mailbox:
         self._store = store_of_the_group()
         self._keys = [f"{name}/{rank}" for rank in range(dist.get_world_size())]
 
-    def hand_in(self, result: Part | Exception) -> None:
+    def send(self, result: Part | Exception) -> None:
         """Send what this rank wrote, or why it failed."""
         self._store.set(self._keys[dist.get_rank()], pickle.dumps(result))  # type: ignore[arg-type]  # bytes will do
 
-    def collect(self, goes_on: Callable[[], bool]) -> list[Part]:
-        """On rank 0, wait for all ranks. Raises the first failure, and Abandoned once `goes_on` returns False."""
+    def collect(self, should_continue: Callable[[], bool]) -> list[Part]:
+        """On rank 0, wait for all ranks. Raises the first failure, or Abandoned when `should_continue` is False."""
         pause = threading.Event()
         while not self._store.check(self._keys):
-            if not goes_on():
+            if not should_continue():
                 raise Abandoned
             pause.wait(_LOOK_EVERY_S)  # not the store's own wait: the main thread could not use the store meanwhile
         results = [pickle.loads(self._store.get(key)) for key in self._keys]

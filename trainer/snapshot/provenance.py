@@ -39,34 +39,34 @@ class Provenance:
             "host": platform.node(),
         }
         self._thread: threading.Thread | None = None
-        self._is_settled = threading.Event()
+        self._is_complete = threading.Event()
 
     @cached_property
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__, "python": platform.python_version(), "trainer": _own_version()}
 
-    def look(self) -> None:
+    def start(self) -> None:
         """Collect in the background and report what differs from the restored snapshot. Idempotent."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="provenance", daemon=True)
+            self._thread = threading.Thread(target=self._collect, name="provenance", daemon=True)
             self._thread.start()
 
-    def hurry(self) -> None:
-        """The job is stopping: do not wait for git any more."""
-        self._is_settled.set()
+    def stop_waiting(self) -> None:
+        """Do not wait for git any more, because the job is stopping."""
+        self._is_complete.set()
 
     def document(self) -> dict[str, object]:
         """The entry of a manifest: command, image, host, and the commit. Waits for git."""
-        self.look()
-        self._is_settled.wait()
+        self.start()
+        self._is_complete.wait()
         return self._document
 
-    def _look(self) -> None:
+    def _collect(self) -> None:
         try:
             self._document = {**describe_code(os.getcwd()), **self._document}  # noqa: PTH109  # a string is wanted
             self._compare()
         finally:
-            self._is_settled.set()
+            self._is_complete.set()
 
     def _compare(self) -> None:
         if self._restore is None:

@@ -26,7 +26,7 @@ _HEADER = struct.Struct("<4s22xHH")
 _HEADER_MAGIC, _DESCRIPTOR_MAGIC = b"PK\x03\x04", b"PK\x07\x08"
 
 
-class StraightReader(FileSystemReader):
+class ContiguousReader(FileSystemReader):
     """Reads snapshots whose tensors are all contiguous. Raises what FileSystemReader does, and OSError."""
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: object, **options: object) -> None:

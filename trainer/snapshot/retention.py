@@ -30,11 +30,11 @@ class Retention:
         self._keep, self._keep_every = keep, keep_every
         self._verified = {verified.name} if verified is not None and verified.parent == directory else set()
         self._unreported: set[str] = set()  # verified since the last report
-        self._hurries = False
+        self._is_stopping = False
 
-    def hurry(self) -> None:
-        """Read no old snapshot from now on, in no thread. Then none is deleted."""
-        self._hurries = True
+    def stop_verifying(self) -> None:
+        """Read no old snapshot from now on, in any thread. Then none is deleted."""
+        self._is_stopping = True
 
     def delete_old(self) -> None:
         """Idempotent. The next call tries again what cannot be read or deleted now."""
@@ -60,7 +60,7 @@ class Retention:
     def _verify(self, path: Place) -> Manifest:
         """Like `snapshot.verify`, but an I/O error is no damage: only a restore sets a snapshot aside for it."""
         try:
-            return snapshot.verify(path, lambda: not self._hurries)
+            return snapshot.verify(path, lambda: not self._is_stopping)
         except DamagedSnapshot as damage:
             if isinstance(damage.__cause__, OSError):
                 raise SnapshotError(str(damage)) from damage

@@ -21,7 +21,7 @@ from trainer.parallel.optim import ShardedAdamW
 from trainer.parallel.precision import LossScale
 from trainer.snapshot.lineage import Restore
 from trainer.snapshot.own_optimizer import prepare_state
-from trainer.snapshot.reading import StraightReader
+from trainer.snapshot.reading import ContiguousReader
 from trainer.snapshot.streams import open_reader, without_group_warning
 from trainer.worker.agreement import on_every_rank
 from trainer.worker.torch_compat import read_later_metadata
@@ -148,5 +148,5 @@ def read_alone(state: Stateful, restore: Restore) -> None:
 def _open(restore: Restore) -> FileSystemReader:
     if restore.manifest.has_contiguous_tensors and isinstance(restore.path, Path):
         read_later_metadata()
-        return StraightReader(restore.path)
+        return ContiguousReader(restore.path)
     return open_reader(restore.path)

@@ -77,7 +77,7 @@ class Saver:
         """Wait for this rank's part of the snapshot in flight, unless the group broke: then it cannot be committed."""
         self._is_abandoned = kind is not None and not issubclass(kind, TrainerError)
         if self._is_abandoned:
-            self._retention.hurry()
+            self._retention.stop_verifying()
         self._stager.wait_until_done(_LEAVES_WITHIN_S if self._is_abandoned else None)
 
     @property
@@ -90,10 +90,10 @@ class Saver:
         """On rank 0, whether a snapshot is in progress and not yet committed."""
         return self._in_flight is not None and not self._in_flight.closed.is_set()
 
-    def look_around(self) -> None:
+    def start_provenance(self) -> None:
         """On rank 0, start to collect provenance in the background once training runs."""
         if dist.get_rank() == 0:
-            self._provenance.look()
+            self._provenance.start()
 
     def before_update(self, *_: object) -> None:
         """Delay the optimizer's step until its tensors are copied."""
@@ -101,10 +101,10 @@ class Saver:
             return
         started = time.perf_counter()
         self._stager.wait_until_staged()
-        self.cost.held(time.perf_counter() - started)
+        self.cost.add_hold(time.perf_counter() - started)
 
     def begin(self, state: RunState, *, requests: int = 0) -> None:
-        """Start a snapshot of `state` once the previous one is done. Raises StaleTerm for either.
+        """Start a snapshot of `state` once the previous one is done. Raises StaleTerm, also for the previous one.
 
         `requests`, on rank 0, is how many of the service's requests this snapshot and those before have answered.
         """
@@ -113,7 +113,7 @@ class Saver:
             return
         started = time.perf_counter()
         is_begun = self._begin(state, requests)
-        self.cost.stood(time.perf_counter() - started, is_begun=is_begun)
+        self.cost.add_stall(time.perf_counter() - started, is_begun=is_begun)
 
     def save(self, state: RunState, *, requests: int = 0, keep_all: bool = False) -> bool:
         """Commit a snapshot of `state` unless its step has one. Returns False on failure. Raises StaleTerm.
@@ -121,15 +121,15 @@ class Saver:
         `keep_all` skips retention and does not wait for git: the job is stopping.
         """
         if keep_all:
-            self._provenance.hurry()
-            self._retention.hurry()
+            self._provenance.stop_waiting()
+            self._retention.stop_verifying()
         started = time.perf_counter()
         is_committed = self._save(state, requests, keep_all=keep_all)
-        self.cost.stood(time.perf_counter() - started, is_begun=is_committed)
+        self.cost.add_stall(time.perf_counter() - started, is_begun=is_committed)
         return is_committed
 
     def settle(self) -> None:
-        """Wait for the snapshot in flight. Raises StaleTerm if it ended so."""
+        """Wait for the snapshot in flight. Raises StaleTerm if that was its failure."""
         flight, self._in_flight = self._in_flight, None
         if flight is None:
             return
@@ -203,10 +203,10 @@ class Saver:
         through_rank_zero(lambda: self._write_part(plan, values, pending), commit, self._waits)
 
     def _write_part(
-        self, plan: Plan, values: Values, pending: PendingSnapshot, go_on: Callable[[], bool] = lambda: True
+        self, plan: Plan, values: Values, pending: PendingSnapshot, should_continue: Callable[[], bool] = lambda: True
     ) -> Part:
         raise_injected_full_disk(self._place, str(pending.path))
-        return write_part(plan, values, pending.path, go_on)
+        return write_part(plan, values, pending.path, should_continue)
 
     def _finish(self, flight: Flight, staged: Values | Exception) -> None:
         """The stager's work: write the copies, and on rank 0 commit once all ranks have written."""
@@ -233,20 +233,20 @@ class Saver:
         try:
             if isinstance(staged, Exception):
                 raise staged
-            part: Part | Exception = self._write_part(flight.plan, staged, flight.pending, self._goes_on)
+            part: Part | Exception = self._write_part(flight.plan, staged, flight.pending, self._should_continue)
         except Abandoned:
             raise
-        except Exception as error:  # noqa: BLE001  # handed in as the part that failed
+        except Exception as error:  # noqa: BLE001  # sent in place of the part
             part = error
-        flight.mailbox.hand_in(part)
+        flight.mailbox.send(part)
         flight.written.set()
 
     def _commit_gathered(self, flight: Flight) -> None:
-        parts = flight.mailbox.collect(self._goes_on)
+        parts = flight.mailbox.collect(self._should_continue)
         flight.gathered.set()
         self._committer.commit(flight.pending, flight.plan, parts)
 
-    def _goes_on(self) -> bool:
+    def _should_continue(self) -> bool:
         return not self._is_abandoned
 
 

@@ -31,8 +31,8 @@ class Found:
     set_aside: bool
 
 
-class Spot(Protocol):
-    """A snapshot's directory, or for `survey` its parent. Every method raises OSError."""
+class SnapshotDirectory(Protocol):
+    """A snapshot's directory, or for `list_snapshots` its parent. Every method raises OSError."""
 
     def claim(self) -> None:
         """Make the directory. Raises FileExistsError if another process writes this snapshot."""
@@ -44,13 +44,13 @@ class Spot(Protocol):
         """Rename the directory so that no reader finds it, and return its new place. Idempotent."""
 
     def empty(self) -> None:
-        """Delete the content, as far as possible."""
+        """Delete the content as far as possible."""
 
-    def survey(self) -> Iterator[Found]:
+    def list_snapshots(self) -> Iterator[Found]:
         """The entries. Empty if the directory does not exist."""
 
 
-def spot(place: Place) -> Spot:
+def directory_at(place: Place) -> SnapshotDirectory:
     return _InStore(place) if isinstance(place, Remote) else _InFolder(place)
 
 
@@ -83,7 +83,7 @@ class _InFolder:
     def empty(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def survey(self) -> Iterator[Found]:
+    def list_snapshots(self) -> Iterator[Found]:
         if not is_there(self._directory):
             return
         with os.scandir(self._directory) as entries:
@@ -114,7 +114,7 @@ class _InStore:
         with suppress(OSError):
             self._directory.remove_tree()
 
-    def survey(self) -> Iterator[Found]:
+    def list_snapshots(self) -> Iterator[Found]:
         """Needs one recursive listing."""
         found: dict[SnapshotName, set[str]] = {}
         for path in self._directory.names():

@@ -24,8 +24,8 @@ COPY_AHEAD_BYTES = 10_000_000  # DCP's own default
 class Writer(FileSystemWriter):
     """`describe` returns sizes and checksums of the written files. Raises what FileSystemWriter does.
 
-    `copy_ahead_bytes` are taken from a device while others are written. With any, DCP starts CUDA on the calling
-    thread's current device, and waits for all that runs in its current stream.
+    At most `copy_ahead_bytes` are copied from a device while earlier ones are written. If it is not 0, DCP starts CUDA
+    on the calling thread's current device and waits for its current stream.
     """
 
     def __init__(self, directory: Place, *, copy_ahead_bytes: int = 0) -> None:

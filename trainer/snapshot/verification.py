@@ -22,8 +22,8 @@ from trainer.worker.waits import Waits
 
 T = TypeVar("T")
 
-# One rank reads that in 0.1 s (2.5 GB/s from the page cache, two cores), while the others start. Together they need an
-# exchange, 7 ms between two ranks, and can only begin after their start.
+# One rank reads this much in 0.1 s (2.5 GB/s from the page cache, two cores) while the others start. All ranks together
+# can only begin after their start, and need an exchange, 7 ms between two ranks.
 ALONE_BYTES = 256 * 1024 * 1024
 
 

@@ -70,12 +70,14 @@ def values_of(state: RunState, plan: Plan) -> Values:
     return {item.index: planner.resolve_data(item) for item in plan.own.items}
 
 
-def write_part(plan: Plan, values: Values, directory: Place, go_on: Callable[[], bool] = lambda: True) -> Part:
-    """Write this rank's files, with fsync and checksums. Raises OSError, and Abandoned once `go_on` returns False."""
+def write_part(
+    plan: Plan, values: Values, directory: Place, should_continue: Callable[[], bool] = lambda: True
+) -> Part:
+    """Write this rank's files with fsync. Raises OSError, and Abandoned once `should_continue` returns False."""
     try:
         is_live = any(isinstance(value, Tensor) and not value.is_cpu for value in values.values())
         writer = Writer(directory, copy_ahead_bytes=COPY_AHEAD_BYTES if is_live else 0)
-        results = writer.write_data(plan.own, _Given(values, go_on)).wait()
+        results = writer.write_data(plan.own, _Given(values, should_continue)).wait()
     except Abandoned:
         raise
     except Exception as error:
@@ -98,12 +100,12 @@ def write_metadata(plan: Plan, parts: list[Part], directory: Place) -> dict[str,
 class _Given(DefaultSavePlanner):
     """A planner that returns values taken earlier."""
 
-    def __init__(self, values: Values, go_on: Callable[[], bool]) -> None:
+    def __init__(self, values: Values, should_continue: Callable[[], bool]) -> None:
         super().__init__()
-        self._values, self._go_on = values, go_on
+        self._values, self._should_continue = values, should_continue
 
     def resolve_data(self, write_item: WriteItem) -> Tensor | BytesIO:
-        if not self._go_on():
+        if not self._should_continue():
             raise Abandoned
         value = self._values[write_item.index]
         return value.contiguous() if isinstance(value, Tensor) else value  # as the manifest says

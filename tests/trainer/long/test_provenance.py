@@ -73,7 +73,7 @@ def test_a_job_that_is_stopped_does_not_wait_for_git(tmp_path, monkeypatch):
     waiting.start()
     with (tmp_path / "answer").open("w"):  # git runs now
         assert not documents
-        provenance.hurry()
+        provenance.stop_waiting()
         waiting.join(60)
         assert documents[0].keys() == {"command", "image", "host"}
         assert documents[0]["command"] == " ".join(sys.orig_argv).split()

@@ -33,15 +33,15 @@ from orchestrator.client import Client, connect
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 CONCEPTS = FOLDER.parent / "concepts.md"
-_MADE = "Generated from the code by `python -m deploy.dev.reference`: do not edit."
+_MADE = "Generated from the code by `python -m deploy.dev.reference`. Do not edit."
 
 
 def render_cli() -> str:
     lines = ["# The command line", "", _MADE, "", "    orchestrator [--profile NAME] COMMAND ...", ""]
     lines += [
-        "`--json` prints JSON, `--help` explains a command. Exit status: 0 succeeded, 1 the job failed, 2 usage or",
-        "refused, 3 the service is not reachable, 130 interrupted. `orchestrator --install-completion` teaches the",
-        "shell.",
+        "`--json` prints JSON, `--help` explains a command. Exit status: 0 succeeded, 1 the job failed, 2 wrong usage",
+        "or refused, 3 the service is not reachable, 130 interrupted. `orchestrator --install-completion` installs",
+        "completion for your shell.",
     ]
     for name, (module, _) in COMMANDS.items():
         command = getattr(importlib.import_module(module), name)
@@ -113,8 +113,9 @@ def _row(*cells: str | None) -> str:
 def render_settings() -> str:
     lines = ["# Settings", "", _MADE, ""]
     lines += [
-        "The service reads its settings from the environment, which wins, and from the TOML file that `--config` or",
-        "`ORCHESTRATOR_CONFIG` names. Times are in seconds. Each `[clusters.<name>]` has one backend.",
+        "The service reads its settings from the environment and from `orchestrator.toml`. The environment wins.",
+        "`--config` or `ORCHESTRATOR_CONFIG` names another file. Times are in seconds. The tables of the file have the",
+        "fields below. A table `[clusters.<name>]` has the fields of its backend.",
         "",
         "| variable | in the file | default | |",
         "|---|---|---|---|",
@@ -137,7 +138,7 @@ def _tables() -> Iterator[tuple[type[BaseModel], ModuleType]]:
 
 
 def _fields(model: type[BaseModel], module: ModuleType) -> dict[str, tuple[str, str]]:
-    """Return default and comment of each field. The comment follows the field's declaration."""
+    """Return the default and the comment of each field. The comment follows the field's declaration."""
     comments, declared = read_comments(module), model.model_fields
     (node,) = (node for node in _parse(module).body if isinstance(node, ast.ClassDef) and node.name == model.__name__)
     return {
@@ -149,9 +150,9 @@ def _fields(model: type[BaseModel], module: ModuleType) -> dict[str, tuple[str, 
 
 def _default_of(field: Any, line: ast.AnnAssign) -> str:
     if field.default_factory is not None:
-        return "by the machine" if isinstance(line.value, ast.Call) else ""
+        return "depends on the machine" if isinstance(line.value, ast.Call) else ""
     if field.default is PydanticUndefined:
-        return "needed"
+        return "required"
     is_table = isinstance(field.default, BaseModel)
     return "" if is_table or field.default in (None, (), {}, "") else f"`{field.default}`"
 

@@ -4,8 +4,8 @@
 
 Each benchmark is a separate command. When it has ended, its section of the page is written, with the date, the command,
 the machine, the versions and the load. Other sections are left unchanged, and so is the section of a benchmark that
-fails. --quick takes about a minute for each benchmark, to check that everything works. Its figures mean little: they
-are printed, not written, unless --page is given.
+fails. --quick takes about a minute for each benchmark, to check that everything works. Its figures mean little, so
+they are printed and not written, unless --page is given.
 
 Run it on an idle machine. Exit status 1 if a benchmark failed or, without --quick, missed a limit.
 """
@@ -30,7 +30,7 @@ from deploy.dev.postgres import NoPostgres, find_binaries
 from deploy.dev.sections import replace_section
 
 PAGE = yardstick.ROOT / "docs" / "benchmarks.md"
-_LIMIT_S = 4 * 3600.0  # for one command; one that takes longer hangs
+_LIMIT_S = 4 * 3600.0  # for one command
 _GRACE_S = 60.0  # for a command to end its processes
 
 

@@ -29,7 +29,7 @@ def build_parser(name: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def begin() -> None:
-    """Print the yardstick to stderr. From now on SIGTERM raises SystemExit, so that started processes are ended."""
+    """Print the yardstick to stderr. From now on SIGTERM raises SystemExit, so that started processes end."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     print(yardstick.describe(), file=sys.stderr, flush=True)
 

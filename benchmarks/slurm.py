@@ -5,7 +5,7 @@
 Half of our jobs run on two nodes each, the others wait. Store (SQLite), run directories, policy and the parsers of
 Slurm's output are those of the service. `squeue` is a script that prints a file: only the lines of our own user, as
 slurmctld filters them, or all of them, as if the other jobs also belonged to the service's Unix user. The time that a
-real slurmctld takes is not included. The limit is what the project promises.
+real slurmctld takes is not included. The project promises the limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.control_plane.passes import (
     build_reconciler,
     render_pass,
     time_calls,
-    write_life,
+    write_incarnation,
     write_lines,
 )
 from benchmarks.control_plane.stored import add_job, copy, make_job, make_spec, settle
@@ -63,7 +63,7 @@ class World:
         self._keys = _store_jobs(self._database, jobs)
         self.slurm = CrowdedSlurm(folder, root, self._keys, foreign=foreign)
         self._journals = {
-            write_life(root, key, replica=replica, incarnation=1): replica
+            write_incarnation(root, key, replica=replica, incarnation=1): replica
             for key, replica in itertools.product(self.slurm.running, range(_NODES))
         }
         client = SlurmClient(timeout_s=60, bin_dir=str(self.slurm.bin_dir))
@@ -108,9 +108,9 @@ def measure(world: World, passes: int) -> dict[str, Figures]:
     for _ in range(3):  # store what the first observations decide
         world.reconciler.reconcile()
     rows = {
-        "nobody wrote": _time_passes(world, passes),
+        "no new lines": _time_passes(world, passes),
         "a line from each rank": _time_passes(world, passes, before=world.write_lines),
-        "the cluster's part": time_calls(world.look, passes),
+        "only the cluster's part": time_calls(world.look, passes),
     }
     world.slurm.give_all_to_us()
     rows["all jobs are this user's"] = _time_passes(world, passes)
@@ -126,9 +126,9 @@ def _time_passes(world: World, count: int, *, before: Callable[[], None] = lambd
 
 def main() -> int:
     parser = build_parser("slurm", __doc__)
-    parser.add_argument("--jobs", type=int, default=1000, help="ours")
-    parser.add_argument("--foreign", type=int, default=50_000)
-    parser.add_argument("--passes", type=int, default=7, help="of each row")
+    parser.add_argument("--jobs", type=int, default=1000, help="jobs of the service")
+    parser.add_argument("--foreign", type=int, default=50_000, help="jobs of other users")
+    parser.add_argument("--passes", type=int, default=7, help="passes of each row")
     options = parser.parse_args()
     begin()
     calm_collector()  # as the service does
@@ -140,7 +140,7 @@ def main() -> int:
         for name, row in rows.items()
     ]
     tables = [
-        f"{options.jobs} jobs of ours among {options.foreign}; limit {LIMIT_S:g} s.",
+        f"{options.jobs} jobs of the service among {options.foreign} others; limit {LIMIT_S:g} s.",
         "",
         *render_table(["a pass", *PASS_COLUMNS, "listings", "other calls"], cells),
     ]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.startup [--runs N] [--json]
 
-Each figure is the median of N runs, with the least and the greatest. The limits are what the project promises.
+Each figure is the median of N runs, with the least and the greatest. The project promises the limits.
 """
 
 from __future__ import annotations

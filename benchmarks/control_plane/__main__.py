@@ -150,7 +150,7 @@ def measure_pages(url: str, job_id: str, count: int) -> Figures:
 
 
 def add_reporters(database: Database) -> list[str]:
-    """Add the jobs that report, with one replica each and no reports yet."""
+    """Add jobs that will report, with one replica each."""
     spec = make_spec(cluster=UNSUPERVISED, topology={"workers_per_node": WORKERS})
     add_running(database, make_job("reporter", spec, JobState.RUNNING, datetime.now(UTC)), steps=0)
     return copy(database, "reporter", range(_FIRST_REPORTER, _FIRST_REPORTER + REPLICAS))

@@ -65,13 +65,13 @@ class SteadyCluster:
 
 
 def measure_passes(folder: Path, url: str, count: int) -> Figures:
-    """`count` running jobs of one replica. Between passes none writes, or each writes a line."""
+    """Passes over `count` running jobs of one replica. Between passes, no job writes or each writes a line."""
     database = Database(url)
     spec = make_spec(cluster=CLUSTER, topology={"workers_per_node": WORKERS})
     add_running(database, make_job("template", spec, JobState.RUNNING, datetime.now(UTC)), steps=0)
     ids = ["template", *copy(database, "template", range(count - 1))]
     settle(database)
-    journals = {write_life(folder, AttemptKey(job_id, 1)): 0 for job_id in ids}
+    journals = {write_incarnation(folder, AttemptKey(job_id, 1)): 0 for job_id in ids}
     calm_collector()
     reconciler = build_reconciler(database, folder, SteadyCluster())
     for _ in range(3):  # store what was written so far, and what it decides
@@ -122,8 +122,8 @@ def render_pass(name: str, reported: Figures) -> list[str]:
     return [name, str(reported["n"]), *times]
 
 
-def write_life(root: Path, key: AttemptKey, *, replica: int = 0, incarnation: int = 2) -> Path:
-    """Write the files of an incarnation of an agent, and return its progress journal. The store has an earlier one."""
+def write_incarnation(root: Path, key: AttemptKey, *, replica: int = 0, incarnation: int = 2) -> Path:
+    """Write the files of an agent's incarnation, and return its progress journal. The store knows an earlier one."""
     claim = layout.attempt_dir(root / key.job_id, key.number) / layout.CLAIM
     life = layout.replica_dir(root / key.job_id, key.number, replica) / str(incarnation)
     life.mkdir(parents=True)

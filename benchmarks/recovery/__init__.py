@@ -1,0 +1,1 @@
+"""Time the recovery from killed workers. See __main__.py."""

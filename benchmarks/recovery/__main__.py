@@ -6,8 +6,8 @@
 
 Two workers train on this machine; on one GPU the trainer has one, because NCCL refuses two ranks there. After some
 steps of each generation a random rank gets SIGKILL. The workers themselves write the time of each step, on the same
-clock. torchrun with its defaults gets at most 30 kills. Training that makes no step within two minutes has not
-recovered, and is started again.
+clock. torchrun with its defaults gets at most 30 kills. Training that completes no step within two minutes has not
+recovered and is started again.
 
 --json prints one object, for one program: {"elastic": ..., "torchrun": ..., "torchrun_safe": ...} with times in seconds
 and `steps_redone` as the mean per kill. For the bundled trainer it also has `split`: the median of each part of the
@@ -35,7 +35,7 @@ from benchmarks.recovery.contestants import DEVICES, LAUNCHERS, ON_CPU, OWN_SCRI
 from benchmarks.recovery.split import PARTS, Kill, Split, summarize
 from benchmarks.recovery.steps import Follower, Step
 
-_MOST_KILLS_OF_DEFAULT = 30
+_MOST_DEFAULT_KILLS = 30
 _PATIENCE_S = 120.0
 _STEPS_BETWEEN_KILLS = (25, 150)  # after one second there are spare workers again
 _KEYS = {"ours": "elastic", "torchrun": "torchrun", "torchrun-safe": "torchrun_safe"}
@@ -95,7 +95,7 @@ def render(scores: Sequence[Score]) -> list[str]:
         "p95",
         "p99",
         "longest",
-        "steps redone",
+        "steps repeated",
         "times elasticrun's p50",
     ]
     splits = [
@@ -107,11 +107,11 @@ def render(scores: Sequence[Score]) -> list[str]:
     return [*render_table(header, rows), *(reported if splits else [])]
 
 
-def contest(
+def measure(
     launcher: str,
     program: str,
     kills: int,
-    dice: random.Random,
+    rng: random.Random,
     script: tuple[str, ...] = (),
     steps_between: tuple[int, int] = _STEPS_BETWEEN_KILLS,
     setting: Setting = ON_CPU,
@@ -123,7 +123,7 @@ def contest(
             training.start()
             before, restarts = score.kills, list[Kill]()
             try:
-                strike(training, score, kills, dice, steps_between, restarts)
+                kill_workers(training, score, kills, rng, steps_between, restarts)
                 if score.kills == before:
                     raise NeverStarted(f"training ended before a kill: {training.printed()}")
             finally:
@@ -132,11 +132,11 @@ def contest(
     return score
 
 
-def strike(
+def kill_workers(
     training: Training,
     score: Score,
     kills: int,
-    dice: random.Random,
+    rng: random.Random,
     steps_between: tuple[int, int],
     restarts: list[Kill],
 ) -> None:
@@ -147,14 +147,14 @@ def strike(
         raise NeverStarted(training.printed())
     newest = newest_by_rank(first)
     while score.kills < kills:
-        begun, steps = newest, dice.randint(*steps_between)
+        begun, steps = newest, rng.randint(*steps_between)
         target = {rank: step.number + steps for rank, step in begun.items()}
         seen = follower.until(partial(_is_time, training, target), _PATIENCE_S)
         if seen is None:
             raise NeverStarted(training.printed())
         if training.has_ended():
             return
-        victim = newest_by_rank(seen)[dice.randrange(workers)]
+        victim = newest_by_rank(seen)[rng.randrange(workers)]
         score.kills += 1
         killed_at = time.time()
         os.kill(victim.pid, signal.SIGKILL)
@@ -191,19 +191,19 @@ def is_whole(seen: list[Step], old: set[int], workers: int) -> bool:
 def main() -> int:
     options = _parse_options()
     begin()
-    scores = list(_play(options))
+    scores = list(_measure_all(options))
     kept = all(len(score.recovered_s) == score.kills for score in scores if score.launcher == "ours")
     figures = {_KEYS[score.launcher]: score.document() for score in scores}  # there is one program
     return finish(figures, render(scores), as_json=options.json, kept=kept)
 
 
-def _play(options: Namespace) -> Iterable[Score]:
+def _measure_all(options: Namespace) -> Iterable[Score]:
     setting = Setting(device=options.device, preset=options.preset)
     for program in options.programs:
         for launcher in options.launchers:
-            kills = min(options.kills, _MOST_KILLS_OF_DEFAULT) if launcher == "torchrun" else options.kills
-            dice, between = random.Random(options.seed), tuple(options.steps_between)
-            score = contest(launcher, program, kills, dice, options.script, between, setting)
+            kills = min(options.kills, _MOST_DEFAULT_KILLS) if launcher == "torchrun" else options.kills
+            rng, between = random.Random(options.seed), tuple(options.steps_between)
+            score = measure(launcher, program, kills, rng, options.script, between, setting)
             print(f"{score.name}: {score.document()}", file=sys.stderr, flush=True)
             yield score
 
@@ -215,11 +215,11 @@ def _parse_options() -> Namespace:
     parser.add_argument("--launchers", nargs="+", choices=LAUNCHERS, default=LAUNCHERS)
     program = parser.add_mutually_exclusive_group()
     program.add_argument("--programs", nargs="+", choices=PROGRAMS, help="default: all, with --json trainer-ddp")
-    program.add_argument("--strategy", choices=("ddp", "fsdp"), help="the bundled trainer's")
+    program.add_argument("--strategy", choices=("ddp", "fsdp"), help="strategy of the bundled trainer")
     program.add_argument("--script", metavar="FILE", help="your own script, which trains with torch's optimizers")
     parser.add_argument("--script-args", default="", help="its arguments, in shell syntax")
     parser.add_argument("--steps-between", type=int, nargs=2, metavar=("LEAST", "MOST"), default=_STEPS_BETWEEN_KILLS)
-    parser.add_argument("--device", choices=DEVICES, default="cpu", help="of the trainer, and of the plain script")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="of the trainer and of the plain script")
     parser.add_argument("--preset", default="nano", help="the bundled trainer's model")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -1,6 +1,6 @@
-"""Divide the time of a restart, by the journals of the agent and of the bundled trainer's rank 0.
+"""Divide the time of a restart into parts, by the journals of the agent and of the bundled trainer's rank 0.
 
-Pure, except for reading the two journals. Every part ends with a line that is in a journal anyway.
+Every part ends with a line of a journal.
 """
 
 from __future__ import annotations

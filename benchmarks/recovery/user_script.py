@@ -1,4 +1,4 @@
-"""A training script that uses nothing of this project: DDP, its own snapshot, and a line for each step."""
+"""A training script that does not use this project. It has DDP, its own snapshot, and a line for each step."""
 
 import os
 import sys

@@ -4,8 +4,8 @@
     python -m benchmarks.snapshot --device cuda     # one GPU: 1.1B parameters and 12.9 GB of state, steps in bf16
 
 On CPUs: two gloo ranks with one thread each on this machine; 113.7 million parameters with AdamW in fp32, 1.36 GB of
-state. All contestants fsync. Before each, everything written so far is on disk, so that none pays for another. They
-take turns, each after a quiet step. `stall` is the excess time until the next update may begin, on the last rank. On
+state. All kinds fsync. Before each, everything written so far is on disk, so that none pays for another. They take
+turns, each after a quiet step. `stall` is the excess time until the next update may begin, on the last rank. On
 CPUs the stall of `ours, staged` is compared: it writes nothing before that update, because no idle core could write.
 `excess` is the excess time of all steps until the snapshot is committed. On a GPU the excess of `ours, async` is
 compared. Exit status 1 if a limit was missed.

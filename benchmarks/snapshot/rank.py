@@ -101,7 +101,7 @@ class Bench:
         self.trainee.optimizer.step()
         self.trainee.optimizer.zero_grad(set_to_none=True)
         self.state.step += 1
-        meet(self.trainee.device)
+        barrier(self.trainee.device)
         return time.perf_counter() - started
 
     def measure(self, name: str, begin: Callable[[Path], None]) -> None:
@@ -112,7 +112,7 @@ class Bench:
         started = time.perf_counter()
         self.time_step(times, lambda: begin(path))
         saver, later_s = self.savers.get(name), list[float]()
-        while saver is not None and self._all(saver.is_busy):
+        while saver is not None and self._broadcast(saver.is_busy):
             later_s.append(self.step())
         times.trained.append(times.whole_step[-1] + sum(later_s))
         times.steps.append(1 + len(later_s))
@@ -122,7 +122,7 @@ class Bench:
         self._clear(path)
 
     def time_step(self, times: Times, begin: Callable[[], None]) -> None:
-        meet(self.trainee.device)
+        barrier(self.trainee.device)
         started = time.perf_counter()
         begin()
         self.step()
@@ -131,7 +131,7 @@ class Bench:
         dist.all_reduce(until_update, op=dist.ReduceOp.MAX)
         times.until_update.append(until_update.item())
 
-    def _all(self, is_so: bool) -> bool:
+    def _broadcast(self, is_so: bool) -> bool:
         flag = torch.tensor(float(is_so))
         dist.broadcast(flag, src=0)
         return bool(flag.item())
@@ -146,7 +146,7 @@ class Bench:
                 snapshot.remove(self.folder / str(name))
             shutil.rmtree(path, ignore_errors=True)
             os.sync()
-        meet(self.trainee.device)
+        barrier(self.trainee.device)
 
 
 def finish(device: torch.device) -> None:
@@ -155,7 +155,7 @@ def finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def meet(device: torch.device) -> None:
+def barrier(device: torch.device) -> None:
     """Wait for all ranks and their devices."""
     finish(device)
     dist.all_reduce(torch.zeros(()))

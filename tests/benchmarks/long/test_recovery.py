@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.recovery.__main__ import NeverStarted, contest
+from benchmarks.recovery.__main__ import NeverStarted, measure
 
 SCRIPT = """
 import sys, time
@@ -36,7 +36,7 @@ def script(tmp_path: Path) -> str:
 
 @pytest.mark.timeout(120)
 def test_an_unchanged_script_is_killed_and_recovers(script: str) -> None:
-    score = contest("ours", "own-script", 2, random.Random(0), (script, "1000000"))
+    score = measure("ours", "own-script", 2, random.Random(0), (script, "1000000"))
     assert (score.kills, len(score.recovered_s)) == (2, 2)
     assert all(0 < seconds < 120 for seconds in score.recovered_s)
     assert all(steps >= 3 for steps in score.steps_redone), "it saves nothing, so all steps are made again"
@@ -45,13 +45,13 @@ def test_an_unchanged_script_is_killed_and_recovers(script: str) -> None:
 @pytest.mark.timeout(120)
 def test_a_script_too_short_for_a_kill_is_an_error(script: str) -> None:
     with pytest.raises(NeverStarted):
-        contest("ours", "own-script", 1, random.Random(0), (script, "2"))
+        measure("ours", "own-script", 1, random.Random(0), (script, "2"))
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("launcher", ["ours", "torchrun-safe"])
 def test_the_restart_of_the_trainer_is_split_into_parts(launcher: str) -> None:
-    score = contest(launcher, "trainer-ddp", 1, random.Random(0), steps_between=(12, 20))
+    score = measure(launcher, "trainer-ddp", 1, random.Random(0), steps_between=(12, 20))
     (split,) = score.splits
     assert (split.notice_s is not None) == (launcher == "ours"), "torchrun keeps no journal"
     parts = [seconds for seconds in asdict(split).values() if seconds is not None]

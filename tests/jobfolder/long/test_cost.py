@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.control_plane.passes import CLUSTER, SteadyCluster, build_reconciler, write_life
+from benchmarks.control_plane.passes import CLUSTER, SteadyCluster, build_reconciler, write_incarnation
 from benchmarks.control_plane.stored import WORKERS, add_running, copy, make_job, make_spec, settle
 from orchestrator.backends.kubernetes.attempt_folder import read_traces as read_on_kubernetes
 from orchestrator.backends.local.backend import LocalBackend
@@ -56,7 +56,7 @@ def reconciler(tmp_path: Path) -> Iterator[Reconciler]:
         ids = ["template", *copy(database, "template", range(JOBS - 1))]
         settle(database)
         for job_id in ids:
-            write_life(tmp_path / "runs", AttemptKey(job_id, 1))
+            write_incarnation(tmp_path / "runs", AttemptKey(job_id, 1))
         yield build_reconciler(database, tmp_path / "runs", Cluster(tmp_path / "runs"))
 
 

@@ -2,7 +2,7 @@
 
     python -m deploy.dev.chart                      print the output of `helm template orchestrator -n orchestrator`
     python -m deploy.dev.chart --values more.yaml   with these values over the defaults
-    python -m deploy.dev.chart --lint               only print what `helm lint --strict` reports
+    python -m deploy.dev.chart --lint               print only what `helm lint --strict` reports
     python -m deploy.dev.chart --write              write deploy/kubernetes/manifests.yaml
 
 Run it as a separate process: the library starts Go's runtime, which a test process should not share.

@@ -1,7 +1,7 @@
 """`make demo`: a training job survives three `kill -9` and ends with the loss curve of an undisturbed run.
 
 It starts the service on a free loopback port with SQLite in a temporary folder and submits
-docs/examples/stdlib-gpt.yaml over REST. It kills a worker, then the service, then the whole replica. At last it runs
+docs/examples/stdlib-gpt.yaml over REST. It kills a worker, then the service, then the whole replica. Then it runs
 the job again undisturbed. Exit status 0: every claim held. KEEP=1 leaves the service running.
 """
 
@@ -57,15 +57,15 @@ class Step:
 class Fault:
     name: str
     at_step: int
-    strike: Callable[[ThrowawayService], None]
-    world_ends: bool  # whether the worker group dies and must form again
+    inject: Callable[[ThrowawayService], None]
+    ends_group: bool  # whether the worker group dies and must form again
 
 
 @dataclass(frozen=True)
-class Struck:
+class InjectedFault:
     fault: Fault
     at: float
-    took_s: float  # duration of the strike; for the service, until it was back
+    took_s: float  # duration of the injection; for the service, until it was back
     attempt: int
     generation: int
 
@@ -100,9 +100,9 @@ def kill_replica(service: ThrowawayService) -> None:
 
 
 FAULTS = (
-    Fault("a worker is killed", 60, kill_worker, world_ends=True),
-    Fault("the service is killed and started again", 135, kill_service, world_ends=False),
-    Fault("the whole replica is killed, agent and workers", 210, kill_replica, world_ends=True),
+    Fault("a worker is killed", 60, kill_worker, ends_group=True),
+    Fault("the service is killed and started again", 135, kill_service, ends_group=False),
+    Fault("the whole replica is killed, agent and workers", 210, kill_replica, ends_group=True),
 )
 
 
@@ -132,24 +132,26 @@ def main() -> int:
 def _play(service: ThrowawayService) -> None:
     spec = yaml.safe_load(EXAMPLE.read_text())
     console.rule("with three faults")
-    disturbed, struck = _run(service, spec, FAULTS)
-    _print_faults(service, disturbed, struck)
+    disturbed, injected = _run(service, spec, FAULTS)
+    _print_faults(service, disturbed, injected)
     console.rule("undisturbed")
     undisturbed, _ = _run(service, spec | {"name": spec["name"] + "-undisturbed"}, ())
     _compare(service, disturbed, undisturbed)
 
 
-def _run(service: ThrowawayService, spec: dict[str, object], faults: tuple[Fault, ...]) -> tuple[JobView, list[Struck]]:
+def _run(
+    service: ThrowawayService, spec: dict[str, object], faults: tuple[Fault, ...]
+) -> tuple[JobView, list[InjectedFault]]:
     with Client(service.url) as client:
         job: JobView = client.submit(spec)
-    pending, struck, deadline = list(faults), [], time.monotonic() + PATIENCE_S
+    pending, injected, deadline = list(faults), [], time.monotonic() + PATIENCE_S
     reached = job.step
     with console.status(job.id) as status:
         while not job.state.terminal:
             if time.monotonic() > deadline:
                 raise DemoFailed(f"{job.id} made no step for {PATIENCE_S:.0f} s: {job.state}, {job.reason}")
             if pending and job.state == "RUNNING" and (job.step or 0) >= pending[0].at_step:
-                struck.append(_strike(service, job, pending.pop(0)))
+                injected.append(_inject(service, job, pending.pop(0)))
             time.sleep(0.2)
             with Client(service.url) as client:
                 job = client.job(job.id)
@@ -161,52 +163,52 @@ def _run(service: ThrowawayService, spec: dict[str, object], faults: tuple[Fault
         raise DemoFailed(f"{job.id} ended {job.state}: {job.reason}")
     if pending:
         raise DemoFailed(f"{job.id} ended before this fault: {pending[0].name}")
-    return job, struck
+    return job, injected
 
 
-def _strike(service: ThrowawayService, job: JobView, fault: Fault) -> Struck:
+def _inject(service: ThrowawayService, job: JobView, fault: Fault) -> InjectedFault:
     console.print(f"[yellow]step {job.step}: {fault.name}[/]")
     last = steps_of(service, job.id)[-1]
     at = time.time()
-    fault.strike(service)
-    return Struck(fault, at, time.time() - at, last.attempt, last.generation)
+    fault.inject(service)
+    return InjectedFault(fault, at, time.time() - at, last.attempt, last.generation)
 
 
-def _print_faults(service: ThrowawayService, job: JobView, struck: list[Struck]) -> None:
+def _print_faults(service: ThrowawayService, job: JobView, injected: list[InjectedFault]) -> None:
     table = Table("fault", "events", "next step after", "steps repeated")
     steps = steps_of(service, job.id)
-    for index, one in enumerate(struck):
-        until = struck[index + 1].at if index + 1 < len(struck) else float("inf")
+    for index, one in enumerate(injected):
+        until = injected[index + 1].at if index + 1 < len(injected) else float("inf")
         seconds, redone = _cost(steps, one)
         table.add_row(one.fault.name, _noticed(service, job, one, until), f"{seconds:.2f} s", str(redone))
     console.print(table)
 
 
-def _cost(steps: list[Step], struck: Struck) -> tuple[float, int]:
+def _cost(steps: list[Step], injected: InjectedFault) -> tuple[float, int]:
     """Return the seconds until the next step, and how many steps were repeated."""
-    before = [step for step in steps if step.at <= struck.at]
-    after = [step for step in steps if step.at > struck.at]
-    if struck.fault.world_ends:
+    before = [step for step in steps if step.at <= injected.at]
+    after = [step for step in steps if step.at > injected.at]
+    if injected.fault.ends_group:
         # A step of the killed group does not count as recovery.
-        old = (struck.attempt, struck.generation)
+        old = (injected.attempt, injected.generation)
         before = [step for step in steps if (step.attempt, step.generation) <= old]
         after = [step for step in steps if (step.attempt, step.generation) > old]
     if not after:
-        raise DemoFailed(f"no step followed this fault: {struck.fault.name}")
-    return after[0].at - struck.at, max(0, before[-1].step - after[0].step + 1)
+        raise DemoFailed(f"no step followed this fault: {injected.fault.name}")
+    return after[0].at - injected.at, max(0, before[-1].step - after[0].step + 1)
 
 
-def _noticed(service: ThrowawayService, job: JobView, struck: Struck, until: float) -> str:
+def _noticed(service: ThrowawayService, job: JobView, injected: InjectedFault, until: float) -> str:
     """Return the job's event sentences, each with its seconds since the fault."""
-    if not struck.fault.world_ends:
-        return f"+{struck.took_s:.2f} s a new service watches the attempt; training never paused"
+    if not injected.fault.ends_group:
+        return f"+{injected.took_s:.2f} s a new service watches the attempt; training never paused"
     kinds = ("worker.failed", "restart.in_place", "job.state", "restored")
     with Client(service.url) as client:
         found = [event for event in client.events(job.id) if event.kind in kinds]
-    reported = [event for event in found if struck.at <= event.at.timestamp() < until]
+    reported = [event for event in found if injected.at <= event.at.timestamp() < until]
     # The events up to the restore.
     end = next((index for index, event in enumerate(reported) if event.kind == "restored"), len(reported))
-    return "\n".join(f"+{event.at.timestamp() - struck.at:.2f} s {event.sentence}" for event in reported[: end + 1])
+    return "\n".join(f"+{event.at.timestamp() - injected.at:.2f} s {event.sentence}" for event in reported[: end + 1])
 
 
 def _compare(service: ThrowawayService, disturbed: JobView, undisturbed: JobView) -> None:

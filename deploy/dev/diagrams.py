@@ -57,7 +57,7 @@ def _machine(
 
 
 def _sorted(states: type[State], some: frozenset[State]) -> list[State]:
-    """Sort by the order of declaration, so that the page is always the same."""
+    """Sort by the order of declaration, so that the page does not change."""
     return [state for state in states if state in some]
 
 

@@ -2,9 +2,9 @@
 
     python -m deploy.dev.mutate [--only SUBSTRING] [--jobs N] [--list]          # or: make mutate ARGS="--only rules"
 
-SUITES maps modules to the tests that check them. EQUIVALENT lists the mutants that no test can notice, with the reason.
-The working tree is not changed: one process imports the slow modules and forks for each mutant, and the fork imports
-the mutant instead of the module.
+SUITES maps modules to the tests that check them. EQUIVALENT lists the mutants that no test can notice, with
+reasons. The working tree is not changed: one process imports the slow modules and forks for each mutant, and the fork
+imports the mutant instead of the module.
 
 Exit status:
 
@@ -341,7 +341,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m deploy.dev.mutate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", metavar="SUBSTRING", default="", help="mutants with this in their name or path")
+    parser.add_argument("--only", metavar="SUBSTRING", default="", help="mutants whose name or path contains SUBSTRING")
     parser.add_argument(
         "-j", "--jobs", type=int, default=os.cpu_count() or 1, help="mutants at one time (default: one per core)"
     )

@@ -1,4 +1,4 @@
-"""Check names and words. Part of `make check`; prints each offence with its file and exits with 1.
+"""Check names and words. Part of `make check`. Print each violation with its file and exit with 1.
 
 - At most two packages have a module of the same name.
 - The words below are not used; docs/glossary.md has the field's.
@@ -136,7 +136,7 @@ def find_words(file: str, text: str) -> Iterator[str]:
 
 
 def find_names(file: str, tree: ast.AST) -> Iterator[str]:
-    """Find the words that are only wrong as a part of a name that the file defines."""
+    """Find the words that are wrong only in a name that the file defines."""
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):

@@ -30,7 +30,7 @@ class ServiceFailed(Exception):
 
 @dataclass(frozen=True)
 class Marked:
-    """A process of a job in this service's run directory: an agent, its fork server, or (with a rank) a worker."""
+    """A process of a job of this service: an agent, its fork server, or (with a rank) a worker."""
 
     pid: int
     job_id: str
@@ -157,7 +157,7 @@ class ThrowawayService:
 
 
 def ask_any(find_urls: Callable[[], Iterable[str]], question: Callable[[Client], Answer], patience_s: float) -> Answer:
-    """Ask the first service that answers in four seconds. Retries all errors but RequestRefused for `patience_s`."""
+    """Ask the first service that answers in four seconds. Retry for `patience_s`. Raises RequestRefused at once."""
     last: Exception = ServiceFailed("no service is running")
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Run one cell of the matrix: two services, three jobs, one strike. `verdict` checks the outcome."""
+"""Run one cell of the matrix: two services, three jobs, one signal at a crash point. `verdict` checks it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROUNDS = ("kill", "stop", "wake", "cancel")
 
 @dataclass(frozen=True)
 class Cell:
-    """One strike. The rounds:
+    """One crash point, the side of its effect, and the round:
 
     - kill: SIGKILL.
     - stop: SIGSTOP, then SIGCONT when all jobs have ended. The service must change nothing.
@@ -136,7 +136,7 @@ class Play:
         ids = {name: self._ask(partial(Client.submit, spec=spec, idempotency_key=name)).id
                for name, spec in specs(self._starts).items()}  # fmt: skip
         self._ids = ids
-        self._until("job two runs", lambda: (self._starts / "two").exists() or self._all_unwanted)
+        self._until("job two runs", lambda: (self._starts / "two").exists() or self._is_cancel_due)
         self._ask(lambda to: to.cancel(ids["two"]))
         self._until("all jobs ended", self._all_ended)
         if self._cell is None:
@@ -149,7 +149,7 @@ class Play:
         self._until("service b answers", lambda: self._address("b"))
 
     @property
-    def _all_unwanted(self) -> bool:
+    def _is_cancel_due(self) -> bool:
         return self._cell is not None and self._cell.round == "cancel" and self._struck
 
     def _cancel_all(self) -> None:
@@ -206,7 +206,7 @@ class Play:
                 yield url
 
     def _all_ended(self) -> bool:
-        if self._all_unwanted and not self.outcome.cancelled:
+        if self._is_cancel_due and not self.outcome.cancelled:
             self._cancel_all()
         rows = self._sql.execute("SELECT state FROM jobs").fetchall()
         return len(rows) == len(self._ids) and all(row[0] in ("SUCCEEDED", "FAILED", "CANCELLED") for row in rows)

@@ -1,4 +1,4 @@
-"""Run a service in this process and record its crash points. Not a part of the product."""
+"""Run a service in this process and record its crash points."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAN = Path(__file__).with_name("lean_agent.py")
 
 @dataclass(frozen=True)
 class Launch:
-    """One service. `points` is the file that gets its crash points; None: the service is not wrapped."""
+    """One service. Its crash points are written to `points`. If that is None, the service is not wrapped."""
 
     settings: Mapping[str, str]
     log: Path

@@ -6,7 +6,7 @@ functions and job, so that the next run finds it again:
 
     supervisor: commit supervision.apply < act._start [one] #1
 
-Periodic effects (observing, renewing the lease) count once for each other point that they follow.
+A periodic effect (observing, renewing the lease) counts once after each other point.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REPEATED = (
     "supervisor: backend.slots",
     "lease: commit leases.renew",
 )
-_STORE, _PLUMBING = "orchestrator/store/", ("orchestrator/store/engine.py", "orchestrator/store/failures.py")
+_STORE, _NO_CALLERS = "orchestrator/store/", ("orchestrator/store/engine.py", "orchestrator/store/failures.py")
 _DEPTH = 60  # frames searched for the caller
 _CALLERS = 2  # callers in a name, besides the store's function
 
@@ -136,7 +136,7 @@ def _name(effect: str, frame: FrameType | None, args: tuple[Any, ...]) -> str:
         if frame is None:
             break
         file = frame.f_code.co_filename
-        if "/orchestrator/" in file and not file.endswith(_PLUMBING):
+        if "/orchestrator/" in file and not file.endswith(_NO_CALLERS):
             job = job or next((found for value in frame.f_locals.values() if (found := _job_of(value))), None)
             stored = any(_STORE in site for site in sites)
             if len(sites) - stored < _CALLERS and not (_STORE in file and (sites or frame.f_code.co_name[0] == "_")):

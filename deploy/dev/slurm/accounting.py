@@ -25,7 +25,7 @@ Spawn = Callable[[list[str], Path], subprocess.Popen[bytes]]  # starts a daemon 
 
 
 class Accounting:
-    """`spawn` starts processes that end with this one."""
+    """MariaDB and slurmdbd. `spawn` starts processes that end with this one."""
 
     def __init__(self, folder: Path, slot: int, spawn: Spawn) -> None:
         self._folder, self._slot, self._spawn = folder, slot, spawn

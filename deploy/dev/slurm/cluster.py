@@ -126,7 +126,7 @@ class ThrowawaySlurm:
         (self.folder / "spool" / node).mkdir(parents=True, exist_ok=True)
         script = _NODE.format(folder=self.folder, node=node)
         namespaces = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "--uts"]
-        # Not by `ip netns exec`, which mounts a /sys of its own, without the control groups that slurmd looks for.
+        # `ip netns exec` would mount its own /sys, without the control groups that slurmd looks for.
         command = ["nsenter", f"--net=/run/netns/{self._netns(node)}", *namespaces, "bash", "-c", script]
         self._nodes[node] = self._spawn(command, log=self.folder / f"{node}.out")
 

@@ -1,1 +1,1 @@
-"""Real training jobs under random faults. `stage` runs them, `faults` strikes, `verdict` checks the result."""
+"""Real training jobs under random faults. `stage` runs them, `faults` injects faults, `verdict` checks the result."""

@@ -49,7 +49,7 @@ class Soak:
             until = time.monotonic() + min(3 * mean_s, self._dice.expovariate(1 / mean_s))
             self._watch(lambda until=until: time.monotonic() >= until, "the next fault", 3 * mean_s + 60, refill=True)
             self._strike(kind)
-        self._faults.undo_due(all_of_it=True)
+        self._faults.undo_due(everything=True)
         self._watch(self._over, "the end of all jobs", _PATIENCE_S)
 
     def _strike(self, kind: str) -> None:

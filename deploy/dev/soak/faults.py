@@ -1,4 +1,4 @@
-"""The faults: their targets, and how each is undone."""
+"""The faults, with their targets and how each is undone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Struck:
 
 
 class Faults:
-    """Strikes in the main thread. `undo_due` undoes faults that last, such as a pause or a full disk."""
+    """Injects faults from the main thread. `undo_due` undoes those that last, such as a pause or a full disk."""
 
     def __init__(self, stage: Stage, dice: random.Random, *, pause_s: float) -> None:
         self._stage = stage
@@ -54,7 +54,7 @@ class Faults:
         return planned
 
     def strike(self, kind: str) -> Struck | None:
-        """Strike. Returns None if there is no target now."""
+        """Inject a fault. Returns None if there is no target now."""
         match kind:
             case "service killed":
                 return self._kill_service()
@@ -66,11 +66,11 @@ class Faults:
                 return self._fill_disk()
         return self._kill(kind.removesuffix(" killed"))
 
-    def undo_due(self, *, all_of_it: bool = False) -> None:
+    def undo_due(self, *, everything: bool = False) -> None:
         """Undo the faults that are due. One that cannot be undone yet is tried again."""
         for entry in list(self._due):
             at, undo = entry
-            if all_of_it or at <= time.monotonic():
+            if everything or at <= time.monotonic():
                 self._due.remove(entry)
                 if not undo():
                     self._due.append((time.monotonic() + 1, undo))

@@ -29,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 class Stage:
-    """`disk`: whether the run directory is on its own small disk, which can be filled."""
+    """The services and jobs of a soak. `disk`: the run directory has its own small disk, which can be filled."""
 
     def __init__(self, folder: Path, server: Postgres, *, steps: int) -> None:
         self.root = folder / "runs"

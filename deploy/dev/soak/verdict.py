@@ -83,7 +83,7 @@ def judge(root: Path, jobs: Iterable[JobView], struck: list[Struck]) -> Iterator
             yield f"{job.id} succeeded with step {job.step} of {job.total_steps}"
         missing = set(range(1, (job.step or 0) + 1)) - {step.step for step in journals.steps}
         if missing and not any(fault.kind == DISK_FULL and job.id in fault.agents_of for fault in struck):
-            yield f"{job.id} reported nothing of steps {sorted(missing)[:10]}"
+            yield f"{job.id} did not report steps {sorted(missing)[:10]}"
         if job.attempts > hits + 1:
             yield f"{job.id} has {job.attempts} attempts, but {hits} faults hit its agents"
         yield from _double_starts(journals)

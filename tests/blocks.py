@@ -12,7 +12,7 @@ Block = dict[str, Any]
 
 
 def parse_blocks(lines: Iterable[str]) -> Iterator[Block]:
-    """Parse as html.spec.whatwg.org, 9.2.6, says. A comment is no field, so a block of comments is empty."""
+    """Parse a stream (html.spec.whatwg.org, 9.2.6). A comment is no field, so a block of comments is empty."""
     block: Block = {}
     for line in lines:
         if not line:

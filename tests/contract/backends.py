@@ -20,7 +20,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.cluster import Fate as FakeFate
 from trainer.contract import layout
 
-# Notes that it started, then sleeps. A deaf one ignores SIGTERM.
+# The worker records its start, then sleeps. A deaf one ignores SIGTERM.
 _WORKER = "import os, signal, sys, time; {deaf}open(sys.argv[1], 'a').write('x'); time.sleep({seconds})"
 _DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 
@@ -30,7 +30,7 @@ class BackendWorld(Protocol):
     patience_s: float  # how long a change may take to become visible
 
     def plan(self, job_id: str, *, seconds: float = 600, deaf: bool = False, nodes: str = "1") -> LaunchPlan:
-        """An attempt whose one worker per node runs for so long."""
+        """An attempt with one worker per node, which runs for this time."""
 
     def impossible(self, job_id: str) -> LaunchPlan:
         """An attempt that this cluster can never start."""

@@ -1,4 +1,4 @@
-"""Hostile text anywhere in a spec never becomes a command, an option or a document of its own."""
+"""Hostile text in any field of a spec never becomes a command, an option or a document."""
 
 from __future__ import annotations
 

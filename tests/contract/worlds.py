@@ -43,7 +43,7 @@ class World(Protocol):
         """The store under this lease."""
 
     def events(self, job_id: str) -> list[Event]:
-        """In the order of arrival."""
+        """The events of a job, in the order of arrival."""
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clock of the leases."""
@@ -88,7 +88,7 @@ class SqlWorld:
         return [one.event for one in stored]
 
     def pass_time(self, seconds: float) -> None:
-        """Make the leases expire earlier."""
+        """Make the leases expire earlier by this time."""
         with self._database.write() as session:
             for row in session.scalars(select(LeaseRow)):
                 row.expires_at -= timedelta(seconds=seconds)

@@ -73,15 +73,15 @@ class FakeAgent:
         self._write(layout.AGENT, render_agent_record(record))
         self.journal(EventKind.AGENT_STARTED, 0)
 
-    def hear(self) -> bool:
-        """Read the desired state. Returns whether the agent is asked to stop and obeys."""
+    def read_desired(self) -> bool:
+        """Read the desired state. Returns whether the agent must stop."""
         desired = self._attempt_dir / layout.DESIRED
         document = parse_desired(json.loads(desired.read_text()) if desired.exists() else {})
         self.desired = newest(self.desired, document)
         stop = self.told_to_stop or self.desired.state is DesiredState.STOP
         return stop and self.state is AgentState.WORKING and not self.deaf
 
-    def obey(self, generation: int) -> None:
+    def stop_as_requested(self, generation: int) -> None:
         """Stop as requested."""
         stop = self.desired.state is DesiredState.STOP
         self.exit(Outcome.CANCELLED if stop else Outcome.PREEMPTED, generation=generation)

@@ -118,7 +118,7 @@ class FakeCluster:
         if force:
             attempt.end_all()
             return
-        attempt.polite_words += 1
+        attempt.stop_requests += 1
         for agent in attempt.agents:
             agent.told_to_stop = agent.running
 

@@ -24,11 +24,11 @@ _STEPS_PER_SNAPSHOT = 3
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """From `phase` on, the group stalls because of one replica. `told`: the others report that they wait for it."""
+    """From `phase` on, the group stalls because of one replica. `reported`: the others report that they wait for it."""
 
     phase: Phase  # START: it never forms
     culprit: int  # its index among the members
-    told: bool = False
+    reported: bool = False
 
 
 class FakeAttempt:
@@ -57,7 +57,7 @@ class FakeAttempt:
         self.stall: Stall | None = None
         self.stalled: Stall | None = None  # `stall`, once it is in effect
         self.quiet_until: datetime | None = None  # slow, not stalled
-        self.polite_words = 0
+        self.stop_requests = 0
         self.partial = False  # not all of its replicas were started
         self._clock = clock
 
@@ -69,7 +69,7 @@ class FakeAttempt:
         ]
 
     def come_back(self, agent: FakeAgent) -> None:
-        """The cluster starts a dead replica again: its next incarnation, from the same submission."""
+        """The cluster starts the next incarnation of a dead replica, from the same submission."""
         job_dir = Path(self.plan.job_dir)
         self.agents.append(FakeAgent(job_dir, self.plan.key, agent.replica, agent.token, self._clock, node=agent.node))
 
@@ -111,12 +111,12 @@ class FakeAttempt:
         return len({agent.token for agent in self.agents if agent.claimed})
 
     def work(self) -> None:
-        """Do one thing: obey, claim, form the group, or train a step."""
+        """Do one thing: stop, claim, form the group, or train a step."""
         now = self._clock.now()
         for due, token, nodes in [each for each in self.delayed if each[0] <= now]:
             self.delayed.remove((due, token, nodes))
             self.spawn(token, nodes)
-        self._heed()
+        self._stop_as_requested()
         starting = [agent for agent in self.agents if agent.state is AgentState.STARTING]
         for agent in starting:
             agent.claim()
@@ -207,14 +207,14 @@ class FakeAttempt:
             node_unreachable=unreachable,
         )
 
-    def _heed(self) -> None:
+    def _stop_as_requested(self) -> None:
         """Agents that are asked to stop save a snapshot and end."""
-        obeying = [agent for agent in self.working if agent.hear()]
-        if obeying and self.training and self.step > self.saved and not (self.stalled or self.missed):
+        stopping = [agent for agent in self.working if agent.read_desired()]
+        if stopping and self.training and self.step > self.saved and not (self.stalled or self.missed):
             self._save()
             self._rename()
-        for agent in obeying:
-            agent.obey(self.generation)
+        for agent in stopping:
+            agent.stop_as_requested(self.generation)
 
     def _form_again(self) -> None:
         """Form the group again after its members have changed."""
@@ -267,8 +267,8 @@ class FakeAttempt:
             if not agent.running:
                 continue
             culprit = self.stalled is not None and rank == self.stalled.culprit % len(self.members)
-            waits = self.stalled is not None and self.stalled.told and not culprit
-            if not (culprit and self.stalled and self.stalled.told):
+            waits = self.stalled is not None and self.stalled.reported and not culprit
+            if not (culprit and self.stalled and self.stalled.reported):
                 agent.tell(
                     Phase.WAITING if waits else phase,
                     step,

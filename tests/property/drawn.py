@@ -54,7 +54,7 @@ stalls = st.builds(
     Stall,
     phase=st.sampled_from([Phase.STEP, Phase.STEP, Phase.SNAPSHOT]),
     culprit=which,
-    told=st.booleans(),
+    reported=st.booleans(),
 )
 faults = st.builds(
     Fault,

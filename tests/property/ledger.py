@@ -31,7 +31,7 @@ LARGEST_SKEW_S = 20.0  # between two services
 
 @dataclass
 class Ledger:
-    """`account` is the failures by budget since the last retry, less refunds."""
+    """`account` has the failures by budget since the last retry, less refunds."""
 
     store: MemoryStore
     cluster: FakeCluster
@@ -186,10 +186,10 @@ class Ledger:
         overlong = ran_too_long(after, job.spec.supervise.max_runtime_s)
         if not explain_end(after, real, by_request=by_request, overlong=overlong):
             yield f"nothing that happened to it explains {after.failure}"
-        cause, told = first_cause(real), after.failure
+        cause, recorded = first_cause(real), after.failure
         unmixed = after.stopping_since is None and not real.lost and real.cause is None and not real.cut_off
-        if told is not None and cause is not None and unmixed and told.message != cause.message:
-            yield f"its first cause was {cause}, not {told}"
+        if recorded is not None and cause is not None and unmixed and recorded.message != cause.message:
+            yield f"its first cause was {cause}, not {recorded}"
 
     def _charge(self, job: Job, after: Attempt) -> None:
         """Charge the budgets for the attempt, by its journals."""

@@ -25,7 +25,7 @@ _SLOW_OTHERWISE_S = 500.0
 
 
 class Misfortunes:
-    """`which` is an index, modulo the number of candidates. Without candidates, nothing happens."""
+    """Injects faults. `which` is an index, modulo the number of candidates. Without candidates, nothing happens."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -194,7 +194,7 @@ class Misfortunes:
                 attempt.cut_off = True
 
     def jump_clock(self, service: Service, skew_s: float) -> None:
-        """Not while a submission may be under way, because its timeout is measured on this clock."""
+        """Set the clock, unless a submission may be under way: its timeout is measured on this clock."""
         under_way = any(attempt.delayed for attempt in self._cluster.attempts.values())
         if not under_way and all(attempt.handle is not None for attempt in self._world.live()):
             service.clock.skew_s = skew_s

@@ -30,7 +30,7 @@ def _check_reality(world: World) -> None:
     for key, real in world.cluster.attempts.items():
         known = world.store.tables.attempts[key]
         assert real.starts <= 1, f"{key} trains twice"
-        assert real.polite_words <= 1, f"{key} was asked politely {real.polite_words} times"
+        assert real.stop_requests <= 1, f"{key} was asked to stop {real.stop_requests} times"
         assert not (known.state.terminal and real.at_work), f"{key} ended {known.state} and is at work"
     used = world.cluster.used_slots()
     assert used <= SLOTS, f"{used} of {SLOTS} slots are used"
@@ -105,7 +105,7 @@ def _check_requests(job: Job, attempt: Attempt) -> None:
     assert attempt.snapshots_told == requested.snapshot_number, (
         f"{key} was not told of snapshot {requested.snapshot_number}"
     )
-    assert job.spec.topology.max_nodes >= attempt.max_nodes, f"{key} has {attempt.nodes} nodes and is to have fewer"
+    assert job.spec.topology.max_nodes >= attempt.max_nodes, f"{key} has {attempt.nodes} nodes, more than requested"
 
 
 def _check_seen(job: Job, attempt: Attempt, real: FakeAttempt) -> None:

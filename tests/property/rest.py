@@ -24,7 +24,7 @@ def come_to_rest(world: World, owners: Owners) -> None:
         promises.check(world)
         promises.check_settled(world)
         if round_ % 8 == 7:
-            _give_up_what_can_never_start(world, owners)
+            _cancel_what_can_never_start(world, owners)
         for attempt in list(world.cluster.attempts.values()):
             world.cluster.leave_queue(attempt)
             if attempt.step >= 3 and not (attempt.stalled or attempt.missed or attempt.cut_off):
@@ -34,7 +34,7 @@ def come_to_rest(world: World, owners: Owners) -> None:
     promises.check_rest(world)
 
 
-def _give_up_what_can_never_start(world: World, owners: Owners) -> None:
+def _cancel_what_can_never_start(world: World, owners: Owners) -> None:
     for job in world.jobs():
         quota = world.limits.quotas.get(job.spec.project)
         most = SLOTS if quota is None or quota.max_devices is None else quota.max_devices

@@ -39,7 +39,7 @@ PORTS = range(20000, 20008)
 MOST_PASSES = 60  # passes without a pause, enough for a few decisions on each job
 
 
-class Surroundings(Protocol):
+class ServiceWorld(Protocol):
     """The parts of the world that a service needs."""
 
     root: Path
@@ -58,7 +58,7 @@ class Surroundings(Protocol):
 class Service:
     """A SupervisorLoop without threads: `turn` runs passes, and `keep` renews the lease."""
 
-    def __init__(self, name: str, world: Surroundings) -> None:
+    def __init__(self, name: str, world: ServiceWorld) -> None:
         self.name = name
         self.clock = SkewedClock(world.clock)
         self.faults = Faults(lambda: world.sleep(self))
@@ -144,7 +144,7 @@ class _FaultyLeases:
 class _FaultyStore:
     """A supervisor's store whose writes can fail. The ledger checks each accepted write."""
 
-    def __init__(self, world: Surroundings, store: MemorySupervisorStore, faults: Faults) -> None:
+    def __init__(self, world: ServiceWorld, store: MemorySupervisorStore, faults: Faults) -> None:
         tables, ledger = world.store.tables, world.ledger
 
         def apply(change: Change) -> None:
@@ -184,7 +184,7 @@ class _FaultyFolders:
 class _FaultyCluster:
     """ports.Backend whose effects can fail."""
 
-    def __init__(self, world: Surroundings, faults: Faults) -> None:
+    def __init__(self, world: ServiceWorld, faults: Faults) -> None:
         cluster = world.cluster
         self.render, self.observe, self.slots = cluster.render, cluster.observe, cluster.slots
 
@@ -205,8 +205,8 @@ class _FaultyCluster:
         self.cancel = faults.wrap(cancel, BackendUnavailable)
 
 
-class Ears:
-    """A logger that treats an unexpected exception, which the loop would only log, as wrong."""
+class FailingLogger:
+    """A logger that reports unexpected exceptions to the ledger. The loop only logs them."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

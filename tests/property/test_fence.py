@@ -1,4 +1,4 @@
-"""Terms and snapshots under any interleaving: nobody restores a snapshot of a fenced-off group.
+"""Terms and snapshots under any interleaving: no group restores a snapshot of a fenced-off group.
 
 A generation begins in two steps (choose a snapshot, then write its term down) and commits in two (check, then rename).
 Others may commit in between. Of two generations that begin at once, only the later one does: if the earlier one wrote
@@ -84,7 +84,7 @@ class FenceMachine(RuleBasedStateMachine):
 
     @rule(which=which)
     def group_commits(self, which: int) -> None:
-        """Rename, however long after the check."""
+        """Rename at any time after the check."""
         checked = [group for group in self.groups if group.checked is not None]
         if checked:
             self._commit(checked[which % len(checked)])

@@ -1,4 +1,4 @@
-"""One incident of a node is one mark, however many jobs report it and in whatever order."""
+"""One incident of a node counts once, for any number and order of the jobs that report it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ reports_of_one = st.lists(
 orders = st.randoms(use_true_random=False)
 
 
-def _tell(reports: list[tuple[float, FailureKind]], *, later_s: float = 0) -> list[NodeFailure]:
-    """Each by a job of its own."""
+def _failures(reports: list[tuple[float, FailureKind]], *, later_s: float = 0) -> list[NodeFailure]:
+    """The reports, each from another job."""
     return [
         NodeFailure(
             cluster="lab",
@@ -39,23 +39,21 @@ def _tell(reports: list[tuple[float, FailureKind]], *, later_s: float = 0) -> li
 
 
 @given(reports_of_one, orders)
-def test_reports_of_one_incident_are_one_mark_in_any_number_and_order(
+def test_any_number_of_reports_of_one_incident_count_once_in_any_order(
     reports: list[tuple[float, FailureKind]], order: Random
 ) -> None:
-    told = _tell(reports)
-    order.shuffle(told)
-    last = max(report.at for report in told)
-    (incident,) = find_incidents(told, cooldown_s=COOLDOWN_S)
-    assert set(incident.reports) == set(told)
-    (only,) = exclude(told, now=last, cooldown_s=COOLDOWN_S)
-    assert only.until == last + timedelta(seconds=COOLDOWN_S), "as long as after one report"
+    failures = _failures(reports)
+    order.shuffle(failures)
+    last = max(report.at for report in failures)
+    (incident,) = find_incidents(failures, cooldown_s=COOLDOWN_S)
+    assert set(incident.reports) == set(failures)
+    (only,) = exclude(failures, now=last, cooldown_s=COOLDOWN_S)
+    assert only.until == last + timedelta(seconds=COOLDOWN_S), "the same time as after one report"
 
 
 @given(st.integers(1, 8), reports_of_one, orders)
-def test_each_further_incident_is_a_mark_of_its_own(
-    count: int, reports: list[tuple[float, FailureKind]], order: Random
-) -> None:
-    told = [one for number in range(count) for one in _tell(reports, later_s=number * (2 * INCIDENT_S + 1))]
-    order.shuffle(told)
-    found = find_incidents(told, cooldown_s=COOLDOWN_S)
+def test_each_incident_counts(count: int, reports: list[tuple[float, FailureKind]], order: Random) -> None:
+    failures = [one for number in range(count) for one in _failures(reports, later_s=number * (2 * INCIDENT_S + 1))]
+    order.shuffle(failures)
+    found = find_incidents(failures, cooldown_s=COOLDOWN_S)
     assert [len(each.reports) for each in found] == [len(reports)] * count

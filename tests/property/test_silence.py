@@ -40,7 +40,7 @@ def attempts(world: World) -> list[tuple[str, AttemptState]]:
 def assert_nothing_happened(world: World) -> None:
     world.watch(200)
     assert attempts(world) == [(f"job-{number}-a1", AttemptState.RUNNING) for number in (1, 2, 3)]
-    assert all(real.working and not real.polite_words for real in world.cluster.attempts.values())
+    assert all(real.working and not real.stop_requests for real in world.cluster.attempts.values())
 
 
 def test_an_hour_without_the_scheduler_costs_nothing(world: World) -> None:
@@ -90,7 +90,7 @@ def test_an_hour_in_which_one_replica_is_hidden_costs_nothing(world: World) -> N
     assert_nothing_happened(world)
 
 
-def test_twenty_five_status_time_outs_in_a_row_change_nothing(world: World) -> None:
+def test_twenty_five_status_timeouts_in_a_row_change_nothing(world: World) -> None:
     world.cluster.silent = True
     for _ in range(25):
         world.look()
@@ -182,7 +182,7 @@ def test_a_late_snapshot_of_nodes_that_are_cut_off_does_not_count() -> None:
     heir = world.real(job.id, 2)
     assert (heir.training, lost.saved) == (True, saved)
     world.watch(400)
-    assert late in heir.lineage.names(), "it was renamed after all"
+    assert late in heir.lineage.names(), "it was renamed"
     assert late not in heir.lineage.order()
     world.real(job.id, 2).restart_in_place()
     world.watch(50)

@@ -1,4 +1,4 @@
-"""The real supervisor in a world where everything may fail at any time.
+"""The real supervisor in a simulated world where everything may fail at any time.
 
 Hypothesis injects faults into the cluster, agents, store, run directories, clocks and two service processes, in any
 order. After each step, every promise of the architecture must hold. Once the faults stop, every job must end.
@@ -27,7 +27,7 @@ from trainer.contract.failure import Failure
 
 
 class SupervisorMachine(RuleBasedStateMachine):
-    """The steps that both searches share."""
+    """The rules that both searches share."""
 
     @initialize(
         limits=drawn.limits,
@@ -159,7 +159,7 @@ class SupervisorMachine(RuleBasedStateMachine):
 
 
 class EverythingFails(SupervisorMachine):
-    """Cluster, agents, observations."""
+    """Faults of cluster, agents and observations."""
 
     @rule(silent=st.booleans())
     def cluster_is_silent(self, silent: bool) -> None:
@@ -222,7 +222,7 @@ class EverythingFails(SupervisorMachine):
         self.misfortunes.slow_group(which)
 
     @rule(which=drawn.which, sure=drawn.rarely)
-    def group_succeeds_while_we_look(self, which: int, sure: bool) -> None:
+    def group_succeeds_during_an_observation(self, which: int, sure: bool) -> None:
         if not sure:
             return
         self.world.cluster.before_look = lambda: self.misfortunes.finish_group(which)
@@ -246,8 +246,8 @@ class EverythingFails(SupervisorMachine):
         self.misfortunes.cut_journal(which)
 
 
-class ManyHands(SupervisorMachine):
-    """Owners, and two processes that crash, sleep and have other clocks."""
+class EveryoneActs(SupervisorMachine):
+    """Requests of owners, and two service processes that crash, pause and have wrong clocks."""
 
     @rule(which=drawn.which, then_s=drawn.then_s)
     def owner_suspends(self, which: int, then_s: float | None) -> None:
@@ -293,7 +293,7 @@ class ManyHands(SupervisorMachine):
     def service_sleeps(
         self, who: bool, countdown: int, after: bool, pause_s: float, meanwhile: str, which: int
     ) -> None:
-        """It stands still before or after an effect, also past its lease, and wakes in the middle of its call."""
+        """Pause the service before or after an effect, perhaps for longer than its lease, within a call."""
         world, job = self.world, self._job(which)
         happens = {
             "nothing": lambda: None,
@@ -326,8 +326,8 @@ SETTINGS = settings(
 )
 TestEverythingFails = EverythingFails.TestCase
 TestEverythingFails.settings = SETTINGS
-TestManyHands = ManyHands.TestCase
-TestManyHands.settings = SETTINGS
+TestEveryoneActs = EveryoneActs.TestCase
+TestEveryoneActs.settings = SETTINGS
 if LONG:
     TestEverythingFails = pytest.mark.timeout(7200)(TestEverythingFails)
-    TestManyHands = pytest.mark.timeout(7200)(TestManyHands)
+    TestEveryoneActs = pytest.mark.timeout(7200)(TestEveryoneActs)

@@ -1,9 +1,9 @@
-"""The verdict names the fault that was injected, whenever and in whatever order its signs arrive.
+"""The verdict names the injected fault, for any delay and order of its signs.
 
-One fault strikes a running attempt. Each sign of it (records, the scheduler's word, what peers miss) is seen after a
-delay of its own. The policy decides at every moment, and what it stops leaves further signs. The verdict is the fault
-where a sign of it was seen before the end. Else it may say that a peer was lost. It is never another fault, and never
-"cancelled" unless the owner asked.
+One fault is injected into a running attempt. Each sign of it (exit records, the scheduler's cause, lost peers) becomes
+visible after its own delay. The policy decides at every step, and its stops cause further signs. If a sign of the fault
+was visible before the end, the verdict is that fault. Otherwise it may also be a lost peer. It is never another fault,
+and it is "cancelled" only if the owner cancelled the job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOST_PEER = Failure(kind=FailureKind.RENDEZVOUS, message="the rendezvous store i
 
 @dataclass
 class Scene:
-    """What is visible of an attempt. `plan`: what becomes visible later, and when."""
+    """What is visible of an attempt. `plan` has the later signs, each with its time."""
 
     nodes: int
     least: int
@@ -72,7 +72,7 @@ class Scene:
             sign()
 
     def records(self, number: int, outcome: Outcome, failure: Failure | None = None, *, after_s: int = 0) -> None:
-        """The agent ends now, and its record is seen later; until then nobody knows more than that it is silent."""
+        """The agent ends now. It is silent until its record becomes visible."""
         at = render_time(NOW + timedelta(seconds=self.now_s + after_s))
         generation = self.generation
 
@@ -106,8 +106,8 @@ class Scene:
         return replace(observation, missed=frozenset(self.missed))
 
 
-def strike(scene: Scene, fault: str, victim: int) -> None:
-    """The fault, its signs, and what the others make of it."""
+def inject(scene: Scene, fault: str, victim: int) -> None:
+    """Inject the fault, and plan its signs and the reactions of the other replicas."""
     others = [number for number in range(scene.nodes) if number != victim]
     match fault:
         case "program":
@@ -127,11 +127,11 @@ def strike(scene: Scene, fault: str, victim: int) -> None:
             scene.later(lambda: scene.look(victim, Liveness.DEAD, unreachable=True), after_s=300)
             if fault == "cut" and others:
                 scene.records(victim, Outcome.FAILED, LOST_PEER, after_s=60)
-    goes_on = fault in ("preempted", "power", "cut", "agent") and len(others) >= scene.least
-    if goes_on:
+    continues = fault in ("preempted", "power", "cut", "agent") and len(others) >= scene.least
+    if continues:
         scene.later(lambda: setattr(scene, "generation", 2))
         return
-    for number in others:  # they cannot go on, and say so
+    for number in others:  # they cannot continue, and report that
         scene.records(number, Outcome.FAILED, LOST_PEER, after_s=30)
         scene.look(number, Liveness.ALIVE)
 
@@ -142,7 +142,7 @@ def silence(scene: Scene, victim: int) -> None:
 
 
 def stop(scene: Scene, *, force: bool, reaches: set[int]) -> None:
-    """Our stop: whoever is reached leaves a record of it, or is gone without one where force was needed."""
+    """Stop the replicas that can be reached. By force they leave no record."""
     for number in reaches - scene.exits.keys():
         if force:
             scene.look(number, Liveness.DEAD)
@@ -152,11 +152,11 @@ def stop(scene: Scene, *, force: bool, reaches: set[int]) -> None:
 
 
 def play(scene: Scene, job: Job, fault: str, victim: int, cancel_at_s: int | None) -> EndAttempt | None:
-    """The end that the policy comes to; None: the attempt goes on."""
+    """The end that the policy decides. None if the attempt continues."""
     nodes = str(scene.nodes) if scene.nodes == scene.least else f"{scene.least}:{scene.nodes}"
     attempt: Attempt = an_attempt(AttemptState.RUNNING, nodes=nodes, started_at=NOW, created_at=NOW)
     reaches = set(range(scene.nodes)) - ({victim} if fault in ("power", "cut", "agent") else set())
-    strike(scene, fault, victim)
+    inject(scene, fault, victim)
     while scene.now_s < LAST_S:
         scene.advance()
         now = NOW + timedelta(seconds=scene.now_s)
@@ -174,7 +174,7 @@ def play(scene: Scene, job: Job, fault: str, victim: int, cancel_at_s: int | Non
                 stop(scene, force=False, reaches=reaches)
             if action.force:
                 stop(scene, force=True, reaches=reaches)
-    assert attempt.stopping_since is None, "a stop is never seen through"
+    assert attempt.stopping_since is None, "the stop was never completed"
     return None
 
 
@@ -196,11 +196,14 @@ def test_the_verdict_names_the_injected_fault(
     end = play(scene, job, fault, victim, cancel_at_s)
     spared = fault in ("preempted", "power", "cut", "agent") and most - 1 >= least
     if end is None:
-        assert spared, "an attempt that is over goes on for ever"
+        assert spared, "the attempt is over but continues"
         return
     if end.failure is None:
-        assert cancel_at_s is not None, f"{fault}: cancelled, though nobody asked"
+        assert cancel_at_s is not None, f"{fault}: cancelled without a request"
         return
     assert not spared or cancel_at_s is not None, f"{fault}: survivors were ended for {end.failure}"
-    told = victim in scene.exits if fault not in ("power", "cut", "agent") else scene.replicas[victim].node_unreachable
-    assert end.failure.kind in (EXPLAINS[fault] if told else {*EXPLAINS[fault], FailureKind.RENDEZVOUS}), end.failure
+    is_visible = victim in scene.exits
+    if fault in ("power", "cut", "agent"):
+        is_visible = scene.replicas[victim].node_unreachable
+    possible = EXPLAINS[fault] if is_visible else {*EXPLAINS[fault], FailureKind.RENDEZVOUS}
+    assert end.failure.kind in possible, end.failure

@@ -1,4 +1,4 @@
-"""The simulated world: one cluster and its agents, one store, two processes of the service, and time."""
+"""The simulated world: one cluster with its agents, one store, two service processes, and a clock."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.group import FakeAttempt
 from tests.fakes.skewed_clock import SkewedClock
 from tests.property.ledger import Ledger
-from tests.property.services import PORTS, Ears, Service
+from tests.property.services import PORTS, FailingLogger, Service
 from tests.property.snapshots import SnapshotOracle
 
 SLOTS = 4
 STOP_TIMEOUT_S = 15.0
 SUBMIT_TIMEOUT_S = 60.0
-LOOK_S = 25.0  # between two looks of a service that is well
+LOOK_S = 25.0  # between two passes of a healthy service
 _MEMORY = Path("/dev/shm")
 
 
 class World:
-    """`harm` counts, by job, what may cost it an attempt."""
+    """`harm` counts, by job, the faults that may cost it an attempt."""
 
     def __init__(self, *, limits: Limits | None = None, lease_s: float = 15.0, agents_skew_s: float = 0.0) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="simulated-", dir=_MEMORY if _MEMORY.is_dir() else None))
@@ -64,9 +64,9 @@ class World:
         self.pass_settings = PassSettings(
             limits=self.limits, stop_timeout_s=STOP_TIMEOUT_S, submit_timeout_s=SUBMIT_TIMEOUT_S
         )
-        self.decided: deque[str] = deque(maxlen=12)  # the latest decisions, for whoever looks into a failure
-        self.pause_s = 0.0  # how long the next pause of a service lasts,
-        self.meanwhile: Callable[[], object] = lambda: None  # and what else happens in it
+        self.decided: deque[str] = deque(maxlen=12)  # the latest decisions, to explain a failed test
+        self.pause_s = 0.0  # the length of the next pause of a service
+        self.meanwhile: Callable[[], object] = lambda: None  # what happens during that pause
         self._patches = ExitStack()
         self._patch()
         checks = Checks(jobs=self.store, clusters={"local": self._cluster()})
@@ -78,7 +78,7 @@ class World:
         shutil.rmtree(self.root)
 
     def add_job(self, **spec: object) -> Job:
-        """As an owner's submission, under a name that does not change from run to run."""
+        """Submit a job. Its name is the same in every run."""
         number = len(self.store.tables.jobs) + 1
         fields = {"run": {"command": ["t"], "workdir": "/"}, **spec}
         job = make_job(f"job-{number}", spec=make_spec(**fields), created_at=self.clock.now())
@@ -87,7 +87,7 @@ class World:
     # Time
 
     def advance(self, seconds: float) -> None:
-        """Time passes; whoever is awake holds on to its lease."""
+        """Advance the clock. Services that are awake renew their leases."""
         while seconds > 0:
             step = min(seconds, self.lease_s / 4)
             self.clock.advance(step)
@@ -96,7 +96,7 @@ class World:
             seconds -= step
 
     def live_on(self, seconds: float) -> None:
-        """Healthy agents get as far as they can in the time; nobody looks."""
+        """Let healthy agents work for this time, without a pass of the service."""
         while seconds > 0:
             self.cluster.work()
             self.advance(min(seconds, LOOK_S))
@@ -104,7 +104,7 @@ class World:
         self.cluster.work()
 
     def watch(self, seconds: float) -> None:
-        """The same under supervision."""
+        """Let healthy agents work for this time, with passes of the service."""
         self.look()
         while seconds > 0:
             self.live_on(min(seconds, LOOK_S))
@@ -116,7 +116,7 @@ class World:
             service.turn()
 
     def sleep(self, service: Service) -> None:
-        """The service stands still in the middle of what it does, while the world goes on."""
+        """Pause the service in the middle of a call while everything else continues."""
         service.asleep = True
         happens, self.meanwhile = self.meanwhile, lambda: None
         happens()
@@ -124,7 +124,7 @@ class World:
         self.ledger.surprised = True
         service.asleep = False
 
-    # What there is
+    # State
 
     def jobs(self) -> list[Job]:
         return list(self.store.tables.jobs.values())
@@ -151,7 +151,7 @@ class World:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         self._patches.enter_context(patch.object(reconcile, "decide", self._decide))
         for module in (repeats, reading):
-            self._patches.enter_context(patch.object(module, "log", Ears(self.ledger)))
+            self._patches.enter_context(patch.object(module, "log", FailingLogger(self.ledger)))
         read_news = rundir.read_news
 
         def read(job: JobFolder, *arguments: object) -> object:
@@ -160,7 +160,7 @@ class World:
             return read_news(job, *arguments)  # type: ignore[arg-type]
 
         self._patches.enter_context(patch.object(rundir, "read_news", read))
-        # Durability is the file system's affair: here every write is for good.
+        # Tests need no durability.
         self._patches.enter_context(patch.object(os, "fsync", lambda _: None))
 
     def _decide(self, situation: Situation, policy: tuple[Rule, ...]) -> Decision:

@@ -47,7 +47,7 @@ MOST_JOBS = 9  # on the cluster
 
 @dataclass
 class World:
-    """A service and the hands of those that work behind it."""
+    """A service, and methods that act as its supervisor."""
 
     root: Path
     workdir: Path
@@ -86,7 +86,7 @@ class World:
         return SqlJobStore(self.database).get(job_id)
 
     def advance(self, job_id: str, *states: JobState, reason: str = "moved on by a test", **fields: Any) -> Job:
-        """Do to the job's status what the supervisor would."""
+        """Change the job's status as the supervisor would."""
         job = self.job(job_id)
         for state in states:
             job = job.to(state, reason=reason, now=self.clock.now())
@@ -99,13 +99,13 @@ class World:
         return attempt
 
     def apply(self, job: Job, attempt: Attempt | None = None, marks: Sequence[NodeFailure] = ()) -> None:
-        """Write as the supervisor would, under a lease of its own."""
+        """Write a change as the supervisor would, under a new lease."""
         lease = SqlLeaseStore(self.database).acquire("local", "the test", ttl_s=60)
         assert lease is not None
         SqlSupervisorStore(self.database, lease).apply(Change(job=job, attempt=attempt, events=(), node_failures=marks))
 
     def blame(self, node: str, job_id: str, *, sentence: str = "it fell silent", **fields: Any) -> None:
-        """Enter a failure into a node's record."""
+        """Record a failure of a node."""
         key = AttemptKey(job_id, 1)
         values = {"cluster": "local", "at": self.clock.now(), "kind": FailureKind.NODE, **fields}
         mark = NodeFailure(node=node, key=key, sentence=sentence, **values)
@@ -143,7 +143,7 @@ def world(tmp_path: Path, empty_database: Path) -> Iterator[World]:
 
 @pytest.fixture
 def closed(tmp_path: Path, empty_database: Path) -> Iterator[World]:
-    """The same service where everybody needs a token."""
+    """The same service, with tokens required."""
     shutil.copy(empty_database, tmp_path / "orchestrator.db")
     database = Database(f"sqlite:///{tmp_path / 'orchestrator.db'}")
     built = build_world(tmp_path, database, first=FIRST_TOKEN)
@@ -164,8 +164,10 @@ def build_world(
     first: str | None = None,
     closing: Callable[[], bool] = lambda: False,
 ) -> World:
-    """The service as it is put together for `serve`, but that nothing is remembered: a test sees at once what another
-    hand has written. With a `first` token everybody needs one."""
+    """Build the service as `serve` does, but without caches, so that a test sees a direct write to the store at once.
+
+    With a `first` token, every caller needs one.
+    """
     root, workdir = folder / "root", folder / "work"
     root.mkdir()
     workdir.mkdir()
@@ -198,7 +200,7 @@ def build_world(
 
 
 def _always_later() -> Callable[[], float]:
-    """A clock by which everything was long ago."""
+    """Return a clock that advances 1000 s per reading, so every cache entry has expired."""
     return count(step=1000.0).__next__
 
 

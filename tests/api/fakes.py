@@ -1,4 +1,4 @@
-"""A cluster that starts nothing, a clock that stands still, and a client that calls the application in this process."""
+"""A cluster that starts nothing, a clock that does not advance, and a client that calls the application directly."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RecordingIntake:
 
 
 class Client:
-    """Requests without a network. An error in the service arrives as the 500 that a client would see."""
+    """A client without a network. An error in the service becomes the 500 that a real client would receive."""
 
     def __init__(self, app: FastAPI) -> None:
         self._runner = asyncio.Runner()

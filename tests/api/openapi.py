@@ -1,6 +1,6 @@
 """Checks of the OpenAPI document and of the service's metrics that complement Schemathesis.
 
-Schemathesis would wait for the end of operations that answer with a stream: here only their begin is looked at.
+Schemathesis would wait for the end of a streamed answer. These checks read only its beginning.
 """
 
 from __future__ import annotations

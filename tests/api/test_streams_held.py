@@ -78,7 +78,7 @@ def test_the_stream_limit_applies_to_each_caller(closed: World, path: str) -> No
     limit = StreamLimit(1)
     assert limit.take("alice")
     identity = replace(closed.services.identity, stream_limit=limit)
-    # A service that closes ends every stream that it lets in, at once.
+    # A closing service ends each accepted stream at once.
     app = create_app(replace(closed.services, identity=identity, closing=lambda: True))
     refused, let_in = (ask(app, path.format(job_id), headers) for headers in (alice, bob))
     assert (refused.status_code, refused.json()["type"]) == (429, "/problems/too-many")

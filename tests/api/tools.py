@@ -1,7 +1,6 @@
-"""Programs from the package index, each in an environment of its own: built once, kept below the folder for temporary
-files.
+"""Programs from PyPI, each in its own environment, which is built once below the folder for temporary files.
 
-Not among the extras of this package: they pull a hundred megabytes and their own ideas of what versions fit.
+They are no extras of this package, since they need 100 MB of packages and pin other versions.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _BUILD_S = 600
 
 
 class NoTool(Exception):
-    """It cannot be installed here; the text holds what pip said."""
+    """The program cannot be installed. The message holds pip's output."""
 
 
 def install_tool(requirement: str) -> Path:

@@ -1,4 +1,4 @@
-"""Real agents in a temporary run directory. Every wait has a timeout. Only processes started here are killed."""
+"""Real agents in a temporary run directory. Every wait has a timeout, and only processes started here are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers' logs are printed line by line, each with a mark that names its worker."""
+"""The workers' logs are printed line by line, each with a prefix that names its worker."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from trainer.elastic.workers.fork_server_client import ForkedProcess, ForkServer
 
 
 class Scripted(ForkServerClient):
-    """Its server is the test."""
+    """A client whose server is the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def test_a_worker_without_a_process_gets_no_signal(fork_server: Scripted, monkey
 
 
 def test_a_server_without_workers_is_killed_during_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would end only after the import, which can take seconds."""
+    """A server that is only asked to end finishes the import first, which can take seconds."""
     (tmp_path / "slow.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w').close()\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr("trainer.elastic.workers.fork_server_client.adopt_orphans", lambda: None)

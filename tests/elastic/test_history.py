@@ -1,4 +1,4 @@
-"""An agent's history: which generations allow a restart, and one without a pause."""
+"""An agent's history decides whether a restart is allowed and whether it pauses first."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_only_a_failure_of_the_program_itself_delays_the_next_start(failure: Fai
         assert history.end(change="", step=None).lasted is at_once
 
 
-def test_time_with_progress_gives_the_restarts_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One restart is allowed. It is given back after a minute, but not while no step was made."""
+def test_time_with_progress_refunds_the_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One restart is allowed. It is refunded after a minute with progress."""
     record = build_record(tmp_path)
     policy = LaunchPolicy(max_restarts=1, stop_timeout_s=1.0, log_limit_bytes=1, refund_after_s=60.0)
     history = History(replace(record, policy=policy), max_restarts=1, min_nodes=1)

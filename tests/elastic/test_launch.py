@@ -22,7 +22,7 @@ def test_a_missing_program_and_one_without_permission_have_different_messages(tm
 
 
 def test_modules_that_are_preloaded_for_the_bundled_trainer_exist() -> None:
-    """A missing one is only logged, and makes restarts slower."""
+    """The agent only logs a missing module, and restarts become slower."""
     assert hasattr(importlib.import_module(launch._WARMUP), "warm_up")
     for name in launch._OURS:
         assert importlib.util.find_spec(name) is not None, name

@@ -19,7 +19,7 @@ from trainer.elastic.health.stacks import save_stacks
 def test_after_a_failure_a_worker_that_ignores_sigterm_is_killed_at_once_and_its_stacks_are_saved(
     job: Job, tmp_path: Path
 ) -> None:
-    """The stop timeout is only for workers that are stopped."""
+    """The stop timeout applies only to workers that are asked to stop."""
     agent = job.policy(max_restarts=1, stop_timeout_s=3600).start(TWO, STEADY, str(tmp_path / "finish"), "--deaf")
     agent.await_steps(1)
     os.kill(agent.pids(1)[0], signal.SIGKILL)
@@ -83,7 +83,7 @@ def test_stacks_that_are_written_before_the_first_look_are_noticed(
 def test_a_process_without_a_handler_gets_no_signal_and_a_pipe_for_its_stacks_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its stacks are left to py-spy."""
+    """py-spy reads its stacks instead."""
     (tmp_path / "py-spy").write_text("#!/bin/sh\necho stacks\n")
     (tmp_path / "py-spy").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -101,6 +101,6 @@ def test_a_process_without_a_handler_gets_no_signal_and_a_pipe_for_its_stacks_do
 
 
 def test_a_source_line_is_not_read_from_a_pipe(tmp_path: Path) -> None:
-    """Such as that of a script on /dev/stdin."""
+    """A script on /dev/stdin has such a source file."""
     os.mkfifo(tmp_path / "script")
     assert not meets_peers([Frame(str(tmp_path / "script"), 1, "main")])

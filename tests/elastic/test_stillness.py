@@ -264,7 +264,7 @@ def test_a_hang_is_found_by_the_default_limit(name: str, tmp_path: Path) -> None
 
 
 def test_a_hang_is_found_on_a_busy_machine(tmp_path: Path) -> None:
-    """There, gloo's threads often wait for a core, and sometimes the thread that watches a data loader does."""
+    """Gloo's threads often wait for a core on such a machine, and a data loader's watching thread sometimes does."""
     machine = Machine(tmp_path, {0: IN_COLLECTIVE, 1: HUNG["in a data loader"][0]})
     watch = machine.watch(*reports_of("a"))
     found, crowded = None, frozenset("RS")

@@ -1,4 +1,4 @@
-"""Training scripts in the style of well-known examples. Each waits half-way until one of its workers is killed.
+"""Training scripts in the style of well-known examples. Each waits halfway until one of its workers is killed.
 
 `wait(rank)` does nothing if WAITS is not set, or after the first generation. A line that begins with "done" has the
 result.

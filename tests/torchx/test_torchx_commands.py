@@ -278,7 +278,7 @@ def test_delete_ends_the_job_first_and_then_removes_its_record(
 
 
 def test_several_folders_travel_as_one_when_the_job_is_submitted(here: Path, service: FakeService) -> None:
-    """As the nightly has them: a stand-in for its torchx.specs.Workspace."""
+    """The class stands in for torchx.specs.Workspace of the nightly build."""
 
     class Workspace:
         def is_unmapped_single_project(self) -> bool:

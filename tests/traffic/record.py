@@ -111,7 +111,7 @@ def main() -> None:
     folder: Path = parser.parse_args().into
     if (folder / "client.jsonl").exists():
         sys.exit(f"{folder} exists, and a record is not replaced; delete it if the version was never released")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it early leaves no service behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # an early end stops the service, too
     exchanges, names = _record()
     kept = normalize(exchanges, names)
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def main() -> None:
 
 
 def _record() -> tuple[list[Exchange], list[tuple[str, str]]]:
-    """What was said, and the names in it that are to be replaced."""
+    """Return the exchanges, and the names in them to replace."""
     with tempfile.TemporaryDirectory(prefix="traffic-") as folder, Proxy() as agents, Proxy() as people:
         root = Path(folder).resolve() / "runs"
         settings = {
@@ -173,7 +173,7 @@ def _await(step: Step, script: Script, watch: Client) -> None:
 
 
 def _telling(reports: Sequence[Exchange]) -> Iterator[Exchange]:
-    """Reports that tell of events, an end or a request, and the first few of each agent; the rest repeats itself."""
+    """Yield the reports with events, an end or a request, and the first few of each agent."""
     seen: dict[str, int] = {}
     for report in reports:
         document = json.loads(report.body)

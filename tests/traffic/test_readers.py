@@ -109,7 +109,7 @@ def test_the_client_parses_each_value_of_an_old_answer(version: str) -> None:
 
 
 class Remembered(StopRequest):
-    """Records the request and ends nothing."""
+    """A stop request that only records the call."""
 
     def request(self) -> None:
         self.requested = True

@@ -18,7 +18,7 @@ with process_group(place, waits):
     barrier.wait("the first evaluation", timeout_s=20)
     print("met", flush=True)
     if place.rank == 1:
-        with suppress(RuntimeError):  # rank 0 may have taken the store along
+        with suppress(RuntimeError):  # the store may have ended with rank 0
             store_of_the_group().wait(["given up"])
         os._exit(0)
     try:

@@ -4,7 +4,7 @@ import resource
 import sys
 from pathlib import Path
 
-import torch._dynamo  # the first optimizer imports it
+import torch._dynamo  # the first optimizer would import it above the limit
 
 from trainer.__main__ import main
 

@@ -27,7 +27,7 @@ def test_a_users_model_is_counted_on_the_meta_device(own_init):
     assert task.flops_per_sample is None
     model = task.draft().model
     first, inner = 4 * width, width * width + width
-    # Each of the 8 places: forward and the weights' gradients for all, the inputs' for all but the first layer.
+    # Per position: the forward pass and the weights' gradients of all layers, the inputs' of all but the first.
     assert count_flops_per_sample(task, model) == 8 * 2 * (2 * first + 3 * inner)
     assert all(parameter.grad is None and parameter.is_meta for parameter in model.parameters())
 

@@ -258,7 +258,7 @@ def test_no_more_slots_are_given_than_exist(
     verdicts = admit(everyone, limits)
     keeping = [each for each in everyone if not verdicts.get(each.job.id, Admission(False, "")).admitted]
     stuck = [each for each in keeping if each.job.id in verdicts and verdicts[each.job.id].blocks]
-    kept = sum(each.held_nodes for each in keeping if each not in stuck)  # these give way to the first of them
+    kept = sum(each.held_nodes for each in keeping if each not in stuck)  # stuck jobs give way to the first of them
     given_now = sum(verdict.nodes for verdict in verdicts.values() if verdict.admitted)
     held_before = sum(each.held_nodes for each in everyone)
     assert kept + given_now <= max(slots, held_before)

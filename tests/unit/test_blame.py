@@ -1,4 +1,4 @@
-"""Whom a preflight blames."""
+"""Nodes that a preflight blames for failed pairs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FOUR = ("n1", "n2", "n3", "n4")
     ("failed", "blamed"),
     [
         ([], ()),
-        ([("n1", "n2")], ()),  # nobody can tell which of the two it is
+        ([("n1", "n2")], ()),  # either of the two may be at fault
         ([("n1", "n2"), ("n2", "n1")], ()),
         ([("n1", "n2"), ("n3", "n4")], ()),
         ([("n2", "n1"), ("n2", "n3"), ("n4", "n2")], ("n2",)),
-        ([("n2", "n1"), ("n2", "n3"), ("n2", "n4"), ("n3", "n1"), ("n3", "n4")], ()),  # two of a kind
+        ([("n2", "n1"), ("n2", "n3"), ("n2", "n4"), ("n3", "n1"), ("n3", "n4")], ()),  # two nodes fail equally often
         ([("a", other) for other in FOUR] + [("b", "n1"), ("b", "n2")], ("a", "b")),
         ([("n1", "n1"), ("n1", "n1")], ()),
     ],

@@ -11,7 +11,7 @@ from orchestrator.store.job_reader import JobReader
 
 
 class Counted:
-    """So many queued jobs, in the projects that are asked for."""
+    """A store with `jobs` queued jobs in each answer."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs

@@ -1,4 +1,4 @@
-"""What the last words of a worker are taken for: one row for each pattern, and those that must not match."""
+"""Classification of a worker's last lines: one row for each pattern, and lines that must not match."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_clusters_words_tell_the_kind(kind, line):
 
 
 def test_every_pattern_has_a_row_of_its_own():
-    """A pattern that no row reaches first may be wrong, or shadowed by one before it."""
+    """A pattern that is no row's first match may be wrong or shadowed by an earlier one."""
     import re
 
     lines = [line for _, line in TELLING]
@@ -213,7 +213,7 @@ def test_a_programs_own_connections_are_no_peers(line):
 
 
 def test_a_line_without_end_costs_no_time_to_search():
-    """Two things in a row, each of them everywhere: the time grows with the square of the line."""
+    """A pattern that joins two common words would take time quadratic in the line's length."""
     endless = "gloo " * 20_000
     assert not is_collateral(Failure(kind=FailureKind.APPLICATION, message="x", traceback=endless))
     assert is_collateral(Failure(kind=FailureKind.APPLICATION, message=f"Connection closed by peer {endless}"))

@@ -1,4 +1,4 @@
-"""What the documents say of tables in the code is what the code says."""
+"""Tables in the documentation match the tables in the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each source says, and whether that permits an end."""
+"""What each source of evidence shows, and whether an attempt may end on it."""
 
 from __future__ import annotations
 

@@ -37,4 +37,4 @@ def test_a_term_that_nobody_followed_has_no_bound() -> None:
     records = [began(OLD, 5), began(NEW, 10)]
     assert bound_of(NEW, records) is None
     assert counts(NEW, 10**9, records)
-    assert bound_of(NEW, [*records, began(Term(2, 0), None)]) is None, "one that has chosen no base binds nobody"
+    assert bound_of(NEW, [*records, began(Term(2, 0), None)]) is None, "an incarnation without a base sets no bound"

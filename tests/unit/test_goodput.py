@@ -1,4 +1,4 @@
-"""The ledger: the bin of each moment of a life, without gaps."""
+"""The ledger assigns each moment of a job to one bin, without gaps."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ def test_a_deadline_is_a_multiple_of_what_was_observed_and_never_hasty() -> None
         return limit_of(in_phase(phase, phase_times=phase_times), AUTO)
 
     assert learned(5, 0.1, 0.2) == 120, "the minimum"
-    assert learned(5, 30, 40) == 600, "twenty times the usual"
-    assert learned(5, 1, 300) == 1200, "four times the longest: one slow step is in the job's nature"
+    assert learned(5, 30, 40) == 600, "twenty times the typical"
+    assert learned(5, 1, 300) == 1200, "four times the longest, as the job has slow steps"
     assert learned(4, 0.1, 0.2) == 600, "too few to learn from"
     assert learned(5, 30, 40, Phase.WAITING) == 600, "waiting in a collective is part of the step"
     assert learned(1, 200, 200, Phase.SNAPSHOT) == 4000

@@ -100,7 +100,7 @@ def test_the_later_of_two_faults_is_the_cause() -> None:
 
 
 def stretches(*parts: tuple[Bin, int | None], attempt: int | None = 1) -> list[Stretch]:
-    """Of a second each, with two devices of which the losses use both; each part names its bin and generation."""
+    """Stretches of one second with two devices in use; each part names its bin and generation."""
     ends = [at(second) for second in range(len(parts) + 1)]
     return [
         Stretch(bin=each, since=since, until=until, devices=2, used=2, attempt=attempt, generation=generation)

@@ -23,7 +23,7 @@ def links(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings: lower case, no punctuation, hyphens for spaces."""
+    """Return the anchors that GitHub makes of headings: lower case, no punctuation, hyphens for spaces."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

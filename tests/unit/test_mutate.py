@@ -1,4 +1,4 @@
-"""The tool that takes guards and rules out: which mutants it finds, and that it tells a killed one from a survivor."""
+"""The mutation tool finds mutants of guards and rules, and tells a killed one from a survivor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Judge:
 
 
 def changed(source: str) -> dict[str, str]:
-    """By name: the line that differs first, in the mutant's text."""
+    """Map each mutant's name to its first line that differs from the source."""
     lines = source.splitlines()
     mutated = {mutant.name: mutant.applied_to(source).splitlines() for mutant in find_mutants("tiny/rules.py", source)}
     return {
@@ -106,7 +106,7 @@ def test_it_ends():
     assert endless(1) == 1
 """,
 }
-# It forks, which the processes of a parallel test run had better not.
+# A separate process, since the tool forks and pytest-xdist's workers have threads.
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -138,7 +138,7 @@ def test_a_mutant_is_killed_by_the_first_test_that_notices_and_survives_otherwis
         "killed tiny/rules.py:first: if x > 3  <- test_tiny.py::test_a_big_number_is_big",
         *["killed, though listed tiny/rules.py:first: if x > 3  <- test_tiny.py::test_a_big_number_is_big"] * 2,
     ]
-    assert told.count("SURVIVED tiny/rules.py:first: if x == 1000") == 2, "once as it is found, once at the end"
+    assert told.count("SURVIVED tiny/rules.py:first: if x == 1000") == 2, "once when found, once at the end"
     assert [line for line in told if line.isdigit()] == ["0", "1", "1"]
     left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert {name for name in left if "__pycache__" not in name} == {*TINY, "pytest.ini"}

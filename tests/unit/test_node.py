@@ -55,7 +55,7 @@ def test_an_incident_after_the_clearing_counts_as_the_first_one() -> None:
     (only,) = exclude(again, now=NOW, cooldown_s=1000)
     assert (only.until - NOW).total_seconds() == 940
     hangs = cleared(mark("n1", 90, FailureKind.HANG), mark("n1", 1, FailureKind.HANG, job="b"), ago_s=80)
-    assert exclude(hangs, now=NOW, cooldown_s=50) == [], "the other hang was cleared away"
+    assert exclude(hangs, now=NOW, cooldown_s=50) == [], "the other hang was cleared"
 
 
 def test_an_attempt_from_after_the_clearing_reports_a_new_incident() -> None:
@@ -73,7 +73,7 @@ def test_a_later_failure_is_a_new_incident() -> None:
     (only,) = exclude(flapping, now=NOW, cooldown_s=3600)
     assert (only.until - NOW).total_seconds() == 7200
     often = [mark("n1", 300 * number, job=str(number)) for number in range(7)]
-    assert len(find_incidents(often, cooldown_s=3600)) == 3, "a chain of failures is not one for ever"
+    assert len(find_incidents(often, cooldown_s=3600)) == 3, "a chain of failures is split into incidents"
 
 
 def test_a_hang_counts_only_if_two_attempts_report_one() -> None:

@@ -45,7 +45,7 @@ _HARMLESS = frozenset(
 
 
 def openings(path: Path) -> Iterator[str]:
-    """Calls in a module that reach for a path."""
+    """Yield the calls in a module that open or list a path."""
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call):
             continue

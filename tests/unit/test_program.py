@@ -80,7 +80,7 @@ def test_a_file_that_would_have_gone_before_an_imported_module_is_found(tmp_path
     "name", ["random", "random.txt", "random.py/data", "random/data.py", "random-1.py", "time.py", "sys/__init__.py"]
 )
 def test_what_python_would_not_import_goes_before_nothing(tmp_path: Path, name: str) -> None:
-    """A file `token` in the working directory above all: the standard library has a module of that name."""
+    """For example a file `token`, as the standard library has a module of that name."""
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     assert find_shadowed(tmp_path, {"random", "time", "sys"}) is None
@@ -99,6 +99,6 @@ def _what_python_takes(folder: Path, names: list[str]) -> str | None:
 def test_what_shadows_nothing_is_left_in_peace(tmp_path: Path) -> None:
     for name in ("helper.py", "random.txt", "__main__.py", "trainer.py"):
         (tmp_path / name).touch()
-    (tmp_path / "json").mkdir()  # no package: one that is found later goes before it
+    (tmp_path / "json").mkdir()  # a namespace package: a regular package later on the path takes precedence
     assert find_shadowed(tmp_path, {"random", "json", "trainer.x", "__main__"}) is None
     assert find_shadowed(tmp_path / "nowhere", {"random"}) is None

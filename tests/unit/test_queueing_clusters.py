@@ -35,7 +35,7 @@ def situation(observation: Observation, **fields: object) -> Situation:
 
 
 def small(spare: tuple[str, ...] | None) -> Observation:
-    """Two of up to three nodes, which have trained so for a while."""
+    """Return an observation of two nodes, of at most three, that have trained for a while."""
     observation = seen(Presence.RUNNING, on("n1", 0), on("n2", 1), snapshots=1, resized_at=ago(100))
     return given(observation, nodes=2, spare_nodes=spare)
 
@@ -67,7 +67,7 @@ def test_an_avoided_node_is_no_room_to_grow() -> None:
 
 
 def test_a_job_grows_back_when_the_avoidance_ends_or_is_cleared() -> None:
-    """What is avoided is asked anew in each pass: nothing of it is remembered with the attempt."""
+    """Each pass reads the avoided nodes again; the attempt does not store them."""
     attempt = an_attempt(nodes="1:3", excluded_nodes=("n3",))
     job, observation = a_job(spec=ELASTIC), small(("n3",))
     assert decide(a_situation(job, attempt, observation, exclusions=avoiding("n3"))).action == Wait()
@@ -77,7 +77,7 @@ def test_a_job_grows_back_when_the_avoidance_ends_or_is_cleared() -> None:
 def waiting(
     spare: tuple[str, ...] | None, *, age_s: float = 1, nodes: str = "1", strictly: bool = True, **fields: object
 ) -> Situation:
-    """In a cluster's queue, avoiding n1 and n2."""
+    """Return an attempt in a cluster's queue that avoids n1 and n2."""
     observation = given(seen(Presence.PENDING), spare_nodes=spare, avoids_strictly=strictly)
     attempt = an_attempt(
         AttemptState.PENDING, nodes=nodes, excluded_nodes=("n1", "n2"), created_at=ago(age_s), started_at=None
@@ -206,7 +206,7 @@ def test_a_notice_keeps_the_clusters_reason_from_before_the_stop() -> None:
     stopped = decide(a_situation(a_job(), an_attempt(nodes="2"), noticed))
     assert stopped.action == Stop(force=False, failure=evicted)
     assert stopped.sentence == "it was evicted; stopping the remaining processes of the attempt"
-    # From then on the cluster may say nothing, or something that came of the stop.
+    # After that the cluster may report nothing, or an effect of the stop.
     attempt = an_attempt(nodes="2", stopping_since=ago(1), failure=evicted)
     gone = tuple(replace(one, liveness=Liveness.DEAD) for one in alive)
     for cause in (None, Failure(kind=FailureKind.PREEMPTED, message="its Job was deleted")):

@@ -30,7 +30,7 @@ LINES = 10  # of each of two replicas
 
 
 class Journals:
-    """A store that remembers each transaction; it refuses those with a job named in `refused`."""
+    """A store that records each transaction. It rejects one with a job named in `refused`."""
 
     def __init__(self) -> None:
         self.transactions: list[Sequence[JournalBatch]] = []
@@ -144,7 +144,7 @@ LINES_OF_A_TURN = 8
 
 @pytest.fixture
 def ticking(journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Intake:
-    """Its clock advances a second each time it is read, so heavy attempts have two more turns in a pass."""
+    """An intake whose clock advances a second per reading, so heavy attempts have two more turns in a pass."""
     monkeypatch.setattr(reading, "_TURN_BYTES", LINES_OF_A_TURN * len(LINE))
     monkeypatch.setattr(rundir, "MAX_READ_BYTES", LINES_OF_A_TURN * len(LINE))
     monkeypatch.setattr(reading, "_HEAVY_S", (2.0, 2.0))
@@ -168,7 +168,7 @@ def test_a_flooding_job_has_its_turns_and_others_are_read_in_the_same_pass(
     journals: Journals, ticking: Intake, tmp_path: Path
 ) -> None:
     for _ in range(6):
-        ticking.collect(LAUNCHED)  # what is there at first is more than a turn
+        ticking.collect(LAUNCHED)  # the first files are longer than a turn
     flood(tmp_path, KEYS[0])
     ticking.collect(LAUNCHED)
     for count in range(1, 5):
@@ -183,7 +183,7 @@ def test_a_flooding_job_has_its_turns_and_others_are_read_in_the_same_pass(
             KEYS[0].job_id: before + 2 * LINES_OF_A_TURN,
         }
         last = journals.transactions[-2:]
-        assert {batch.key for batches in last for batch in batches} == {KEYS[0]}, "those with little to tell come first"
+        assert {batch.key for batches in last for batch in batches} == {KEYS[0]}, "attempts with few lines come first"
 
 
 def test_flooding_jobs_share_the_time_in_rotation(journals: Journals, ticking: Intake, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reports are taken in together, each is stored before its answer, and one that is wrong spoils none of the others."""
+"""Reports are accepted in groups. Each is stored before its answer, and an invalid one does not affect the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def a_report(job_id: str = "job-1", attempt: int = 1, **fields: object) -> Repor
 
 @pytest.fixture
 def store() -> MemoryStore:
-    """Three jobs; the second one's first attempt has a successor."""
+    """A store with three jobs. The second job has two attempts."""
     clock, store = VirtualClock(), MemoryStore()
     lease = MemoryLeaseStore(store, clock).acquire("local", "test", ttl_s=1000)
     assert lease is not None
@@ -99,12 +99,12 @@ def test_reports_are_stored_with_masked_secrets(store: MemoryStore) -> None:
 
 
 class Gate:
-    """An intake that stores a group only when it is told to."""
+    """An intake that stores a group only while it is open."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
         self.groups: list[int] = []
-        self.jobs: list[str] = []  # of the reports, as they came
+        self.jobs: list[str] = []  # of the reports, in order of arrival
         self.error: Exception | None = None
 
     def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | NotFound | InvalidSpec]:
@@ -200,7 +200,7 @@ def test_whoever_waits_is_answered_before_the_end(gate: Gate) -> None:
     stopping = threading.Thread(target=reception.stop, daemon=True)
     stopping.start()
     stopping.join(10)
-    assert not stopping.is_alive(), "it ends with the last group and waits for no further one"
+    assert not stopping.is_alive(), "it ends after the last group"
     assert [future.result(0).number for future in futures] == [0, 1, 2]
 
 

@@ -1,4 +1,4 @@
-"""Removing the files of a deleted job: all of its own, nothing else, from wherever it was cut off."""
+"""Removal deletes all files of a deleted job and no others, and resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_whatever_step_it_is_cut_off_at_the_next_call_goes_on_and_nobody_finds_h
         a_job(tmp_path)
         left = count(steps, -1)
         done = remove_folder(tmp_path, "job-1", lambda left=left: next(left) > 0)  # type: ignore[misc]
-        assert not (tmp_path / "job-1").exists(), "by its name it is gone at once"
+        assert not (tmp_path / "job-1").exists(), "its name is gone at once"
         assert done == (list(tmp_path.iterdir()) == [])
         assert remove_folder(tmp_path, "job-1", always)
         assert list(tmp_path.iterdir()) == []
@@ -127,7 +127,7 @@ def due(job_id: str) -> Deletion:
 
 @dataclass
 class Desk:
-    """Store, folders and clock in one: what is due, what is removed, and how long each removal takes."""
+    """A store, folders and a clock. Each removal takes `takes_s`."""
 
     waiting: list[Deletion]
     takes_s: float = 0.1

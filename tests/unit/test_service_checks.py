@@ -1,4 +1,4 @@
-"""What `doctor` says of the service itself: each line has a verdict, and what is not good says what to do."""
+"""`doctor` on the service itself: each line has a verdict, and a line that is not OK says what to do."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_keys_that_lie_where_jobs_of_a_cluster_can_read_them_fail(tmp_path: Path
     assert verdict is Verdict.FAILED
     assert "the jobs of cluster gke can read " in words
     apart = tmp_path.parent / "keys"
-    assert examine(tmp_path, secret_key_file=apart)["keys"][0] is Verdict.FAILED, "nobody makes that one"
+    assert examine(tmp_path, secret_key_file=apart)["keys"][0] is Verdict.FAILED, "the service does not create it"
     apart.touch(mode=0o600)
     assert examine(tmp_path, clusters={"gke": shared}, secret_key_file=apart)["keys"][0] is Verdict.OK
 

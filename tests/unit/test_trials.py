@@ -42,7 +42,7 @@ def test_a_drill_is_the_same_job_twice_with_one_kill_between_two_snapshots() -> 
     for trial in (disturbed, undisturbed):
         assert (trial.topology, trial.run.env, trial.project) == (SPEC.topology, SPEC.run.env, SPEC.project)
         assert (trial.priority, trial.labels) == (-100, {"team": "vision", "drill": "demo"})
-        assert trial.after == (), "it waits for nobody"
+        assert trial.after == (), "it waits for no other job"
         assert parse_spec(trial.model_dump(mode="json", by_alias=True)) == trial, "the service accepts it"
 
 

@@ -20,7 +20,7 @@ from tests.builders import at, make_job, make_spec
 
 @dataclass
 class Shelf:
-    """Chronicles of jobs without attempts; it notes which were read."""
+    """A store of jobs without attempts that records which jobs are read."""
 
     clock: VirtualClock
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -155,7 +155,7 @@ def test_a_job_that_ended_a_while_ago_is_read_once(shelf: Shelf) -> None:
     usage = usage_of(shelf)
     assert names_read(shelf, usage) == ["a"]
     shelf.clock.advance(560)
-    assert names_read(shelf, usage) == ["a"], "its last journals may have come since"
+    assert names_read(shelf, usage) == ["a"], "its last journals may have arrived since"
     shelf.clock.advance(100_000)
     assert names_read(shelf, usage) == []
 

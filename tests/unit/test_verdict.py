@@ -1,4 +1,4 @@
-"""What a preflight makes of what it measured."""
+"""A preflight's verdicts on its measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.contract.verdict import (
 
 
 def test_the_quickest_ping_tells_the_offset() -> None:
-    slow = Ping(asked_at=10.0, heard_at=13.9, answered_at=14.0)  # waited on its way there
+    slow = Ping(asked_at=10.0, heard_at=13.9, answered_at=14.0)  # delayed on the way to the peer
     quick = Ping(asked_at=20.0, heard_at=22.01, answered_at=20.02)
     assert clock_offset([slow, quick]) == pytest.approx(2.0)
 

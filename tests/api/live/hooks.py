@@ -1,8 +1,7 @@
-"""What Schemathesis is told in its own process: it imports nothing of ours, and reads CONFORMANCE_KNOWN.
+"""Schemathesis's hooks. They run in its process, import nothing of this project and read CONFORMANCE_KNOWN.
 
-Most generated ids lead nowhere, and most generated specs name a cluster that is not there. Here seven of eight ids and
-three of four specs are replaced by some that exist, always the same for the same case, so that a failure can be shrunk
-and repeated.
+Most generated ids and clusters do not exist. The hooks replace seven of eight ids and three of four specs by existing
+ones, always the same for the same case, so that a failure can be shrunk and repeated.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import Any
 import schemathesis
 
 _KNOWN: dict[str, list[str]] = json.loads(os.environ.get("CONFORMANCE_KNOWN", "{}"))
-_ENDING = ("/cancel", "/suspend", "/retry")  # the first job keeps running, for what only a running one can do
+_ENDING = ("/cancel", "/suspend", "/retry")  # not for the first job, which has to keep running
 _OF_THE_RUNNING = ("/snapshot", "/stacks", "/chaos")
-_SPARE = "spare_job_id"  # of jobs that have ended and that nothing else needs: they are there to be deleted
+_SPARE = "spare_job_id"  # ended jobs that may be deleted
 _RUNS: tuple[dict[str, Any], ...] = (
     {"command": ["true"], "workdir": "/"},
     {"trainer": {"steps": 3, "global_batch": 2}, "workdir": "/"},
@@ -29,15 +28,15 @@ _RUNS: tuple[dict[str, Any], ...] = (
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
     query = case.query
     if isinstance(query, dict) and "follow" in query:
-        query["follow"] = "false"  # a log that is followed ends with its job, which never does
+        query["follow"] = "false"  # a followed log ends with its job, which never ends
     if _phase(case) == "stateful":
-        return  # there the ids come out of answers
+        return  # the ids come from earlier answers
     for name, value in (case.path_parameters or {}).items():
         if name in _KNOWN:
             case.path_parameters[name] = _known(_there(case, name), value)
     body = case.body
     if isinstance(body, dict) and "all_jobs" in body:
-        body["all_jobs"] = False  # the service would tell hosts of generated names of every job that follows
+        body["all_jobs"] = False  # the service would notify generated hosts of every later job
     if isinstance(body, dict) and isinstance(body.get("run"), dict):
         number = _number(body)
         if number % 4 != 3:
@@ -50,7 +49,7 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
 
 
 def _there(case: Any, name: str) -> list[str]:
-    """The values that exist, of those that this operation may use up."""
+    """Return the existing values that this operation may use up."""
     if name != "job_id":
         return _KNOWN[name]
     if case.method == "DELETE":

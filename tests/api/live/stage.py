@@ -1,7 +1,7 @@
-"""The service under proof: everybody needs a token, jobs of every kind are there, and nothing new is ever started.
+"""The service under test. It requires tokens, holds jobs in every state and starts no new ones.
 
-The jobs of the beginning are real: they trained, failed, rest and run. Then the cluster's lease is taken by a holder
-that does nothing, so that whatever the proof submits stays in the queue.
+Its first jobs are real. Then an idle holder takes the cluster's lease, so every job that the test submits stays in the
+queue.
 """
 
 from __future__ import annotations
@@ -41,15 +41,14 @@ _SLEEP = {"command": ["sleep", "86400"], "workdir": "/"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """`known`: values of path parameters that lead somewhere, by the parameter's name. Besides, as `spare_job_id`, jobs
-    that are there to be deleted."""
+    """`known`: existing values of each path parameter. `spare_job_id` holds jobs that may be deleted."""
 
     service: ThrowawayService
     known: Mapping[str, list[str]]
     worker_token: str  # of an attempt that runs
 
     def token(self, role: str) -> str | None:
-        """A caller's token, made anew: an admin's proof may have revoked the last one. None: `nobody`'s."""
+        """Return a new token of a role, as an admin's test may have revoked the last one. None for `nobody`."""
         if role in ("admin", "worker", "nobody"):
             return {"admin": ADMIN, "worker": self.worker_token, "nobody": None}[role]
         grants = {"*": Role.VIEWER} if role == "viewer" else {"default": Role(role), "research": Role.VIEWER}
@@ -59,7 +58,7 @@ class Stage:
 
 @contextmanager
 def set_up(root: Path, database_url: str | None) -> Iterator[Stage]:
-    """`database_url`: an empty PostgreSQL; None: SQLite. Raises ServiceFailed, TimeoutError."""
+    """`database_url` names an empty PostgreSQL database. None selects SQLite. Raises ServiceFailed, TimeoutError."""
     settings = {
         "ORCHESTRATOR_TOKEN": ADMIN,
         "ORCHESTRATOR_LOCAL_SLOTS": "6",
@@ -81,7 +80,7 @@ def set_up(root: Path, database_url: str | None) -> Iterator[Stage]:
 
 
 def _fill(client: Client) -> dict[str, list[str]]:
-    """Jobs in every state that a job can rest in, and of all that hangs on a job."""
+    """Create a job in each lasting state, and one of each resource that belongs to a job."""
     running = client.submit(_spec("running", _SLEEP))
     trained = client.submit(_spec("trained", {"trainer": _TRAINING, "workdir": "/"}, snapshot={"interval": "2"}))
     failed = client.submit(_spec("failed", {"command": ["false"], "workdir": "/"}, project="research"))
@@ -127,7 +126,7 @@ def _until(client: Client, job: JobView, holds: Callable[[JobView], bool]) -> No
 
 
 def _retire_supervisor(url: str, root: Path, running: str) -> str:
-    """Take the lease, put a failure into a node's record, and compute the token of the running job's agents."""
+    """Take the lease, record a node failure and return the token of the running job's agents."""
     database = Database(url)
     try:
         if SqlLeaseStore(database).acquire("local", _IDLE_HOLDER, ttl_s=_DAY_S) is None:

@@ -1,7 +1,7 @@
 """A real service against its own OpenAPI document, as callers of several roles, by Schemathesis.
 
-No answer is a 5xx or has a status, type or shape that the document does not name; nobody is let in without a token; the
-service's log holds no error; every operation was proved. What was sent is printed as a curl command.
+No answer is a 5xx or has a status, type or shape that the document does not declare. No operation answers without a
+token. The service logs no error. Every operation succeeds at least once. Failing requests are printed as curl commands.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from tests.api.tools import SCHEMATHESIS, NoTool, install_tool
 pytestmark = pytest.mark.timeout(7200)
 
 HERE = Path(__file__).parent
-# Not among the checks: a spec that fits its schema may name what is not there, and is then refused with 422
-# (positive_data_acceptance); the schema of a spec is narrower than what is taken, as in `nodes: 2` for "2"
-# (negative_data_rejection).
+# Two checks do not apply. positive_data_acceptance: a spec that fits its schema may name a missing object, which is a
+# 422. negative_data_rejection: the service accepts more than the schema of a spec, such as `nodes: 2` for "2".
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",
@@ -46,15 +45,15 @@ CHECKS = (
     "use_after_free",
     "ensure_resource_availability",
 )
-NOT_AN_ADMINS = frozenset({"/api/v1/reports"})  # agents' alone
-ENOUGH_EXAMPLES = 10  # that each operation has to succeed once; of fewer it is a matter of luck
+NOT_AN_ADMINS = frozenset({"/api/v1/reports"})  # only for agents
+ENOUGH_EXAMPLES = 10  # with fewer, an operation may succeed only by luck
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     option = metafunc.config.getoption
     databases = option("--databases", default=["sqlite"])
     if "role" in metafunc.fixturenames:
-        # Who may what is no question of the database: on the second one an admin is enough.
+        # Permissions do not depend on the database, so the second one is tested as an admin only.
         roles = option("--roles", default=["admin"])
         both = [(databases[0], role) for role in roles] + [(other, roles[0]) for other in databases[1:]]
         metafunc.parametrize(("stage", "role"), both, indirect=["stage"], scope="module")
@@ -89,7 +88,7 @@ def test_every_answer_matches_the_openapi_document(
 ) -> None:
     before, url, token = good_answers(stage), stage.service.url, stage.token(role)
     document = httpx.get(f"{url}/openapi.json", timeout=30).raise_for_status().json()
-    assert unknown_parameters(document, stage.known) == [], "no value is known of it"
+    assert unknown_parameters(document, stage.known) == [], "path parameters without a known value"
     wrong = prove_streams(url, token, document, stage.known)
     done = subprocess.run(
         command(program, f"{url}/openapi.json", token, streaming_paths(document), role, pytestconfig),
@@ -107,13 +106,13 @@ def test_every_answer_matches_the_openapi_document(
         wrong += [f"{name} has never succeeded: nothing was proved of it" for name in unreached(stage, document)]
     if role == "nobody":
         let_in = closed_operations(document) & (good_answers(stage) - before).keys()
-        wrong += [f"{method} {path} let somebody in without a token" for method, path in sorted(let_in)]
+        wrong += [f"{method} {path} needs no token" for method, path in sorted(let_in)]
     assert wrong == []
-    assert done.returncode == 0, "Schemathesis found what it printed above"
+    assert done.returncode == 0, "Schemathesis printed its findings above"
 
 
 def test_the_service_logs_no_unexpected_errors(stage: Stage) -> None:
-    """Seen by a client or not. It runs after the roles on this database."""
+    """Runs after the tests of all roles on this database."""
     told = stage.service.printed().splitlines()
     assert [line for line in told if '"level": "error"' in line or "Traceback" in line] == []
 
@@ -136,20 +135,20 @@ def command(
 
 
 def phases(role: str, *, is_covering: bool) -> str:
-    """Only an admin gets through all of a sequence; coverage is thousands of requests, whatever `--examples` says."""
+    """Only an admin may call all of a sequence. Coverage sends thousands of requests, whatever `--examples` says."""
     if role != "admin":
         return "examples,fuzzing"
     return "examples,coverage,fuzzing,stateful" if is_covering else "examples,fuzzing,stateful"
 
 
 def unreached(stage: Stage, document: dict[str, Any]) -> list[str]:
-    """Operations that an admin never got a good answer from."""
+    """Return the operations that never succeeded for an admin."""
     good = good_answers(stage).keys()
     known = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
     return sorted(f"{method} {path}" for method, path in known - good if path not in NOT_AN_ADMINS)
 
 
 def good_answers(stage: Stage) -> Counter[tuple[str, str]]:
-    """By method and path, as the service has counted them."""
+    """Return the service's counts of successful answers by method and path."""
     told = httpx.get(f"{stage.service.url}/metrics", headers={"Authorization": f"Bearer {stage.token('admin')}"})
     return count_good_answers(told.raise_for_status().text)

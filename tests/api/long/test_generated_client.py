@@ -1,4 +1,4 @@
-"""A client that is generated from the OpenAPI document does its work: openapi-python-client's, of the package index."""
+"""A client that openapi-python-client generates from the OpenAPI document works."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.api.tools import CLIENT_GENERATOR, NoTool, install_tool
 pytestmark = pytest.mark.timeout(600)
 
 _BUILD_S = 300
-# Submits a job that sleeps, looks at it, is refused what is wrong, and cancels it.
+# Submits a job that sleeps, reads it, gets errors for invalid requests, and cancels the job.
 _USE = """
 import json, sys
 from http import HTTPStatus

@@ -39,7 +39,7 @@ def test_an_unchanged_script_is_killed_and_recovers(script: str) -> None:
     score = measure("ours", "own-script", 2, random.Random(0), (script, "1000000"))
     assert (score.kills, len(score.recovered_s)) == (2, 2)
     assert all(0 < seconds < 120 for seconds in score.recovered_s)
-    assert all(steps >= 3 for steps in score.steps_redone), "it saves nothing, so all steps are made again"
+    assert all(steps >= 3 for steps in score.steps_redone), "it saves nothing, so it repeats all steps"
 
 
 @pytest.mark.timeout(120)
@@ -56,4 +56,4 @@ def test_the_restart_of_the_trainer_is_split_into_parts(launcher: str) -> None:
     assert (split.notice_s is not None) == (launcher == "ours"), "torchrun keeps no journal"
     parts = [seconds for seconds in asdict(split).values() if seconds is not None]
     assert all(seconds >= 0 for seconds in parts)
-    assert 0 < sum(parts) <= score.recovered_s[0] + 1e-3, "rank 0 may have been quicker than the last"
+    assert 0 < sum(parts) <= score.recovered_s[0] + 1e-3, "rank 0 may be faster than the last rank"

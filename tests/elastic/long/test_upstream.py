@@ -29,7 +29,7 @@ def launchers(reason: str) -> list[object]:
 
 @dataclass
 class Stage:
-    """Launchers with one output. What they leave is killed at the end.
+    """Launchers that write to one output. Processes that they leave behind are killed at the end.
 
     A worker's stdout is unbuffered, so a `print` is several writes, which mix with those of other workers.
     """

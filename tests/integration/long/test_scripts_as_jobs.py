@@ -1,6 +1,6 @@
 """The scripts that run by hand also run as jobs of one service, under either launcher, several at once.
 
-Those that train lose a process to SIGKILL half-way, recover in place and finish.
+Training scripts lose a process to SIGKILL halfway, recover in place and finish.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def submit(client: Client, script: Script, folder: Path, launcher: str, **env: s
 
 
 def wait_for_all(client: Client, jobs: Mapping[str, str], kills: Mapping[str, Path] | None = None) -> set[str]:
-    """Wait until all have ended. Kill one waiting process in each folder of `kills`, and return the names of those."""
+    """Wait for all jobs to end. Kill one waiting process per folder of `kills`, and return those folders' names."""
     left, killed = dict(jobs), set[str]()
     deadline = time.monotonic() + _PATIENCE_S
     while left and time.monotonic() < deadline:

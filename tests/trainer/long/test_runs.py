@@ -109,7 +109,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_on_all_ranks(tmp_path):
     with start_group(tmp_path, 2, **options) as group:
         assert group.wait() == [1, 1]
         reported = [line for line in group.outputs().splitlines() if "NonFiniteLoss: loss is nan" in line]
-    assert [" rank 0" in line for line in reported].count(True) == 1, "one of two equal failures is the cause"
+    assert [" rank 0" in line for line in reported].count(True) == 1, "only one of two equal failures is the cause"
 
 
 @pytest.mark.parametrize("text", ['{"preset": "huge"}', "{", "[]", "@/nowhere/config.json", '{"colour": 1}'])

@@ -73,7 +73,7 @@ class Ranks:
             process.join()
 
     def until_step(self, step: int) -> None:
-        """Wait for a step. Raises LegFailed if the ranks end before it, and on timeout."""
+        """Wait for a step. Raises LegFailed on timeout or if the ranks end first."""
         deadline = time.monotonic() + _PATIENCE_S
         while max(self.losses(), default=0) < step:
             if time.monotonic() > deadline or any(process.exitcode is not None for process in self.processes):

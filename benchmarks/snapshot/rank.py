@@ -38,7 +38,7 @@ from trainer.parallel.precision import LossScale
 from trainer.parallel.trainee import Trainee, build_trainee
 from trainer.snapshot.lineage import Beginning
 from trainer.snapshot.run_state import RunState
-from trainer.snapshot.saver import Flight, Saver
+from trainer.snapshot.saver import Saver, SnapshotInFlight
 from trainer.snapshot.writing import Values
 from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
@@ -65,7 +65,7 @@ class StagingSaver(Saver):
 
     may_write = threading.Event()
 
-    def _finish(self, flight: Flight, staged: Values | Exception) -> None:
+    def _finish(self, flight: SnapshotInFlight, staged: Values | Exception) -> None:
         self.may_write.wait()
         self.may_write.clear()
         super()._finish(flight, staged)

@@ -23,11 +23,11 @@ from trainer.elastic.rendezvous import join as rendezvous
 from trainer.elastic.rendezvous import patience as waits
 from trainer.elastic.rendezvous import store_thread
 from trainer.elastic.rendezvous.failed import RendezvousFailed
-from trainer.elastic.rendezvous.join import Alone, Rendezvous, Shared
+from trainer.elastic.rendezvous.join import Rendezvous, SingleNodeRendezvous, StoreRendezvous
 from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.rounds import Limits, Member
 from trainer.elastic.workers import ending
-from trainer.elastic.workers.workers import Meeting, Membership
+from trainer.elastic.workers.workers import Membership, StoreHost
 
 LOOK_S = 0.5  # of agents and rendezvous, longer than the default because each look costs real time
 _ANSWER_S = 0.002  # of the store
@@ -143,12 +143,12 @@ class Nodes:
             place = ["--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:1", f"--monitor-interval={LOOK_S}"]
             ends = [f"--max-restarts={self.max_restarts}", "--shutdown-timeout=1"]
             flags = parse_flags([f"--nnodes={self.least}:{self.count}", *place, *ends, "script.py"])
-            meets = self._rendezvous(Member(node=node, node_rank=node_rank, address=node, workers=1), flags.limits)
+            rendezvous = self._rendezvous(Member(node=node, node_rank=node_rank, address=node, workers=1), flags.limits)
             mine = self.agents[node] = Agent(
                 flags,
                 workers=1,
                 fork_server=FakeForkServer(self, node),
-                membership=Membership(node=node, rendezvous=meets, meeting=Meeting("127.0.0.1", 1)),
+                membership=Membership(node=node, rendezvous=rendezvous, store_host=StoreHost("127.0.0.1", 1)),
                 record=None,
             )
             failure: Failure | None = None
@@ -157,15 +157,15 @@ class Nodes:
                 failure = None if mine.succeeded else mine.history.failure
             except RendezvousFailed as error:
                 failure = None if mine.succeeded else error.failure
-            meets.leave(None if failure is None else failure.message)
+            rendezvous.leave(None if failure is None else failure.message)
             self.failures[node] = failure
 
         return live
 
     def _rendezvous(self, me: Member, limits: Limits) -> Rendezvous:
         if self.count == 1:
-            return Alone(me)
-        return Shared(lambda: (self._store, me.node == "node-0"), "run", me, limits, Timing())
+            return SingleNodeRendezvous(me)
+        return StoreRendezvous(lambda: (self._store, me.node == "node-0"), "run", me, limits, Timing())
 
     def _train(self) -> None:
         while True:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.elastic.harness import STEADY, Job, wait_for
 from trainer.contract.failure import FailureKind
-from trainer.elastic.health.fitness import Unfit, await_fitness, find_full_disk, find_memory_shortage
+from trainer.elastic.health.fitness import NodeUnfit, await_fitness, find_full_disk, find_memory_shortage
 from trainer.elastic.health.postmortem import Death, find_failure
 
 
@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_read_does_not_count_as_full(tmp_path: Path) -> 
 def test_a_node_that_stays_unfit_raises_unfit_with_the_reason(small_disk: Path) -> None:
     fill(small_disk)
     assert find_full_disk(small_disk) is not None
-    with pytest.raises(Unfit, match="No space left on device") as caught:
+    with pytest.raises(NodeUnfit, match="No space left on device") as caught:
         await_fitness(small_disk, patience_s=0.6)
     assert caught.value.failure.kind is FailureKind.STORAGE
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.elastic.harness import ROOT, STEADY, TWO, Job, wait_for
-from trainer.elastic.health.stack_frames import Frame, meets_peers
+from trainer.elastic.health.stack_frames import Frame, waits_for_peers
 from trainer.elastic.health.stacks import save_stacks
 
 
@@ -103,4 +103,4 @@ def test_a_process_without_a_handler_gets_no_signal_and_a_pipe_for_its_stacks_do
 def test_a_source_line_is_not_read_from_a_pipe(tmp_path: Path) -> None:
     """A script on /dev/stdin has such a source file."""
     os.mkfifo(tmp_path / "script")
-    assert not meets_peers([Frame(str(tmp_path / "script"), 1, "main")])
+    assert not waits_for_peers([Frame(str(tmp_path / "script"), 1, "main")])

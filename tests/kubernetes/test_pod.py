@@ -31,7 +31,7 @@ from trainer.contract.pod import (
     render_last_words,
     render_pod_launch,
 )
-from trainer.elastic.pod import read_place, unpack
+from trainer.elastic.pod import read_pod, unpack
 
 UNTIL_SIGTERM = """
 import signal, sys, time
@@ -164,7 +164,7 @@ def test_lines_of_worker_logs_are_printed_with_a_prefix(tmp_path: Path) -> None:
 @pytest.mark.parametrize("environ", [{}, {"JOB_COMPLETION_INDEX": "x"}])
 def test_a_missing_or_invalid_index_is_an_error(environ: dict[str, str]) -> None:
     with pytest.raises((KeyError, ValueError)):
-        read_place(environ)
+        read_pod(environ)
 
 
 def test_a_termination_message_fits_and_loses_the_traceback_first() -> None:

@@ -51,7 +51,7 @@ def test_the_first_rung_that_fits_is_recommended(load: Workload, gigabytes: floa
 def test_a_higher_rung_never_needs_more_of_a_large_model() -> None:
     needs = [step.need.total for step in climb(LARGE, None)]
     assert needs == sorted(needs, reverse=True)
-    assert len(needs) == len(LADDER) - 1  # one rung needs several devices
+    assert len(needs) == len(LADDER) - 1  # the rung for one device is left out
 
 
 def test_the_need_is_one_sentence_with_the_first_rung_that_fits() -> None:

@@ -32,7 +32,7 @@ from trainer.contract.config import TrainerConfig
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.contract.verdict import Outcome, Verdict, render_verdict
 from trainer.errors import TrainerError
-from trainer.snapshot import Place, Remote
+from trainer.snapshot import Location, Remote
 from trainer.snapshot.lineage import snapshots_of
 from trainer.train import run
 from trainer.worker.group import process_group
@@ -137,7 +137,7 @@ def _train(config: TrainerConfig, place: WorkerPlace, stop: StopFlag, group: int
     return time.monotonic() - began
 
 
-def _find_problem(folder: Place) -> str | None:
+def _find_problem(folder: Location) -> str | None:
     """What is wrong with the snapshots. None if the last one is whole and descends from the first one."""
     names = {name.step: name for name in snapshot.list_committed(folder)}
     if set(names) != {_BEFORE, _STEPS}:

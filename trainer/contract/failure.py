@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 
-from trainer.contract.words import TRACEBACK, split_words
+from trainer.contract.words import TRACEBACK, find_final_messages
 
 _LINE_LIMIT = 2000  # characters
 _MESSAGE_LIMIT, _TRACEBACK_LIMIT, _SIGNAL_LIMIT = 4000, 16 * 1024, 100
@@ -130,7 +130,7 @@ def find_telling_line(
     """The first line of the output that matches a pattern, with the kind of that pattern."""
     silent = TRACEBACK not in output and _killed_from_outside(exit_code)
     table = tuple(patterns) if silent else (*patterns, *PATTERNS)
-    for text in split_words(output):
+    for text in find_final_messages(output):
         for pattern in table:
             for line in _lines(text):
                 if re.search(pattern.text, line):
@@ -150,7 +150,7 @@ def is_taken_port(failure: Failure) -> bool:
 
 def is_collateral(failure: Failure) -> bool:
     """Whether the failure is the loss of a peer. The first cause is in another rank, perhaps of another replica."""
-    texts = (failure.message, *split_words(failure.traceback or ""))
+    texts = (failure.message, *find_final_messages(failure.traceback or ""))
     return any(_COLLATERAL.search(line) for text in texts for line in _lines(text))
 
 
@@ -175,8 +175,8 @@ def _optional_text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-# What programs print on clusters. Only the texts that `split_words` returns are searched, line by line; the first match
-# wins. A false match is worse than a miss, so a pattern must match an error and not a warning.
+# What programs print on clusters. Only the texts of `find_final_messages` are searched, line by line, and the first
+# match wins. A false match is worse than a miss, so a pattern must match an error and not a warning.
 PATTERNS: tuple[Pattern, ...] = (
     # Shared memory is host memory, although the error names a device. torch: MapAllocator.cpp; NCCL: misc/shmutils.cc
     Pattern(r"</torch_.*(No space left on device|Cannot allocate memory)", FailureKind.HOST_OOM),

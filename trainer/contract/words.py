@@ -16,7 +16,7 @@ _LEAKS = re.compile(r"^(nanobind: | - leaked | - \.\.\. skipped remainder|See ht
 _FAULTHANDLER = "Fatal Python error"  # followed by the stacks of all threads
 
 
-def split_words(output: str) -> tuple[str, ...]:
+def find_final_messages(output: str) -> tuple[str, ...]:
     """The texts that may say why a program ended, the best first.
 
     With a traceback: the message of its last exception, then those of the exceptions that it is chained to. Without

@@ -20,11 +20,11 @@ from trainer.elastic.chaos import Worker
 from trainer.elastic.flags import Flags
 from trainer.elastic.health.activity import read_activities
 from trainer.elastic.health.devices import Devices
-from trainer.elastic.health.fitness import Unfit, await_fitness
+from trainer.elastic.health.fitness import NodeUnfit, await_fitness
 from trainer.elastic.health.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.health.postmortem import Death, Finding, find_failure, first_cause, read_steps
 from trainer.elastic.health.stillness import GroupHang, Stillness
-from trainer.elastic.health.watch import Stuck, Watch
+from trainer.elastic.health.watch import RankHang, Watch
 from trainer.elastic.records.files import say
 from trainer.elastic.records.history import History, Running
 from trainer.elastic.records.record import Record
@@ -36,8 +36,8 @@ from trainer.elastic.workers.fork_server_client import ForkedProcess, ForkServer
 from trainer.elastic.workers.job_environment import render_job_environment
 from trainer.elastic.workers.streams import Output, Streams
 from trainer.elastic.workers.workers import (
+    AgentPlace,
     Membership,
-    Place,
     find_place,
     render_environment,
     show_own_device,
@@ -60,7 +60,7 @@ class End(Enum):
 class LocalWorkers:
     """This node's workers of one generation, by local rank."""
 
-    place: Place
+    place: AgentPlace
     processes: Mapping[int, ForkedProcess]
     folders: Mapping[int, Path]  # with a worker's error file, and in a job also its log and stacks
 
@@ -94,7 +94,7 @@ class Agent:
         self.generation = 0
         self.succeeded = False
         self._flags, self._workers, self._fork_server, self._record = flags, workers, fork_server, record
-        self._node, self._meeting = membership.node, membership.meeting
+        self._node, self._store_host = membership.node, membership.store_host
         self._rendezvous = rendezvous = membership.rendezvous
         self._stop_timeout_s = flags.stop_timeout_s if policy is None else policy.stop_timeout_s
         self._max_restarts = flags.max_restarts if policy is None else policy.max_restarts
@@ -120,7 +120,7 @@ class Agent:
     def run(self) -> None:
         """Run generations until one succeeds or none may follow. No worker survives this call.
 
-        Raises RendezvousFailed, Unfit, ForkServerError, Stopped.
+        Raises RendezvousFailed, NodeUnfit, ForkServerError, Stopped.
         """
         try:
             while (end := self._run_generation()) is End.AGAIN:
@@ -130,13 +130,13 @@ class Agent:
                 self._rendezvous.finish()
         finally:
             self._end_workers(self._stop_timeout_s)
-            self._meeting.close()
+            self._store_host.close()
             if self._streams is not None:
                 self._streams.close()
 
     def _run_generation(self) -> End:
         place = self._form()
-        store = self._meeting.arrange(place, self._rendezvous)
+        store = self._store_host.arrange(place, self._rendezvous)
         if store is None:
             self.history.notice()
             self._ending = self.history.end(change="the group changed before its workers started", step=None)
@@ -146,7 +146,7 @@ class Agent:
             pass
         return end
 
-    def _form(self) -> Place:
+    def _form(self) -> AgentPlace:
         if self._record is not None:  # first: other nodes must not wait for one that cannot start
             self._await_fitness(self._record)
         known = self.generation if self._record is None else max(self.generation, known_generation(self._record))
@@ -157,14 +157,14 @@ class Agent:
     def _await_fitness(self, record: Record) -> None:
         sick = self._devices.find_sick(os.environ.get("CUDA_VISIBLE_DEVICES"))
         if sick is not None:
-            raise Unfit(Failure(kind=FailureKind.NODE, message=sick))
+            raise NodeUnfit(Failure(kind=FailureKind.NODE, message=sick))
         waited = await_fitness(record.incarnation_dir)
         if waited is not None:
             obstacle, seconds = waited
             sentence = f"the start of the workers was delayed by {seconds:.1f} s: {obstacle}"
             record.journal(EventKind.NODE_WAITED, sentence, self.generation, seconds=round(seconds, 3))
 
-    def _start(self, place: Place, store: WorkersStore) -> LocalWorkers:
+    def _start(self, place: AgentPlace, store: WorkersStore) -> LocalWorkers:
         environs = self._render_environments(place, store)
         outputs: Mapping[int, Output] = {}
         if self._streams is not None:
@@ -188,7 +188,7 @@ class Agent:
         self._tell_start(local)
         return local
 
-    def _render_environments(self, place: Place, store: WorkersStore) -> dict[int, dict[str, str]]:
+    def _render_environments(self, place: AgentPlace, store: WorkersStore) -> dict[int, dict[str, str]]:
         shared = {**os.environ, env.GENERATION: str(self.generation)}
         if self._record is not None:
             shared |= render_job_environment(self._record, self.generation, os.environ)
@@ -245,7 +245,7 @@ class Agent:
             size = local.place.world_size
             self._requests.run(Group(generation=self.generation, world_size=size, workers=local.by_rank))
 
-    def _find_hang(self, local: LocalWorkers) -> Stuck | GroupHang | None:
+    def _find_hang(self, local: LocalWorkers) -> RankHang | GroupHang | None:
         """Judge workers by their reports. If no worker has ever reported, judge them by what their processes do."""
         if self._watch is None or self._stillness is None:
             return None
@@ -269,7 +269,7 @@ class Agent:
     def _read_steps(self) -> dict[int, int]:
         return {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
 
-    def _judge_hang(self, hang: Stuck | GroupHang, local: LocalWorkers) -> bool:
+    def _judge_hang(self, hang: RankHang | GroupHang, local: LocalWorkers) -> bool:
         self.history.notice()
         failure = Failure(kind=FailureKind.HANG, message=hang.sentence, rank=hang.rank, step=hang.step)
         return self._judge(failure, local, hang.step, silent_s=hang.silent_s)

@@ -22,7 +22,7 @@ from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind, render_failure
 from trainer.elastic.elasticrun import run_recorded
-from trainer.elastic.health.postmortem import Death, find_failure, first_cause, is_failure_trace, read_steps
+from trainer.elastic.health.postmortem import Death, find_failure, first_cause, read_steps, shows_failure
 from trainer.elastic.health.processes import adopt_orphans, end_descendants
 from trainer.elastic.records.files import read_tail, say
 from trainer.elastic.records.record import Record, build_exit_record
@@ -186,7 +186,7 @@ def parse_summary(output: str, generation_dir: Path) -> list[Death]:
 
 def _traced(generation_dir: Path, code: int) -> list[Death]:
     """The workers whose folders show a failure. Their exit codes and global ranks are unknown."""
-    folders = [folder for folder in sorted(generation_dir.glob("local-*")) if is_failure_trace(folder)]
+    folders = [folder for folder in sorted(generation_dir.glob("local-*")) if shows_failure(folder)]
     ranks = [int(folder.name.removeprefix("local-")) for folder in folders]
     return [
         Death(rank=rank, local_rank=rank, exit_code=max(code, 1), folder=folder)

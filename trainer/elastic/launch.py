@@ -17,19 +17,19 @@ from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent import Agent
 from trainer.elastic.agent_error import explain_exception
 from trainer.elastic.flags import Flags
-from trainer.elastic.health.fitness import Unfit
+from trainer.elastic.health.fitness import NodeUnfit
 from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record, build_exit_record
 from trainer.elastic.rendezvous.endpoint import find_address, open_store
 from trainer.elastic.rendezvous.failed import RendezvousFailed
-from trainer.elastic.rendezvous.join import Alone, Rendezvous, Shared
+from trainer.elastic.rendezvous.join import Rendezvous, SingleNodeRendezvous, StoreRendezvous
 from trainer.elastic.rendezvous.options import parse_endpoint, parse_is_host, parse_timing
 from trainer.elastic.rendezvous.rounds import Member
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
 from trainer.elastic.workers.fork_server_client import ForkServerClient
 from trainer.elastic.workers.program import OURS, Program, parse_program
 from trainer.elastic.workers.script_text import advise_on_address, settle_rank_argument
-from trainer.elastic.workers.workers import Meeting, Membership
+from trainer.elastic.workers.workers import Membership, StoreHost
 
 # What workers import before their first step, besides torch. The fork server imports it once, after the first workers
 # have started.
@@ -120,7 +120,7 @@ def build_membership(flags: Flags, workers: int, replica: int | None) -> Members
     chosen = (host, port) if static else (flags.local_addr, 0)
     if flags.limits.max_nodes == 1:
         me = Member(node=node, node_rank=0, address=flags.local_addr or "127.0.0.1", workers=workers)
-        return Membership(node=node, rendezvous=Alone(me), meeting=Meeting(*chosen))
+        return Membership(node=node, rendezvous=SingleNodeRendezvous(me), store_host=StoreHost(*chosen))
     timing = parse_timing(flags.conf, _STATIC_READ_S) if static else parse_timing(flags.conf)
     serves = flags.node_rank == 0 if static else parse_is_host(flags.conf)
     me = Member(
@@ -130,8 +130,8 @@ def build_membership(flags: Flags, workers: int, replica: int | None) -> Members
         workers=workers,
     )
     store = partial(open_store, host, port, serves, timing)
-    shared = Shared(store, flags.run_id, me, flags.limits, timing)
-    return Membership(node=node, rendezvous=shared, meeting=Meeting())
+    shared = StoreRendezvous(store, flags.run_id, me, flags.limits, timing)
+    return Membership(node=node, rendezvous=shared, store_host=StoreHost())
 
 
 class _Run:
@@ -162,16 +162,16 @@ class _Run:
             return self._conclude(agent)
         except Stopped:
             self._stop.disarm()
-            self._part(None)  # without a reason: the rendezvous stays open for the others
+            self._leave(None)  # without a reason: the rendezvous stays open for the others
             succeeded = self._agent is not None and self._agent.succeeded
             return self._ended(Outcome.SUCCEEDED if succeeded else self._stop.outcome(self._record), None), ""
         except RendezvousFailed as error:
-            return self._lose(error)
-        except Unfit as error:
-            self._part(error.failure.message)
+            return self._conclude_lost(error)
+        except NodeUnfit as error:
+            self._leave(error.failure.message)
             return self._ended(Outcome.FAILED, error.failure), "this node cannot run workers"
         except Exception as error:  # noqa: BLE001  # the agent's edge: any error must reach the exit record
-            self._part(f"{type(error).__name__} in an agent")
+            self._leave(f"{type(error).__name__} in an agent")
             began = self._agent is not None and self._agent.history.began
             return self._ended(Outcome.FAILED, explain_exception(error, began=began)), ""
         finally:
@@ -191,14 +191,14 @@ class _Run:
 
     def _conclude(self, agent: Agent) -> tuple[ExitRecord, str]:
         if agent.succeeded:
-            self._part(None)
+            self._leave(None)
             return self._ended(Outcome.SUCCEEDED, None), ""
         unknown = Failure(kind=FailureKind.UNKNOWN, message="the worker group ended without a failed worker")
         failure = agent.history.failure or unknown
-        self._part(failure.message)
+        self._leave(failure.message)
         return self._ended(Outcome.FAILED, failure), agent.history.verdict
 
-    def _lose(self, error: RendezvousFailed) -> tuple[ExitRecord, str]:
+    def _conclude_lost(self, error: RendezvousFailed) -> tuple[ExitRecord, str]:
         """The exit record after the rendezvous failed.
 
         It is a success if all workers had succeeded. After a failure that no restart has settled, it names that
@@ -206,12 +206,12 @@ class _Run:
         """
         if self._agent is not None and self._agent.succeeded:
             return self._conclude(self._agent)
-        self._part(error.failure.message)
+        self._leave(error.failure.message)
         before = None if self._agent is None else self._agent.history.unsettled
         verdict = "the group ended while this replica was part of it" if error.was_member else ""
         return self._ended(Outcome.FAILED, before or error.failure), verdict
 
-    def _part(self, reason: str | None) -> None:
+    def _leave(self, reason: str | None) -> None:
         if self._rendezvous is not None:
             self._rendezvous.leave(reason)
 

@@ -46,7 +46,7 @@ _EXIT_USAGE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Pod:
     """This pod. The claim is the Job's UID, so a new Job for the same attempt cannot continue an earlier one."""
 
     replica: int
@@ -60,12 +60,12 @@ def main() -> None:
         unpack(Path(sys.argv[2]))
         return
     try:
-        place = read_place(os.environ)
+        pod = read_pod(os.environ)
         launch = parse_pod_launch(read_document(Path(sys.argv[1])) or {})
     except (IndexError, KeyError, ValueError) as error:
         say(f"this pod cannot start: {error!r}")
         sys.exit(_EXIT_USAGE)
-    sys.exit(_run(place, launch))
+    sys.exit(_run(pod, launch))
 
 
 def unpack(folder: Path) -> None:
@@ -78,9 +78,9 @@ def unpack(folder: Path) -> None:
     temporary.rename(folder / package.name)
 
 
-def read_place(environ: Mapping[str, str]) -> Place:
+def read_pod(environ: Mapping[str, str]) -> Pod:
     """Raises KeyError or ValueError if a variable of the pod's template is missing or invalid."""
-    return Place(
+    return Pod(
         replica=int(environ[INDEX]),
         claim=f"kubernetes-{environ[JOB_UID]}",
         address=environ[POD_IP],
@@ -88,25 +88,23 @@ def read_place(environ: Mapping[str, str]) -> Place:
     )
 
 
-def _run(place: Place, launch: PodLaunch) -> int:
+def _run(pod: Pod, launch: PodLaunch) -> int:
     watch, node = _Watch(), launch.node
-    head = place.address if place.replica == 0 else find_head(place.head, find_port(node.command), watch)
+    head = pod.address if pod.replica == 0 else find_head(pod.head, find_port(node.command), watch)
     if head is None:
         return 143
     environment = {**os.environ, **_network(launch), **node.environment}
-    environment |= {env.REPLICA: str(place.replica), env.CLAIM: place.claim, "PYTHONPATH": put_first(environment)}
+    environment |= {env.REPLICA: str(pod.replica), env.CLAIM: pod.claim, "PYTHONPATH": put_first(environment)}
     for name in (HEAD_NAME, POD_IP, JOB_UID):
         environment.pop(name, None)
     attempt_dir = layout.attempt_dir(Path(environment[env.JOB_DIR]), int(environment[env.ATTEMPT]))
     _write_launch(attempt_dir, launch)
-    command = fill_in(node.host_command if place.replica == 0 else node.command, head=head, local=place.address)
-    echo = Echo(
-        layout.replica_dir(Path(environment[env.JOB_DIR]), int(environment[env.ATTEMPT]), place.replica), _print
-    )
+    command = fill_in(node.host_command if pod.replica == 0 else node.command, head=head, local=pod.address)
+    echo = Echo(layout.replica_dir(Path(environment[env.JOB_DIR]), int(environment[env.ATTEMPT]), pod.replica), _print)
     echo.start()
     code = watch.run(command, environment, _workdir(node.workdir))
     echo.close()
-    _write_termination_message(attempt_dir, place.replica, os.environ.get(LAST_WORDS))
+    _write_termination_message(attempt_dir, pod.replica, os.environ.get(LAST_WORDS))
     return code if code >= 0 else 128 - code
 
 

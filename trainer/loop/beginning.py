@@ -19,7 +19,7 @@ from trainer.errors import DataError, SnapshotError, StrategyError, TaskError
 from trainer.loop.batch_change import advise_batch
 from trainer.loop.task import Task
 from trainer.model.initial import Digests, Draft, named_tensors
-from trainer.snapshot import Place, Remote
+from trainer.snapshot import Location, Remote
 from trainer.snapshot.events import tell_restored
 from trainer.snapshot.lineage import Beginning, Restore, Tell, begin_term, fence_of, refuse_lost, snapshots_of
 from trainer.snapshot.run_state import RunState, read_state
@@ -120,7 +120,7 @@ def _refuse_other_run(config: TrainerConfig, task: Task, restore: Restore) -> No
         raise DataError(f"data {task.name} changed since {name}: {difference}; give back the data, or start a new job")
 
 
-def _refuse_unwritable(directory: Place, name: str) -> None:
+def _refuse_unwritable(directory: Location, name: str) -> None:
     """Raise SnapshotError if this rank cannot write snapshots. `name` is a file name unique to the rank."""
     try:
         if isinstance(directory, Remote):

@@ -15,11 +15,11 @@ from trainer.snapshot.files import (
     verify,
     verify_files,
 )
-from trainer.snapshot.remote import Place, Remote, parse_location
+from trainer.snapshot.remote import Location, Remote, parse_location
 from trainer.snapshot.stores import is_there, sync_directory
 
 __all__ = [
-    "Place",
+    "Location",
     "Remote",
     "check_manifest",
     "checksum_files",

@@ -20,7 +20,7 @@ from trainer import snapshot
 from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import SnapshotName, parse_snapshot_name
 from trainer.errors import SnapshotError
-from trainer.snapshot import Place, Remote
+from trainer.snapshot import Location, Remote
 
 _KINDS = {("export", "target"): Path, ("import", "source"): Path, ("import", "dir"): Path}  # the rest may be URLs
 _SHARD_BYTES = 5_000_000_000  # what the Hugging Face hub recommends at most
@@ -52,7 +52,7 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _set_aside(directory: Place) -> list[str]:
+def _set_aside(directory: Location) -> list[str]:
     """The current names of the snapshots that were set aside."""
     if isinstance(directory, Remote):
         return sorted(str(name) for name in snapshot.list_quarantined(directory))
@@ -60,7 +60,7 @@ def _set_aside(directory: Place) -> list[str]:
     return [name for name in names if parse_snapshot_name(name.partition(".")[0]) is not None]
 
 
-def _line(directory: Place, name: SnapshotName) -> str:
+def _line(directory: Location, name: SnapshotName) -> str:
     if not (directory / str(name) / MANIFEST).exists():
         return f"{name!s:28}{'not committed':14}{name.step:>10}"
     try:

@@ -14,7 +14,7 @@ from trainer.contract.clock import render_time
 from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import CONTIGUOUS, Manifest, SnapshotName
 from trainer.errors import StaleTerm
-from trainer.snapshot import Place
+from trainer.snapshot import Location
 from trainer.snapshot.events import tell_committed
 from trainer.snapshot.lineage import Beginning, fence_of, snapshots_of
 from trainer.snapshot.provenance import Provenance
@@ -27,7 +27,7 @@ from trainer.worker.run import Run
 class PendingSnapshot:
     """A snapshot in progress. `requests` counts the service's requests that it and earlier snapshots answer."""
 
-    path: Place
+    path: Location
     step: int
     samples_seen: int
     requests: int

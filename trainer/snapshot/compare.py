@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from trainer import snapshot
-from trainer.snapshot import Place
+from trainer.snapshot import Location
 from trainer.snapshot.whole import read_flat, read_metadata
 
 
-def compare(left: Place, right: Place) -> list[str]:
+def compare(left: Location, right: Location) -> list[str]:
     """One line for each difference. Equal states give none, however they are sharded. Raises SnapshotError.
 
     Both are verified first.

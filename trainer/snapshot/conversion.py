@@ -21,7 +21,7 @@ from trainer.contract.clock import render_time
 from trainer.contract.manifest import FRESH_OPTIMIZER, Manifest
 from trainer.errors import SnapshotError
 from trainer.parallel.precision import LossScale
-from trainer.snapshot import Place
+from trainer.snapshot import Location
 from trainer.snapshot.formats import read_pt, read_safetensors, weights_of, write_folder, write_safetensors
 from trainer.snapshot.run_state import KEY
 from trainer.snapshot.whole import nest, read_flat, read_metadata, write_whole
@@ -32,7 +32,7 @@ _WEIGHTS = ("model", "model_state_dict", "state_dict")
 _OPTIMIZERS = ("optimizer", "optim", "optimizer_state_dict")
 
 
-def export(directory: Place, target: Path, weights: bool, max_shard_bytes: int) -> str:
+def export(directory: Location, target: Path, weights: bool, max_shard_bytes: int) -> str:
     """Write a snapshot to `target`, which must not exist, and return a summary. Raises SnapshotError, OSError."""
     manifest = snapshot.verify(directory)
     if target.exists():

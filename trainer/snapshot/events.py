@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import Manifest
-from trainer.snapshot import Place
+from trainer.snapshot import Location
 from trainer.snapshot.lineage import Restore, Tell
 
 
@@ -17,7 +17,7 @@ def tell_restored(restore: Restore, world_size: int, tell: Tell) -> None:
     )
 
 
-def tell_committed(path: Place, manifest: Manifest, seconds: float, tell: Tell) -> None:
+def tell_committed(path: Location, manifest: Manifest, seconds: float, tell: Tell) -> None:
     size_bytes = manifest.size_bytes
     tell(
         EventKind.SNAPSHOT_COMMITTED,

@@ -25,7 +25,7 @@ from trainer.contract.manifest import (
     render_manifest,
 )
 from trainer.errors import DamagedSnapshot, SnapshotError
-from trainer.snapshot.remote import Place
+from trainer.snapshot.remote import Location
 from trainer.snapshot.stores import directory_at
 
 ALGORITHM = "xxh3-64"
@@ -53,7 +53,7 @@ def _always() -> bool:
     return True
 
 
-def checksum_file(path: Place, should_continue: Callable[[], bool] = _always) -> FileEntry:
+def checksum_file(path: Location, should_continue: Callable[[], bool] = _always) -> FileEntry:
     """Size and checksum of a file. Raises OSError, and SnapshotError once `should_continue` returns False."""
     checksum = Checksum()
     with path.open("rb") as file:
@@ -64,7 +64,7 @@ def checksum_file(path: Place, should_continue: Callable[[], bool] = _always) ->
     return checksum.entry
 
 
-def checksum_files(directory: Place, names: list[str]) -> dict[str, FileEntry]:
+def checksum_files(directory: Location, names: list[str]) -> dict[str, FileEntry]:
     with ThreadPoolExecutor(_READERS) as pool:
         return dict(zip(names, pool.map(lambda name: checksum_file(directory / name), names), strict=True))
 
@@ -75,17 +75,17 @@ def files_of_rank(directory: Path, rank: int) -> list[str]:
     return sorted([*names, ".metadata"] if rank == 0 else names)
 
 
-def claim(directory: Place) -> None:
+def claim(directory: Location) -> None:
     """Make the directory of a snapshot. Raises OSError, FileExistsError if another process writes this snapshot."""
     directory_at(directory).claim()
 
 
-def commit(directory: Place, manifest: Manifest) -> None:
+def commit(directory: Location, manifest: Manifest) -> None:
     """Commit: the manifest appears once everything else is durable. Raises OSError."""
     directory_at(directory).commit(json.dumps(render_manifest(manifest), indent=1))
 
 
-def verify(directory: Place, should_continue: Callable[[], bool] = _always) -> Manifest:
+def verify(directory: Location, should_continue: Callable[[], bool] = _always) -> Manifest:
     """Check a snapshot against its manifest while `should_continue` returns True.
 
     Raises DamagedSnapshot, or SnapshotError when it cannot be checked.
@@ -95,7 +95,7 @@ def verify(directory: Place, should_continue: Callable[[], bool] = _always) -> M
     return manifest
 
 
-def check_manifest(directory: Place) -> Manifest:
+def check_manifest(directory: Location) -> Manifest:
     """Read the manifest and check that it belongs to this directory, but no files. Raises what `verify` does."""
     manifest = read_manifest(directory)
     name = parse_snapshot_name(directory.name)
@@ -107,38 +107,38 @@ def check_manifest(directory: Place) -> Manifest:
 
 
 def verify_files(
-    directory: Place, files: Mapping[str, FileEntry], should_continue: Callable[[], bool] = _always
+    directory: Location, files: Mapping[str, FileEntry], should_continue: Callable[[], bool] = _always
 ) -> None:
     """Check the named files of a snapshot. Raises what `verify` does, for the first damaged file."""
     with ThreadPoolExecutor(_READERS) as pool:
         list(pool.map(lambda item: _verify_file(directory / item[0], item[1], should_continue), files.items()))
 
 
-def list_committed(snapshots: Place) -> list[SnapshotName]:
+def list_committed(snapshots: Location) -> list[SnapshotName]:
     return [found.name for found in directory_at(snapshots).list_snapshots() if found.committed and not found.set_aside]
 
 
-def list_named(snapshots: Place) -> list[SnapshotName]:
+def list_named(snapshots: Location) -> list[SnapshotName]:
     """All directories named like snapshots, committed or not. Raises OSError."""
     return [found.name for found in directory_at(snapshots).list_snapshots() if not found.set_aside]
 
 
-def list_quarantined(snapshots: Place) -> list[SnapshotName]:
+def list_quarantined(snapshots: Location) -> list[SnapshotName]:
     return [found.name for found in directory_at(snapshots).list_snapshots() if found.set_aside]
 
 
-def quarantine(directory: Place) -> Place:
+def quarantine(directory: Location) -> Location:
     """Rename a damaged snapshot: no reader uses it, and its files remain for inspection."""
     return directory_at(directory).set_aside()
 
 
-def remove(directory: Place) -> None:
+def remove(directory: Location) -> None:
     """Delete a snapshot, its manifest first: half a snapshot must not look committed. Repeating it is harmless."""
     (directory / MANIFEST).unlink(missing_ok=True)
     directory_at(directory).empty()
 
 
-def read_manifest(directory: Place) -> Manifest:
+def read_manifest(directory: Location) -> Manifest:
     """Read the manifest without checking files. Raises SnapshotError, and DamagedSnapshot for an invalid manifest."""
     path = directory / MANIFEST
     try:
@@ -154,7 +154,7 @@ def read_manifest(directory: Place) -> Manifest:
         raise DamagedSnapshot(MANIFEST, f"is not a manifest ({error}), in {directory}") from error
 
 
-def _verify_file(path: Place, expected: FileEntry, should_continue: Callable[[], bool]) -> None:
+def _verify_file(path: Location, expected: FileEntry, should_continue: Callable[[], bool]) -> None:
     if not expected.checksum.startswith(f"{ALGORITHM}:"):
         raise SnapshotError(f"{path} has a checksum {expected.checksum!r}, this version reads {ALGORITHM} only")
     try:
@@ -172,7 +172,7 @@ def _verify_file(path: Place, expected: FileEntry, should_continue: Callable[[],
         raise DamagedSnapshot(path.name, f"has changed since the commit (checksum differs), in {path.parent}")
 
 
-def _checksum_patiently(path: Place, should_continue: Callable[[], bool]) -> FileEntry:
+def _checksum_patiently(path: Location, should_continue: Callable[[], bool]) -> FileEntry:
     """Like `checksum_file`, with one retry after an I/O error: a cable or a controller may fail briefly."""
     try:
         return checksum_file(path, should_continue)

@@ -21,17 +21,17 @@ from trainer.contract.layout import MANIFEST
 from trainer.contract.location import is_url, why_no_place
 from trainer.contract.manifest import Manifest, SnapshotName, parse_snapshot_name, restore_order
 from trainer.errors import DamagedSnapshot, SnapshotError, StaleTerm
-from trainer.snapshot import Place, Remote
+from trainer.snapshot import Location, Remote
 
 Tell = Callable[[EventKind, str, dict[str, object]], None]
-Verify = Callable[[Place], Manifest]  # raises what snapshot.verify does
+Verify = Callable[[Location], Manifest]  # raises what snapshot.verify does
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restore:
     """A verified snapshot. `is_own` is False if another job made it."""
 
-    path: Place
+    path: Location
     manifest: Manifest
     is_own: bool
 
@@ -101,7 +101,7 @@ def fence_of(place: WorkerPlace) -> Fence:
     return Fence(None if place.job_dir is None else layout.fence_dir(Path(place.job_dir)))
 
 
-def snapshots_of(place: WorkerPlace) -> Place:
+def snapshots_of(place: WorkerPlace) -> Location:
     """ORCHESTRATOR_SNAPSHOT_DIR, else the job's own folder, else (outside a job) `./snapshots`.
 
     Raises SnapshotError for a URL whose storage ends with the process.
@@ -123,7 +123,7 @@ def folder_of(place: WorkerPlace) -> Path:
     return found
 
 
-def refuse_lost(place: WorkerPlace, snapshots: Place) -> None:
+def refuse_lost(place: WorkerPlace, snapshots: Location) -> None:
     """Raise SnapshotError if this job committed snapshots to a folder that is gone, for example unmounted.
 
     Each rank calls this before it makes the folder. An empty folder is accepted: its owner emptied it.
@@ -159,7 +159,7 @@ def answered_requests(restore: Restore | None) -> int:
 
 
 def begin_term(
-    place: WorkerPlace, snapshots: Place, fence: Fence, tell: Tell, verify: Verify = snapshot.verify
+    place: WorkerPlace, snapshots: Location, fence: Fence, tell: Tell, verify: Verify = snapshot.verify
 ) -> Beginning:
     """Begin this generation's term. Raises StaleTerm, and SnapshotError if nothing can be restored that must be.
 
@@ -187,7 +187,7 @@ def _check_again(restore: Restore | None, fence: Fence) -> None:
 
 def choose_restore(
     place: WorkerPlace,
-    snapshots: Place,
+    snapshots: Location,
     records: Sequence[TermRecord],
     tell: Tell,
     verify: Verify = snapshot.verify,
@@ -221,7 +221,7 @@ def choose_restore(
     return None
 
 
-def _own_term(place: WorkerPlace, snapshots: Place) -> Term:
+def _own_term(place: WorkerPlace, snapshots: Location) -> Term:
     """Attempt and generation of the job. Outside a job, a generation that no earlier run in this folder had."""
     if place.job_dir is not None:
         return Term(place.attempt, place.generation)
@@ -230,15 +230,15 @@ def _own_term(place: WorkerPlace, snapshots: Place) -> Term:
     return Term(place.attempt, max(place.generation, last + 1))
 
 
-def _locate(restore_from: str, snapshots: Place) -> Place:
+def _locate(restore_from: str, snapshots: Location) -> Location:
     return _resolve(snapshot.parse_location(restore_from) if "/" in restore_from else snapshots / restore_from)
 
 
-def _resolve(place: Place) -> Place:
+def _resolve(place: Location) -> Location:
     return place if isinstance(place, Remote) else place.resolve()
 
 
-def _verify_pinned(path: Place, restore_from: str, verify: Verify) -> Manifest:
+def _verify_pinned(path: Location, restore_from: str, verify: Verify) -> Manifest:
     try:
         return verify(path)
     except SnapshotError as error:
@@ -246,7 +246,7 @@ def _verify_pinned(path: Place, restore_from: str, verify: Verify) -> Manifest:
 
 
 def verify_or_quarantine(
-    path: Place, tell: Tell, job_id: str | None = None, verify: Verify = snapshot.verify
+    path: Location, tell: Tell, job_id: str | None = None, verify: Verify = snapshot.verify
 ) -> Manifest | None:
     """The manifest of a good snapshot. A damaged one, or one of another job, is set aside and reported."""
     try:
@@ -260,13 +260,13 @@ def verify_or_quarantine(
         return None
 
 
-def _refuse_other_job(manifest: Manifest, path: Place, job_id: str | None) -> None:
+def _refuse_other_job(manifest: Manifest, path: Location, job_id: str | None) -> None:
     owner = manifest.details.get("job")
     if job_id is not None and owner is not None and owner != job_id:
         raise DamagedSnapshot(MANIFEST, f"is of job {owner}, in {path} of job {job_id}")
 
 
-def _sweep(snapshots: Place, term: Term) -> None:
+def _sweep(snapshots: Location, term: Term) -> None:
     """Delete what earlier terms left without a commit. Directories of later terms stay."""
     committed = set(snapshot.list_committed(snapshots))
     abandoned: list[SnapshotName] = [name for name in snapshot.list_named(snapshots) if name not in committed]

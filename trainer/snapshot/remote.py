@@ -162,10 +162,10 @@ class Stream(io.RawIOBase):
 
 
 _NUMBERS = {FileExistsError: errno.EEXIST, FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
-Place = Path | Remote
+Location = Path | Remote
 
 
-def parse_location(text: str) -> Place:
+def parse_location(text: str) -> Location:
     """A path, or any URL that fsspec knows; `file://` is a path."""
     if text.startswith(_LOCAL):
         return Path(text.removeprefix(_LOCAL)).absolute()

@@ -9,7 +9,7 @@ from trainer import snapshot
 from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import Manifest, SnapshotName, restore_order
 from trainer.errors import DamagedSnapshot, SnapshotError
-from trainer.snapshot import Place
+from trainer.snapshot import Location
 from trainer.snapshot.lineage import Fence, Tell, verify_or_quarantine
 
 
@@ -18,13 +18,13 @@ class Retention:
 
     def __init__(
         self,
-        directory: Place,
+        directory: Location,
         fence: Fence,
         tell: Tell,
         *,
         keep: int,
         keep_every: int | None = None,
-        verified: Place | None = None,  # the snapshot that this generation was restored from
+        verified: Location | None = None,  # the snapshot that this generation was restored from
     ) -> None:
         self._directory, self._fence, self._tell = directory, fence, tell
         self._keep, self._keep_every = keep, keep_every
@@ -57,7 +57,7 @@ class Retention:
             self._unreported.add(str(name))
         return True
 
-    def _verify(self, path: Place) -> Manifest:
+    def _verify(self, path: Location) -> Manifest:
         """Like `snapshot.verify`, but an I/O error is no damage: only a restore sets a snapshot aside for it."""
         try:
             return snapshot.verify(path, lambda: not self._is_stopping)

@@ -32,7 +32,7 @@ _LEAVES_WITHIN_S = 10.0  # how long to wait for the stager after a snapshot was 
 
 
 @dataclass
-class Flight:
+class SnapshotInFlight:
     """A snapshot in the background. The stager sets `failure` before `gathered`, and all events before it is done."""
 
     pending: PendingSnapshot
@@ -67,7 +67,7 @@ class Saver:
         self._plan: Plan | None = None
         self._stager = Stager(run.device)
         self._begun = 0  # snapshots in the background
-        self._in_flight: Flight | None = None
+        self._in_flight: SnapshotInFlight | None = None
         self._is_abandoned = False
 
     def __enter__(self) -> Saver:
@@ -148,7 +148,7 @@ class Saver:
         if pending is None:
             return False
         self._begun += 1
-        flight = Flight(pending, self._plan_for(state), Mailbox(f"snapshot/{self._begun}"))
+        flight = SnapshotInFlight(pending, self._plan_for(state), Mailbox(f"snapshot/{self._begun}"))
         self._in_flight = flight
         self._stager.begin(values_of(state, flight.plan), state.is_steady, lambda staged: self._finish(flight, staged))
         return True
@@ -208,7 +208,7 @@ class Saver:
         raise_injected_full_disk(self._place, str(pending.path))
         return write_part(plan, values, pending.path, should_continue)
 
-    def _finish(self, flight: Flight, staged: Values | Exception) -> None:
+    def _finish(self, flight: SnapshotInFlight, staged: Values | Exception) -> None:
         """The stager's work: write the copies, and on rank 0 commit once all ranks have written."""
         try:
             self._write_staged(flight, staged)
@@ -228,7 +228,7 @@ class Saver:
             flight.gathered.set()
             flight.closed.set()
 
-    def _write_staged(self, flight: Flight, staged: Values | Exception) -> None:
+    def _write_staged(self, flight: SnapshotInFlight, staged: Values | Exception) -> None:
         """Write this rank's part and send it, or the error, to rank 0. Raises Abandoned."""
         try:
             if isinstance(staged, Exception):
@@ -241,7 +241,7 @@ class Saver:
         flight.mailbox.send(part)
         flight.written.set()
 
-    def _commit_gathered(self, flight: Flight) -> None:
+    def _commit_gathered(self, flight: SnapshotInFlight) -> None:
         parts = flight.mailbox.collect(self._should_continue)
         flight.gathered.set()
         self._committer.commit(flight.pending, flight.plan, parts)
@@ -250,7 +250,7 @@ class Saver:
         return not self._is_abandoned
 
 
-def _is_committed(flight: Flight) -> bool:
+def _is_committed(flight: SnapshotInFlight) -> bool:
     if isinstance(flight.failure, StaleTerm):
         raise flight.failure
     return flight.failure is None

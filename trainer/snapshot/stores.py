@@ -16,7 +16,7 @@ from typing import Protocol
 
 from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import SnapshotName, parse_snapshot_name
-from trainer.snapshot.remote import Place, Remote
+from trainer.snapshot.remote import Location, Remote
 
 _CLAIM, _SET_ASIDE = "CLAIM", "QUARANTINED"
 _SUFFIX = ".quarantined"
@@ -40,7 +40,7 @@ class SnapshotDirectory(Protocol):
     def commit(self, manifest: str) -> None:
         """Make the manifest appear atomically, once everything else is durable."""
 
-    def set_aside(self) -> Place:
+    def set_aside(self) -> Location:
         """Rename the directory so that no reader finds it, and return its new place. Idempotent."""
 
     def empty(self) -> None:
@@ -50,7 +50,7 @@ class SnapshotDirectory(Protocol):
         """The entries. Empty if the directory does not exist."""
 
 
-def directory_at(place: Place) -> SnapshotDirectory:
+def directory_at(place: Location) -> SnapshotDirectory:
     return _InStore(place) if isinstance(place, Remote) else _InFolder(place)
 
 

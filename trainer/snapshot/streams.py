@@ -15,7 +15,7 @@ from torch.futures import Future
 
 from trainer.contract.manifest import FileEntry
 from trainer.snapshot.files import Checksum, checksum_files
-from trainer.snapshot.remote import Place, Remote
+from trainer.snapshot.remote import Location, Remote
 from trainer.worker.torch_compat import read_later_metadata
 
 COPY_AHEAD_BYTES = 10_000_000  # DCP's own default
@@ -28,7 +28,7 @@ class Writer(FileSystemWriter):
     on the calling thread's current device and waits for its current stream.
     """
 
-    def __init__(self, directory: Place, *, copy_ahead_bytes: int = 0) -> None:
+    def __init__(self, directory: Location, *, copy_ahead_bytes: int = 0) -> None:
         super().__init__(
             "" if isinstance(directory, Remote) else directory,
             sync_files=not isinstance(directory, Remote),
@@ -50,7 +50,7 @@ class Writer(FileSystemWriter):
         return checksum_files(self._directory, names)
 
 
-def open_reader(directory: Place) -> FileSystemReader:
+def open_reader(directory: Location) -> FileSystemReader:
     read_later_metadata()
     if not isinstance(directory, Remote):
         return FileSystemReader(directory)
@@ -118,7 +118,7 @@ def without_group_warning() -> Iterator[None]:
         yield
 
 
-def in_one_line(error: BaseException, directory: Place) -> OSError:
+def in_one_line(error: BaseException, directory: Location) -> OSError:
     """The OSError that DCP's writer wraps in a RuntimeError, or a summary of the error."""
     cause: BaseException | None = error
     while cause is not None:

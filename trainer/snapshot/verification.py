@@ -15,7 +15,7 @@ import torch.distributed as dist
 from trainer import snapshot
 from trainer.contract.manifest import FileEntry, Manifest
 from trainer.errors import DamagedSnapshot, SnapshotError
-from trainer.snapshot import Place
+from trainer.snapshot import Location
 from trainer.snapshot.lineage import Verify
 from trainer.worker.agreement import Outcome, attempt, unwrap
 from trainer.worker.waits import Waits
@@ -35,11 +35,11 @@ class TooLarge(Exception):
 class Order:
     """Rank 0's order to all ranks: verify your part of these files."""
 
-    directory: Place
+    directory: Location
     files: dict[str, FileEntry]
 
 
-def verify_small(directory: Place) -> Manifest:
+def verify_small(directory: Location) -> Manifest:
     """Like `snapshot.verify`. Raises TooLarge for more than ALONE_BYTES, before it reads a file."""
     manifest = snapshot.check_manifest(directory)
     if manifest.size_bytes > ALONE_BYTES:
@@ -70,7 +70,7 @@ def share_of(files: Mapping[str, FileEntry], rank: int, world_size: int) -> dict
     return {name: files[name] for name in names[rank::world_size]}
 
 
-def _verify_with_all(directory: Place, waits: Waits) -> Manifest:
+def _verify_with_all(directory: Location, waits: Waits) -> Manifest:
     manifest = snapshot.check_manifest(directory)
     order = Order(directory=directory, files=manifest.files)
     _send(order, waits)

@@ -13,11 +13,11 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from trainer.errors import SnapshotError
-from trainer.snapshot import Place
+from trainer.snapshot import Location
 from trainer.snapshot.streams import Writer, open_reader, without_group_warning
 
 
-def read_metadata(directory: Place) -> Metadata:
+def read_metadata(directory: Location) -> Metadata:
     """The metadata of a DCP directory. This unpickles `.metadata`: verify the snapshot first, or trust its origin."""
     try:
         return open_reader(directory).read_metadata()
@@ -25,7 +25,7 @@ def read_metadata(directory: Place) -> Metadata:
         raise SnapshotError(f"{directory} is no DCP directory: {error}") from error
 
 
-def read_flat(directory: Place, metadata: Metadata, names: Collection[str] | None = None) -> dict[str, Any]:
+def read_flat(directory: Location, metadata: Metadata, names: Collection[str] | None = None) -> dict[str, Any]:
     """Tensors (on the CPU) and objects by name. `names` selects some of them."""
     flat: dict[str, Any] = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)

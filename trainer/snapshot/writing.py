@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from trainer.contract.manifest import FileEntry
-from trainer.snapshot import Place
+from trainer.snapshot import Location
 from trainer.snapshot.run_state import KEY, RunState
 from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line
 from trainer.worker.agreement import through_rank_zero
@@ -71,7 +71,7 @@ def values_of(state: RunState, plan: Plan) -> Values:
 
 
 def write_part(
-    plan: Plan, values: Values, directory: Place, should_continue: Callable[[], bool] = lambda: True
+    plan: Plan, values: Values, directory: Location, should_continue: Callable[[], bool] = lambda: True
 ) -> Part:
     """Write this rank's files with fsync. Raises OSError, and Abandoned once `should_continue` returns False."""
     try:
@@ -85,7 +85,7 @@ def write_part(
     return Part(results, writer.describe(sorted({result.storage_data.relative_path for result in results})))
 
 
-def write_metadata(plan: Plan, parts: list[Part], directory: Place) -> dict[str, FileEntry]:
+def write_metadata(plan: Plan, parts: list[Part], directory: Location) -> dict[str, FileEntry]:
     """On rank 0, once all parts are on disk, write `.metadata` and return all file entries. Raises OSError."""
     assert plan.metadata is not None
     try:

@@ -23,7 +23,7 @@ _LOOK_EVERY_S = 0.5
 PATIENCE_S = 600.0
 
 
-class Unfit(Exception):
+class NodeUnfit(Exception):
     """The node did not recover in time."""
 
     def __init__(self, failure: Failure) -> None:
@@ -65,7 +65,7 @@ def find_memory_shortage(meminfo: str) -> str | None:
 def await_fitness(folder: Path, patience_s: float = PATIENCE_S) -> tuple[str, float] | None:
     """Wait until the node can run workers. Returns the obstacle and the seconds waited, or None if there was none.
 
-    Raises Unfit after `patience_s`.
+    Raises NodeUnfit after `patience_s`.
     """
     began, first = time.monotonic(), None
     while True:
@@ -76,7 +76,7 @@ def await_fitness(folder: Path, patience_s: float = PATIENCE_S) -> tuple[str, fl
             return None if first is None else (first, waited_s)
         if waited_s > patience_s:
             kind = FailureKind.STORAGE if full else FailureKind.NODE
-            raise Unfit(Failure(kind=kind, message=f"{obstacle}, for {waited_s:.0f} s"))
+            raise NodeUnfit(Failure(kind=kind, message=f"{obstacle}, for {waited_s:.0f} s"))
         if first is None:
             say(f"waiting: {obstacle}")
             first = obstacle

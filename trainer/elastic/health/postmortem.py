@@ -89,7 +89,7 @@ def find_failure(
     return Finding(failure=failure, at_s=at_s)
 
 
-def is_failure_trace(folder: Path) -> bool:
+def shows_failure(folder: Path) -> bool:
     """Whether a worker's folder shows a failure: an error file, a traceback, or a command that could not start."""
     if (folder / layout.ERROR).exists():
         return True

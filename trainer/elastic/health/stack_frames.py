@@ -16,7 +16,7 @@ _THREAD = re.compile(r"^(Current thread|Thread) (0x)?[0-9a-fA-F]+.*$", re.MULTIL
 _FAULTHANDLER = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _PY_SPY = re.compile(r"^    (?P<function>\S.*) \((?P<file>.+):(?P<line>\d+)\)$", re.MULTILINE)
 # An idle thread in these modules waits for other ranks, in a collective or in a backward pass that contains one.
-_MEETS_PEERS = ("torch/distributed/", "torch/autograd/", "torch/_tensor.py", "torch/nn/parallel/", "torch/cuda/")
+_PEER_MODULES = ("torch/distributed/", "torch/autograd/", "torch/_tensor.py", "torch/nn/parallel/", "torch/cuda/")
 _LOADS_DATA = ("torch/utils/data/",)
 _WAIT_OF_A_HANDLE = re.compile(r"\.wait\(\s*\)|\bbarrier\(|\ball_reduce\(")
 _PACKAGES = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3\.\d+/|^<frozen ")
@@ -53,12 +53,12 @@ def parse_main_thread(text: str) -> tuple[Frame, ...]:
     return tuple(Frame(each["file"], int(each["line"]), each["function"]) for each in pattern.finditer(thread))
 
 
-def meets_peers(stack: Sequence[Frame]) -> bool:
+def waits_for_peers(stack: Sequence[Frame]) -> bool:
     """Whether an idle thread with this stack waits for other ranks."""
     if not stack:
         return False
     top = stack[0]
-    return top.is_in(_MEETS_PEERS) or (
+    return top.is_in(_PEER_MODULES) or (
         not top.is_of_a_package and _WAIT_OF_A_HANDLE.search(_source_line(top)) is not None
     )
 

@@ -23,7 +23,7 @@ from trainer.contract import layout
 from trainer.contract.silence import STILL_S
 from trainer.elastic.chaos import Worker
 from trainer.elastic.health.activity import Activity
-from trainer.elastic.health.stack_frames import Frame, find_own_line, loads_data, meets_peers, parse_main_thread
+from trainer.elastic.health.stack_frames import Frame, find_own_line, loads_data, parse_main_thread, waits_for_peers
 from trainer.elastic.health.stacks import collect_stacks
 from trainer.elastic.rendezvous.formation import name_ranks
 
@@ -90,7 +90,7 @@ class _Track:
 
         In a collective, the other threads of a rank that spins may spin too, and its child processes may run.
         """
-        if self.stack and meets_peers(self.stack):
+        if self.stack and waits_for_peers(self.stack):
             return self.main_s if self.spins else max(self.main_s, self.threads_s)
         return float("inf") if self.spins else max(self.main_s, self.threads_s, self.rest_s)
 
@@ -186,7 +186,7 @@ class Stillness:
             still_ranks.append(
                 StillRank(
                     rank=rank,
-                    waits=meets_peers(stack),
+                    waits=waits_for_peers(stack),
                     loads=loads_data(stack),
                     where=None if line is None else str(line),
                 )
@@ -197,7 +197,7 @@ class Stillness:
 
     def _is_idle(self, track: _Track, stack: Sequence[Frame], pid: int, now_s: float) -> bool:
         """Whether a rank that passes all other checks has hardly woken up and has an idle GPU."""
-        if meets_peers(stack):
+        if waits_for_peers(stack):
             return True
         wakes = track.activity.main_wakes - track.wakes
         allowed = _TIMES_ASKED * _WAKES_BY_ASKING + _WAKES_PER_MINUTE * (now_s - track.main_s) / 60

@@ -27,7 +27,7 @@ _BATCH_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stuck:
+class RankHang:
     """A rank that hangs. Times are in seconds."""
 
     rank: int
@@ -75,7 +75,7 @@ class Watch:
             rank: _Latest(phase=Phase.START, step=None, heard_s=now_s) for rank in ranks if rank in self._phase_times
         }
 
-    def look(self, now_s: float) -> list[Stuck]:
+    def look(self, now_s: float) -> list[RankHang]:
         """The ranks that hang, the longest silent first. Reads the journal at most twice a second."""
         since_s = now_s - self._looked_s
         if since_s < _LOOK_EVERY_S:
@@ -112,7 +112,7 @@ class Watch:
             self._latest[line.rank] = _Latest(phase=line.phase, step=line.step, heard_s=now_s)
         times.enter(line, parse_time(line.at))  # a line without a time is ignored
 
-    def _judge(self, rank: int, latest: _Latest, now_s: float) -> Stuck | None:
+    def _judge(self, rank: int, latest: _Latest, now_s: float) -> RankHang | None:
         limit = limit_s(
             latest.phase,
             self._phase_times[rank].summary(),
@@ -122,4 +122,4 @@ class Watch:
         silent_s = now_s - latest.heard_s
         if limit is None or latest.phase is Phase.WAITING or silent_s <= limit:
             return None
-        return Stuck(rank=rank, phase=latest.phase, step=latest.step, silent_s=silent_s, limit_s=limit)
+        return RankHang(rank=rank, phase=latest.phase, step=latest.step, silent_s=silent_s, limit_s=limit)

@@ -20,7 +20,7 @@ from trainer.elastic.records.record import Record
 from trainer.elastic.rendezvous import rounds
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.options import Timing
-from trainer.elastic.rendezvous.patience import NOTICE_AFTER_S, Notice, Unchanged, Waits
+from trainer.elastic.rendezvous.patience import NOTICE_AFTER_S, Backoff, Notice, Unchanged
 from trainer.elastic.rendezvous.rounds import Ending, Limits, Member, Round, Stage, WorkersStore
 from trainer.elastic.rendezvous.store_thread import PARTING_S, StoreThread
 
@@ -74,7 +74,7 @@ class Rendezvous(Protocol):
         """Leave the group. A reason closes the rendezvous for all. Never raises. Takes at most five seconds."""
 
 
-class Alone:
+class SingleNodeRendezvous:
     """The rendezvous of a group of one agent."""
 
     def __init__(self, me: Member) -> None:
@@ -123,7 +123,7 @@ class Alone:
         return
 
 
-class Shared:
+class StoreRendezvous:
     """The rendezvous of several agents, over the store that `open_store` opens."""
 
     def __init__(
@@ -139,7 +139,7 @@ class Shared:
         before, self._formed = self._formed, None
         self._store.start_once()
         now = self._store.amend(partial(_rejoin, before=before, ending=ending, me=me, limits=self._limits))
-        clock, waits, missing = AwakeClock(_LONGEST_TURN_S), Waits(), list[Member]()
+        clock, backoff, missing = AwakeClock(_LONGEST_TURN_S), Backoff(), list[Member]()
         present, opened = Unchanged(clock), Unchanged(clock)
         waiting = Notice(f"waiting for other nodes; a group needs at least {self._limits.min_nodes}")
         pausing = Notice(_PAUSES)
@@ -158,7 +158,7 @@ class Shared:
                 missing += lost
             if step(now) == now:
                 (pausing if pauses else waiting).give()
-                waits.wait(len(now.members))
+                backoff.wait(len(now.members))
                 now = self._store.look()
             else:
                 now = self._store.amend(step)
@@ -171,7 +171,7 @@ class Shared:
 
     def await_offer(self) -> WorkersStore | None:
         assert self._formed is not None
-        clock, waits = AwakeClock(_LONGEST_TURN_S), Waits()
+        clock, backoff = AwakeClock(_LONGEST_TURN_S), Backoff()
         while True:
             now = self._store.look()
             if now.number == self._formed.number and now.store is not None:
@@ -180,7 +180,7 @@ class Shared:
                 return None
             if clock.now_s() > self._timing.join_s:
                 raise RendezvousFailed("the first node named no store for the workers", was_member=True)
-            waits.wait(len(self._formed.members))
+            backoff.wait(len(self._formed.members))
 
     def find_change(self) -> str | None:
         if self._formed is None:
@@ -227,12 +227,12 @@ class Shared:
 
     def finish(self) -> None:
         assert self._formed is not None
-        formed, clock, waits = self._formed, AwakeClock(_LONGEST_TURN_S), Waits()
+        formed, clock, backoff = self._formed, AwakeClock(_LONGEST_TURN_S), Backoff()
         now = self._store.amend(partial(rounds.finish, number=formed.number, node=self._me.node))
         while self._store.serves and formed.nodes & now.nodes - now.finished and clock.now_s() < _LAST_TO_FINISH_S:
             if now.stage is Stage.CLOSED:
                 return
-            waits.wait(len(formed.members))
+            backoff.wait(len(formed.members))
             now = self._store.look()
 
     def leave(self, reason: str | None = None) -> None:

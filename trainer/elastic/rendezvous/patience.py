@@ -27,7 +27,7 @@ class Unchanged:
         return now_s - self._since_s
 
 
-class Waits:
+class Backoff:
     """Pauses between looks. Each is longer than the last, and longer in a large group, to spare its store."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from trainer.elastic.rendezvous.rounds import Round, WorkersStore
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class AgentPlace:
     """This agent's part of a group: its own rank, and the ranks of its workers by local rank."""
 
     group: Round
@@ -34,11 +34,11 @@ class Place:
         return len(self.group.members)
 
 
-def find_place(group: Round, node: str) -> Place:
+def find_place(group: Round, node: str) -> AgentPlace:
     """The place of `node`. Ranks are consecutive, from the first member's workers to the last member's."""
     group_rank = next(rank for rank, member in enumerate(group.members) if member.node == node)
     first = sum(member.workers for member in group.members[:group_rank])
-    return Place(
+    return AgentPlace(
         group=group,
         group_rank=group_rank,
         ranks=range(first, first + group.members[group_rank].workers),
@@ -46,15 +46,15 @@ def find_place(group: Round, node: str) -> Place:
     )
 
 
-class Meeting:
-    """The store at which workers meet. A store that the agent serves lives until the next `arrange` or `close`."""
+class StoreHost:
+    """Opens the workers' store. A store that the agent serves lives until the next `arrange` or `close`."""
 
     def __init__(self, address: str | None = None, port: int = 0) -> None:
-        """The user's choice. `address` None: the first node's. `port` 0: the system chooses one."""
+        """`address` defaults to the first node's. With `port` 0, the system chooses one."""
         self._address, self._port = address, port
         self._kept: TCPStore | socket.socket | None = None
 
-    def arrange(self, place: Place, rendezvous: Rendezvous) -> WorkersStore | None:
+    def arrange(self, place: AgentPlace, rendezvous: Rendezvous) -> WorkersStore | None:
         """On group rank 0 open the store and publish it; elsewhere wait for it. None if the group changes before that.
 
         Raises RendezvousFailed, and RuntimeError as TCPStore does.
@@ -87,7 +87,7 @@ class Membership:
 
     node: str
     rendezvous: Rendezvous
-    meeting: Meeting
+    store_host: StoreHost
 
 
 def _reserve() -> tuple[socket.socket, int]:
@@ -102,7 +102,7 @@ def _reserve() -> tuple[socket.socket, int]:
 
 
 def render_environment(
-    place: Place, local_rank: int, store: WorkersStore, flags: Flags, *, restarts: int, max_restarts: int
+    place: AgentPlace, local_rank: int, store: WorkersStore, flags: Flags, *, restarts: int, max_restarts: int
 ) -> dict[str, str]:
     """torchrun's variables for one worker (docs of torch.distributed.run, "Environment Variables")."""
     rank, world_size = str(place.ranks[local_rank]), str(place.world_size)

@@ -48,7 +48,7 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """Remove what tests and their processes leave in TMPDIR. Its path is short, for sockets (unix(7))."""
     tmp_path_factory.getbasetemp()  # created before TMPDIR changes, so that it stays for inspection
     with tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)  # PostgreSQL has a user of its own
+        Path(folder).chmod(0o755)  # PostgreSQL runs as another user
         with patch.dict(os.environ, TMPDIR=folder), patch.object(tempfile, "tempdir", folder):
             yield
 

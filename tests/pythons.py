@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_python_with_a_wrong_torch(folder: Path) -> Path:
-    """Its torch can be imported but has nothing that an agent needs."""
+    """A Python whose torch can be imported but lacks what an agent needs."""
     torch = folder / "wrong" / "torch"
     torch.mkdir(parents=True, exist_ok=True)
     (torch / "__init__.py").write_text("__version__ = '99.1'\n")

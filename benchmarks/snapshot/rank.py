@@ -162,7 +162,7 @@ def barrier(device: torch.device) -> None:
 
 
 def save_with_torch(state: RunState, path: Path) -> None:
-    """As tutorials show for DDP: rank 0 writes one file, here with fsync, and the others wait."""
+    """Save as DDP tutorials do: rank 0 writes one file and the others wait. Unlike there, it calls fsync."""
     if dist.get_rank() == 0:
         path.mkdir()
         with (path / "state.pt").open("wb") as file:

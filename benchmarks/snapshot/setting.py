@@ -1,4 +1,4 @@
-"""What is trained during snapshots, the kinds that are compared, and the limits of ours."""
+"""The model and batch to train during snapshots, the kinds of saving to compare, and this trainer's limits."""
 
 from __future__ import annotations
 

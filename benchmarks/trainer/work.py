@@ -1,4 +1,4 @@
-"""What both sides train, and how it is timed: on CPUs something small, on a GPU a realistic model."""
+"""The workload of both sides and its timing. CPUs train a small model, GPUs a realistic one."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_bodies_that_arrive_with_their_headers_share_a_limit(monkeypatch: pytest
 
 
 def test_pipelined_requests_are_answered_up_to_a_limit() -> None:
-    """Then the connection is closed, so that the client sends the rest again."""
+    """The connection is closed afterwards, so that the client sends the rest again."""
     few = asyncio.run(converse(REQUEST * MAX_PIPELINED + REQUEST.replace(b"Host", b"Connection: close\r\nHost")))
     assert few.count(b"HTTP/1.1 200 ") == MAX_PIPELINED + 1
     many = asyncio.run(converse(REQUEST * 5000))

@@ -138,7 +138,7 @@ def test_the_agent_s_image_runs_the_unpacker() -> None:
 
 
 def test_the_agent_s_package_needs_no_compiler() -> None:
-    """It works on any architecture and any Python, because none of its files is compiled."""
+    """The package works on any architecture and any Python, because none of its files is compiled."""
     files = [path for path in (ROOT / "trainer").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert {path.suffix for path in files} <= {".py", ".typed"}
 

@@ -39,7 +39,7 @@ def test_an_agent_handles_a_signal_that_another_of_its_threads_receives(
 
 
 def test_a_wait_ends_after_an_earlier_signal_and_after_the_end_of_a_child() -> None:
-    """In a new process, because signals are handled on the main thread."""
+    """Run the test in a new process, because signals are handled on the main thread."""
     code = """
 import signal, subprocess, sys, threading
 from trainer.elastic.workers.wakeup import Wakeup

@@ -337,14 +337,14 @@ TRAINING = {
         workers="1",
         not_torchrun="the agent's store counts one worker",
     ),
-    "imagenet at an address of its own": Script(
+    "imagenet at its own address": Script(
         source=_HEAD + _PORT + _IMAGENET,
         prints=["done rank 0 of 2", "done rank 1 of 2"],
         arguments=("--multiprocessing-distributed", "--dist-url", "tcp://"),
         workers="1",
         not_torchrun="the children inherit TORCHELASTIC_USE_AGENT_STORE and wait for a store that does not exist",
     ),
-    "imagenet without processes of its own": Script(
+    "imagenet without its own processes": Script(
         source=_HEAD + _PORT + _IMAGENET, prints=["done rank 0 of 2", "done rank 1 of 2"]
     ),
     "nanoGPT": Script(source=_HEAD + _NANO, prints=["done iterations 5 accumulated 2"] * 2),

@@ -78,7 +78,7 @@ class FakeLineage:
         return [_read(term, path) for path in found if (term := parse_term(path.name)) is not None]
 
     def _choose(self, retry: int, restore_from: str | None) -> SnapshotName | None:
-        """As trainer.snapshot.lineage: the newest that counts; after `restore_from`, only those of this retry."""
+        """Choose as trainer.snapshot.lineage: the newest that counts, and after `restore_from` only this retry's."""
         wanted = None if restore_from is None else parse_snapshot_name(restore_from)
         if wanted is None:
             return next(iter(self.order()), None)

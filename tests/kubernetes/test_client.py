@@ -223,7 +223,7 @@ def test_a_pod_on_a_node_that_does_not_answer_gets_no_grace_period(
 
 
 def test_the_secret_of_an_earlier_job_is_not_reused(api: FakeApi, backend: KubernetesBackend) -> None:
-    """It is deleted a moment later, and the pods would wait forever for their Secret."""
+    """The Job is deleted a moment later, so the pods would wait forever for their Secret."""
     api.store.put("secrets", {"metadata": {"name": NAME, "ownerReferences": [{"uid": "gone"}]}}, "ADDED")
     with pytest.raises(BackendUnavailable, match="earlier Job"):
         backend.submit(PLAN)

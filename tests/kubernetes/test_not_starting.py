@@ -109,7 +109,7 @@ def test_a_forbidden_submission_is_retried_with_growing_pauses(api: FakeApi, wor
 
 
 def test_an_attempt_that_cannot_be_observed_is_not_given_up(api: FakeApi, world: Supervised) -> None:
-    """Its submission may have succeeded although the answer was lost. Only the cluster knows."""
+    """The submission may have succeeded although the answer was lost. Only the cluster knows."""
     world.add()
     world.go_on(1)
     go_blind(api)

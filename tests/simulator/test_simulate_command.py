@@ -1,4 +1,4 @@
-"""`orchestrator simulate`, in processes of its own because it configures the log."""
+"""`orchestrator simulate`, in separate processes, because it configures the log."""
 
 from __future__ import annotations
 

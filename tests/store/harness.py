@@ -78,7 +78,7 @@ class Stores:
             event.remove(self.database.engine, "before_cursor_execute", record)
 
     def offsets(self, job_id: str = "job-1") -> Mapping[tuple[int, int], JournalOffsets]:
-        """Of the first attempt."""
+        """Return the journal offsets of the first attempt."""
         key = AttemptKey(job_id, 1)
         return self.journals.offsets([key]).get(key, {})
 

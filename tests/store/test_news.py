@@ -15,7 +15,7 @@ from tests.store.harness import Stores
 
 @pytest.fixture
 def stores(open_stores: Callable[[], Stores]) -> Stores:
-    """On a database of its own, because listeners cannot be removed."""
+    """Uses a separate database, because listeners cannot be removed."""
     return open_stores()
 
 

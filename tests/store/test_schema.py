@@ -30,7 +30,7 @@ def test_an_upgrade_creates_the_tables_and_is_idempotent(empty_url: str) -> None
 
 @pytest.fixture
 def own_url(empty_url: str) -> str:
-    """A database of its own with the newest tables, which the test may change."""
+    """A separate database with the newest tables, which the test may change."""
     schema.upgrade(empty_url)
     return empty_url
 

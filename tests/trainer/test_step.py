@@ -33,6 +33,6 @@ def waits_in(job_dir, steps, **options):
 
 @pytest.mark.parametrize("options", [{}, {"precision": "bf16", "grad_clip": 0}], ids=["plain", "bf16, no clipping"])
 def test_a_step_reads_from_the_device_once(tmp_path, options):
-    """It has two microbatches of uneven weight, the loss, the gradient's norm and the flags of all ranks."""
+    """The step has two microbatches of uneven weight, the loss, the gradient's norm and the flags of all ranks."""
     few, many = (waits_in(tmp_path / str(steps), steps, **options) for steps in (2, 5))
     assert many - few == Counter(tolist=3)

@@ -18,7 +18,7 @@ seconds = st.floats(min_value=1e-4, max_value=1e4)
 
 
 def shared_by(rank, world_size, times):
-    """What a rank shares after steps of these (computing, data) seconds."""
+    """Return the times that a rank shares after steps of these (computing, data) seconds."""
     own = OwnTimes(rank, world_size)
     for step, (computed_s, data_s) in enumerate(times, start=1):
         places = own.share(step)

@@ -60,7 +60,7 @@ def choose_alone(folder):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """By case, the answers of all ranks, and that of a single rank in an equal folder."""
+    """Return, by case, the answers of all ranks and the answer of a single rank in an equal folder."""
     folder, alone = tmp_path_factory.mktemp("together"), tmp_path_factory.mktemp("alone")
     for case in CASES:
         write_case(folder / case, case)
@@ -101,7 +101,7 @@ def test_a_snapshot_damaged_on_all_ranks_is_set_aside(found):
 
 
 def test_damage_that_one_node_sees_is_no_damage(found):
-    """Its storage may be stale: a good snapshot must not be set aside for it, nor restored on that rank."""
+    """That rank's storage may be stale. A good snapshot is not quarantined for it, nor restored on that rank."""
     answers = {answer["got"] for answer in found["other-view"]["ranks"]}
     assert len(answers) == 1
     assert answers.pop().startswith(f"SnapshotError: rank 1 finds damage in {NEW} where rank 0 finds none")

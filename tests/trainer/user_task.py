@@ -44,7 +44,7 @@ class Net(nn.Module):
 
 
 class OwnInit(Net):
-    """Not for the meta device: its constructor sets values. It has a buffer that is in no snapshot."""
+    """A model that the meta device cannot build, as its constructor sets values. No snapshot has its buffer."""
 
     def __init__(self, width):
         super().__init__(width)

@@ -1,4 +1,4 @@
-"""What a failure costs, and the pause after it."""
+"""The cost of a failure and the pause after it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_only_progress_refunds_the_budgets() -> None:
 
 
 def test_training_of_an_attempt_that_was_never_seen_to_run_refunds_nothing() -> None:
-    """Its journals report progress, but the service does not know when it started."""
+    """The attempt's journals report progress, but the service does not know when it started."""
     failure = Failure(kind=FailureKind.NODE, message="gone")
     unseen = charge(a_job(spent={"node": 2}), an_attempt(started_at=None), TRAINED, failure, NOW)
     assert unseen.spent == {"node": 3}
@@ -229,7 +229,7 @@ def test_failures_in_place_have_to_be_earned_back_too() -> None:
 
 
 def test_a_job_that_crashes_after_each_snapshot_ends() -> None:
-    """It makes progress, but it fails too often."""
+    """The job makes progress but fails too often."""
     job, crash = a_job(), Failure(kind=FailureKind.APPLICATION, message="KeyError")
     for number in range(1, 5):
         assert overspent(job, crash) is None

@@ -177,7 +177,7 @@ def test_a_later_failure_of_a_survivor_is_the_cause() -> None:
 
 
 def test_the_agent_that_closed_the_group_is_the_cause_even_if_the_group_had_formed_without_it() -> None:
-    """Its agent was frozen. The others formed a new group, and it recorded its program's error when it woke up."""
+    """The agent was frozen. The others formed a new group, and it recorded its program's error after it woke up."""
     raised = an_exit(Outcome.FAILED, FailureKind.APPLICATION)
     assert raised.failure is not None
     message = f"the rendezvous is closed: {raised.failure.message}"

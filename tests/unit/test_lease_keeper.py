@@ -64,7 +64,7 @@ def test_each_renewal_extends_the_lease_from_its_own_time(here: Situation) -> No
 
 
 def test_a_pause_beyond_the_lease_is_noticed(here: Situation) -> None:
-    """As after SIGSTOP and SIGCONT: no renewal failed, and no other service took the lease."""
+    """After SIGSTOP and SIGCONT, no renewal has failed and no other service has the lease."""
     keeper = here.keeper()
     keeper.take()
     here.clock.advance(TTL_S + 0.001)

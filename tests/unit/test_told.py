@@ -59,7 +59,7 @@ def test_a_loss_is_known_until_it_is_not_finite() -> None:
 
 
 def test_a_note_measures_a_step_and_is_no_sign_of_life() -> None:
-    """A script that notes a number once an hour is not taken for hung."""
+    """A script that notes a number once an hour does not count as hung."""
     noted = summary((0.0, Phase.NOTE, 7))
     assert (noted.step, noted.progress_at, noted.phase) == (7, None, None)
     assert summary((0.0, Phase.STEP, 6), (9.0, Phase.NOTE, 7)).progress_at == at(0.0)

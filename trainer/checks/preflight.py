@@ -138,7 +138,7 @@ def _train(config: TrainerConfig, place: WorkerPlace, stop: StopFlag, group: int
 
 
 def _find_problem(folder: Location) -> str | None:
-    """What is wrong with the snapshots. None if the last one is whole and descends from the first one."""
+    """The snapshots' problem. None if the last one is whole and descends from the first one."""
     names = {name.step: name for name in snapshot.list_committed(folder)}
     if set(names) != {_BEFORE, _STEPS}:
         return f"there are snapshots of steps {sorted(names)}, not of {_BEFORE} and {_STEPS}"

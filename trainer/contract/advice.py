@@ -42,7 +42,7 @@ def _as_fsdp(load: Workload) -> Workload:
 
 
 def _lean(load: Workload) -> Workload:
-    """In 16 bits, with every block recomputed."""
+    """Return the workload in 16 bits, with every block recomputed."""
     precision = load.precision if load.compute_bytes == 2 else "bf16"
     return replace(load, precision=precision, recompute_every=1, keeps_products=False)
 

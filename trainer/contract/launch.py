@@ -58,7 +58,7 @@ class DesiredState(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DesiredDocument:
-    """What the service wants of a running attempt; also the answer to a report. Repeating it changes nothing."""
+    """The service's desired state of a running attempt, and its answer to a report. Repeating it changes nothing."""
 
     state: DesiredState = DesiredState.RUN
     snapshot: int = 0  # the number of snapshots requested in this job so far; only rises

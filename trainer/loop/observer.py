@@ -92,6 +92,6 @@ class Observer:
 
 
 def _profile_path(place: WorkerPlace) -> Path:
-    """In the folder of the worker's log."""
+    """The profile's path, next to the worker's log."""
     folder = layout.worker_dir(Path(place.replica_dir or "."), place.generation, place.local_rank)
     return folder / layout.PROFILE

@@ -56,7 +56,7 @@ class Cell:
 
 @dataclass
 class Outcome:
-    """What a cell left. `problems` is empty if the run went as expected."""
+    """A cell's result. `problems` is empty if the run went as expected."""
 
     cancelled: bool = False  # whether the owner cancelled all jobs
     struck: bool = False

@@ -46,7 +46,7 @@ def test_a_hang_of_two_nodes_is_ended_by_the_agent_of_the_hanging_rank(job: Job)
 
 
 def test_a_hang_of_a_program_without_python_stacks_is_found(job: Job) -> None:
-    """Then all processes of the program must be idle."""
+    """All processes of such a program must be idle."""
     job.policy(heartbeat_timeout_s=4.0)
     agent = job.start("--no-python", "sh", "-c", "sleep 600")
     assert agent.wait(100) == 1

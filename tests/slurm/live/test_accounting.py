@@ -61,7 +61,7 @@ def change(slurm: ThrowawaySlurm, kind: str, name: str, *limits: str) -> None:
 
 
 def sleeper(**fields: Any) -> dict[str, Any]:
-    """Build a job of one node that ends by itself."""
+    """Build a one-node job that ends on its own."""
     run = {"command": [sys.executable, "-c", "import time; time.sleep(8)"], "workdir": str(Path(__file__).parent)}
     return {"run": run, "topology": {"nodes": "1"}, **fields}
 

@@ -16,7 +16,7 @@ from trainer.contract import env
 
 @pytest.mark.parametrize("kind", ["ext4", "btrfs quota"])
 def test_a_full_file_system_costs_no_committed_snapshot(tmp_path, kind):
-    """These file systems allocate blocks late, and a quota has another errno."""
+    """Such file systems allocate blocks late, and a quota has another errno."""
     message = os.strerror(errno.ENOSPC if kind == "ext4" else errno.EDQUOT)
     options = {"steps": 6, "snapshot_interval": 2, "snapshot_keep": 1}
     with mounted(tmp_path, kind) as disk:

@@ -35,7 +35,7 @@ def begin(job_dir: Path, **variables: str):
 
 
 def test_a_snapshot_of_another_job_is_set_aside(tmp_path):
-    """Its directory was copied here, so every checksum is right."""
+    """The snapshot's directory was copied here, so every checksum matches."""
     make_snapshot(tmp_path / "snapshots", OLD)
     foreign = make_snapshot(tmp_path / "snapshots", NEW)
     document = json.loads((foreign / MANIFEST).read_text())

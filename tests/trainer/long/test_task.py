@@ -104,7 +104,7 @@ def skipped_samples(events):
 
 
 def test_allowed_bad_samples_are_skipped_and_reported_once(tmp_path):
-    """In two epochs each occurs twice."""
+    """Each sample occurs twice in two epochs."""
     _, events = train_alone(tmp_path, steps=10, skip_bad_samples=2, task_config={"width": 8, "bad": [3, 4]})
     assert sorted(skipped_samples(events)) == [3, 4]
 

@@ -40,7 +40,7 @@ _CHAINED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """A worker that failed by itself, as the agent saw it."""
+    """A worker that failed on its own, as the agent saw it."""
 
     rank: int
     local_rank: int

@@ -69,7 +69,7 @@ def _open_outputs(order: dict[str, object]) -> None:
 
 
 def _refresh() -> None:
-    """Reset what a new interpreter would have of its own. Python's `random` reseeds itself at every fork."""
+    """Reset the state that a new interpreter would initialize. Python's `random` reseeds itself at every fork."""
     atexit.register(gc.unfreeze)  # without it, libraries that count their objects at exit (nanobind) report leaks
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:

@@ -74,12 +74,12 @@ def test_a_worker_that_sees_one_device_uses_it(monkeypatch, visible, local_rank,
 
 def test_two_ranks_on_one_device_are_refused_by_name():
     group.refuse_shared_devices(["a", "b", None, None])
-    with pytest.raises(DeviceError, match="ranks 1 and 2 have one device, GPU b"):
+    with pytest.raises(DeviceError, match="ranks 1 and 2 share one device, GPU b"):
         group.refuse_shared_devices(["a", "b", "b"])
 
 
 def test_ranks_compare_their_devices_when_the_group_forms(monkeypatch, place):
     context, _ = enter(monkeypatch, place, destroy=lambda: None)
     monkeypatch.setattr(group, "on_every_rank", lambda action, _: [action(), "8f2b"])
-    with pytest.raises(DeviceError, match="ranks 0 and 1 have one device, GPU 8f2b"), context:
+    with pytest.raises(DeviceError, match="ranks 0 and 1 share one device, GPU 8f2b"), context:
         raise AssertionError("no work may begin")

@@ -75,7 +75,7 @@ def test_only_committed_snapshots_count_and_the_newest_is_restored(store):
     ("damage", "phrase"),
     [
         (lambda shard: write(shard, bytes(10240)), "has changed since the commit"),
-        (lambda shard: write(shard, b"short"), "has 5 bytes, committed were 10240"),
+        (lambda shard: write(shard, b"short"), "has 5 bytes, but 10240 were committed"),
         (lambda shard: shard.unlink(), "is missing"),
         (lambda shard: write(shard.parent / "MANIFEST.json", b"{"), "is not a manifest"),
     ],

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, rest = parser.parse_known_args(argv)
     place = parse_place(os.environ)
     if place.replica_dir is None:
-        parser.error("a drill must run as a job, under elasticrun: otherwise nothing restarts the worker that dies")
+        parser.error("a drill must run as a job under elasticrun, which restarts the killed worker")
     if (place.attempt, place.generation, place.rank) == (1, 1, place.world_size - 1):
         journal = Path(place.replica_dir) / layout.PROGRESS
         act, step = (_die_at, options.kill_at) if options.hold_at is None else (_hold_at, options.hold_at)

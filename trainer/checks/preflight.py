@@ -143,7 +143,7 @@ def _find_problem(folder: Location) -> str | None:
     if set(names) != {_BEFORE, _STEPS}:
         return f"there are snapshots of steps {sorted(names)}, not of {_BEFORE} and {_STEPS}"
     parent = snapshot.verify(folder / str(names[_STEPS])).parent
-    return None if parent == str(names[_BEFORE]) else f"step {_STEPS} was not made from the snapshot of step {_BEFORE}"
+    return None if parent == str(names[_BEFORE]) else f"step {_STEPS} did not continue the snapshot of step {_BEFORE}"
 
 
 def _as_group(place: WorkerPlace, number: int) -> WorkerPlace:

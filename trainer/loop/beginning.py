@@ -117,7 +117,7 @@ def _refuse_other_run(config: TrainerConfig, task: Task, restore: Restore) -> No
         return
     difference = describe_difference(task.source.fingerprint, saved_data)
     if difference is not None:
-        raise DataError(f"data {task.name} changed since {name}: {difference}; give back the data, or start a new job")
+        raise DataError(f"data {task.name} changed since {name}: {difference}; restore the data, or start a new job")
 
 
 def _refuse_unwritable(directory: Location, name: str) -> None:

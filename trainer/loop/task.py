@@ -121,7 +121,7 @@ def _checked(name: str, parts: object) -> dict[str, Any]:
     if missing or unknown:
         wrong = f"has no {missing[0]!r}" if missing else f"has a key {unknown[0]!r}"
         keys = f"{', '.join(_REQUIRED)}, and optionally {', '.join(_OPTIONAL)}"
-        raise TaskError(f"task {name!r}: what it returned {wrong}; there are {keys}")
+        raise TaskError(f"task {name!r}: the returned dictionary {wrong}; the keys are {keys}")
     for key in _CALLABLE:
         if parts.get(key) is not None and not callable(parts[key]):
             raise TaskError(f"task {name!r}: {key} is a {type(parts[key]).__name__}, must be a function")

@@ -77,7 +77,7 @@ class ElasticSampler(DistributedSampler[int]):
         if self._length - self._seen < self._step_samples and self._passes[1] >= _IDLE_PASSES:
             raise RuntimeError(
                 f"sampler: {self._passes[1]} passes over the last {self._length - self._seen} samples of epoch "
-                f"{self.epoch} made no step; give the sampler and its DataLoader the same drop_last"
+                f"{self.epoch} completed no step; give the sampler and its DataLoader the same drop_last"
             )
 
     def __len__(self) -> int:

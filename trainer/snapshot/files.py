@@ -100,7 +100,7 @@ def check_manifest(directory: Location) -> Manifest:
     manifest = read_manifest(directory)
     name = parse_snapshot_name(directory.name)
     if name is not None and name != SnapshotName(manifest.step, manifest.term):
-        raise DamagedSnapshot(MANIFEST, f"is that of {SnapshotName(manifest.step, manifest.term)}, in {directory}")
+        raise DamagedSnapshot(MANIFEST, f"belongs to {SnapshotName(manifest.step, manifest.term)}, in {directory}")
     if manifest.strategy != FILES and ".metadata" not in manifest.files:
         raise DamagedSnapshot(MANIFEST, f"lists no .metadata, in {directory}")
     return manifest
@@ -166,7 +166,7 @@ def _verify_file(path: Location, expected: FileEntry, should_continue: Callable[
             raise DamagedSnapshot(path.name, f"cannot be read ({error.strerror}), in {path.parent}") from error
         raise SnapshotError(f"{path} cannot be read: {error.strerror}") from error
     if found.size_bytes != expected.size_bytes:
-        sizes = f"has {found.size_bytes} bytes, committed were {expected.size_bytes}"
+        sizes = f"has {found.size_bytes} bytes, but {expected.size_bytes} were committed"
         raise DamagedSnapshot(path.name, f"{sizes}, in {path.parent}")
     if found.checksum != expected.checksum:
         raise DamagedSnapshot(path.name, f"has changed since the commit (checksum differs), in {path.parent}")

@@ -263,7 +263,7 @@ def verify_or_quarantine(
 def _refuse_other_job(manifest: Manifest, path: Location, job_id: str | None) -> None:
     owner = manifest.details.get("job")
     if job_id is not None and owner is not None and owner != job_id:
-        raise DamagedSnapshot(MANIFEST, f"is of job {owner}, in {path} of job {job_id}")
+        raise DamagedSnapshot(MANIFEST, f"belongs to job {owner}, in {path} of job {job_id}")
 
 
 def _sweep(snapshots: Location, term: Term) -> None:

@@ -110,7 +110,7 @@ def refuse_shared_devices(identities: Sequence[str | None]) -> None:
         first = identities.index(identity)
         if identity is not None and first != rank:
             raise DeviceError(
-                f"ranks {first} and {rank} have one device, GPU {identity}: start one worker for each device, and let "
+                f"ranks {first} and {rank} share one device, GPU {identity}; start one worker for each device, and let "
                 "each see either all devices of its node or only its own"
             )
 

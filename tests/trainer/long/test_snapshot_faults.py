@@ -42,7 +42,7 @@ def test_a_snapshot_of_another_job_is_set_aside(tmp_path):
     (foreign / MANIFEST).write_text(json.dumps({**document, "details": {"job": "gpt-2"}}))
     restore, (reported,) = begin(tmp_path, **{env.JOB_ID: "gpt-1"})
     assert restore.manifest.step == OLD.step
-    assert "is of job gpt-2" in reported
+    assert "belongs to job gpt-2" in reported
 
 
 def test_every_single_bit_flip_in_a_shard_is_caught(tmp_path):

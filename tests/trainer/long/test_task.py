@@ -131,7 +131,7 @@ def test_a_task_that_cannot_be_found_gives_one_line(name, message):
 @pytest.mark.parametrize(
     ("replaced", "message"),
     [
-        ({"loss": None}, "has no 'loss'; there are model, data, loss, and optionally"),
+        ({"loss": None}, "has no 'loss'; the keys are model, data, loss, and optionally"),
         ({"modle": 1}, "has a key 'modle'"),
         ({"model": Net(2)}, r"model is a Net; give a function that builds it: lambda: Net\(...\)"),
         ({"schedule": 0.1}, "schedule is a float, must be a function"),

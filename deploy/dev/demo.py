@@ -149,7 +149,7 @@ def _run(
     with console.status(job.id) as status:
         while not job.state.terminal:
             if time.monotonic() > deadline:
-                raise DemoFailed(f"{job.id} made no step for {PATIENCE_S:.0f} s: {job.state}, {job.reason}")
+                raise DemoFailed(f"{job.id} completed no step for {PATIENCE_S:.0f} s: {job.state}, {job.reason}")
             if pending and job.state == "RUNNING" and (job.step or 0) >= pending[0].at_step:
                 injected.append(_inject(service, job, pending.pop(0)))
             time.sleep(0.2)

@@ -132,7 +132,7 @@ def find_words(file: str, text: str) -> Iterator[str]:
     for number, line in enumerate([file, *text.splitlines()]):
         for word in (*_TEXT.findall(line), *_CAMEL.findall(line)):
             if not file.startswith(STORED.get(word.lower(), ())):
-                yield f"{file}:{number}: {word!r} is a word of our own: docs/glossary.md has the field's"
+                yield f"{file}:{number}: {word!r} is a private word; docs/glossary.md has the field's"
 
 
 def find_names(file: str, tree: ast.AST) -> Iterator[str]:

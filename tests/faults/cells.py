@@ -75,10 +75,10 @@ _ACTIONS = {  # event -> text in the table
 }
 
 
-def tell(client: Client, job_id: str, struck_at: datetime, *, names: Mapping[str, str] = {}) -> Cell:
+def tell(client: Client, job_id: str, injected_at: datetime, *, names: Mapping[str, str] = {}) -> Cell:
     """Describe what happened after the fault. `names` maps names of this run, such as hosts, to fixed words."""
     job, why = client.job(job_id), client.why(job_id)
-    events = [event for event in client.events(job_id) if event.at >= struck_at]
+    events = [event for event in client.events(job_id) if event.at >= injected_at]
     said = next((event.sentence for event in events if event.kind == _SHOWN), "nothing failed")
     if why.cause is not None:
         failure = why.cause.failure
@@ -98,7 +98,7 @@ def tell(client: Client, job_id: str, struck_at: datetime, *, names: Mapping[str
         said=_plain(said, names),
         done=", then ".join(done) or "nothing",
         costs="; ".join([*spent, *counted]) or "nothing",
-        seconds=None if began is None else (began - struck_at).total_seconds(),
+        seconds=None if began is None else (began - injected_at).total_seconds(),
     )
 
 

@@ -49,7 +49,7 @@ def often(table: Mapping[str, object], name: str) -> list[object]:
     return [pytest.param(each, marks=() if each == name else pytest.mark.long) for each in table]
 
 
-def strike(service: ThrowawayService, what: str, requests: Requests) -> set[int | None]:
+def attack(service: ThrowawayService, what: str, requests: Requests) -> set[int | None]:
     with withstanding(service, what):
         return set(asyncio.run(send_all(service.url, requests)))
 
@@ -65,7 +65,7 @@ def strike(service: ThrowawayService, what: str, requests: Requests) -> set[int 
 def test_eight_reports_of_8_megabytes_by_strangers_are_not_read(service: ThrowawayService, body: bytes) -> None:
     headers = [[], [f"{ATTEMPT_HEADER}: unknown-1/1"]]
     requests = [post("/api/v1/reports", body, FALSE, *more) for more in headers for _ in range(4)]
-    assert strike(service, "eight junk reports", requests) <= {401, 429}
+    assert attack(service, "eight junk reports", requests) <= {401, 429}
 
 
 @pytest.mark.long
@@ -141,7 +141,7 @@ ODD: Mapping[str, Requests] = {
 
 @pytest.mark.parametrize("what", often(ODD, "reports before their turn"))
 def test_odd_requests_of_strangers(service: ThrowawayService, what: str) -> None:
-    statuses = strike(service, f"odd requests, {what}", ODD[what])
+    statuses = attack(service, f"odd requests, {what}", ODD[what])
     assert 500 not in statuses
     assert not {200, 201, 303} & statuses or what == "requests before their turn"
 
@@ -166,7 +166,7 @@ def test_specs_that_are_costly_to_parse(used: ThrowawayService, what: str) -> No
     body, kind = BOMBS[what]
     paths = ("/api/v1/jobs", "/api/v1/plan", "/api/v1/jobs/unknown-1/retry")
     requests = [post(path, body, ADMINS, kind=kind) for path in paths for _ in range(8)]
-    assert strike(used, f"24 specs of {what}", requests) <= {400, 404, 413, 422, 429, 503}
+    assert attack(used, f"24 specs of {what}", requests) <= {400, 404, 413, 422, 429, 503}
 
 
 @pytest.mark.long
@@ -175,7 +175,7 @@ def test_forms_that_are_costly_to_parse(used: ThrowawayService) -> None:
     paths = ("/submit", "/submit/draft", "/cancel", "/secrets", "/tokens")
     requests = [post(path, body, ADMINS, ORIGIN, kind=FORM) for path in paths for body in bodies]
     requests += [post("/submit", b"--x\r\n" * MIB, ADMINS, ORIGIN, kind="multipart/form-data; boundary=x")] * 4
-    assert 500 not in strike(used, f"{len(requests)} forms", requests)
+    assert 500 not in attack(used, f"{len(requests)} forms", requests)
 
 
 @pytest.mark.long
@@ -190,7 +190,7 @@ def test_an_agent_cannot_fill_the_memory(used: ThrowawayService) -> None:
     lines = json.dumps({**report, "progress": ["x" * 800] * 9_900}).encode()
     wrong = json.dumps({**report, "progress": [{}] * 9_000, "events": [{}] * 9_000}).encode()
     requests = [post("/api/v1/reports", body, *own) for body in (JUNK, KEYS, DEEP, record, lines, wrong) * 4]
-    statuses = strike(used, "24 reports of an agent", requests)
+    statuses = attack(used, "24 reports of an agent", requests)
     assert statuses <= {200, 400, 401, 422, 429, 503}
     assert statuses & {429, 503}
 

@@ -44,7 +44,7 @@ def delete_job(world: World, job: str, pods: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strike", "pods", "words"),
+    ("inject", "pods", "words"),
     [
         pytest.param(
             evict,
@@ -71,10 +71,10 @@ def delete_job(world: World, job: str, pods: list[str]) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_preemption_is_explained_and_costs_no_budget(
-    world: World, strike: Callable[[World, str, list[str]], None], pods: int, words: list[str]
+    world: World, inject: Callable[[World, str, list[str]], None], pods: int, words: list[str]
 ) -> None:
     job, names = world.running(pods=pods)
-    strike(world, job, names)
+    inject(world, job, names)
     again = world.until(job, lambda seen: seen.attempts == 2)
     first = next(iter(world.client.attempts(job)))
     assert first.failure is not None

@@ -85,8 +85,8 @@ def test_a_program_that_fails_at_the_same_step_is_stopped() -> None:
 
 def test_a_node_that_fails_again_and_again_is_avoided() -> None:
     result = simulate(trace="lemon", gpus=512, days=4)
-    strikes_of_lemon = result.incidents - simulate(gpus=512, days=4).incidents
-    assert strikes_of_lemon > 100
+    incidents_of_lemon = result.incidents - simulate(gpus=512, days=4).incidents
+    assert incidents_of_lemon > 100
     assert result.restarts["node"] < 60
 
 

@@ -308,7 +308,7 @@ def test_a_job_does_not_rely_on_itself_and_the_first_of_several_is_named() -> No
 # Which agent
 
 
-def struck(fault: Fault, *, rank: int | None = None, replica: int | None = None) -> dict[int, tuple[int, ...]]:
+def targets(fault: Fault, *, rank: int | None = None, replica: int | None = None) -> dict[int, tuple[int, ...]]:
     """The ranks that are hit, by agent. Two agents have two ranks each."""
     chaos = Chaos(number=1, fault=fault, rank=rank, replica=replica)
     parts = {0: [0, 1], 1: [2, 3]}
@@ -318,18 +318,18 @@ def struck(fault: Fault, *, rank: int | None = None, replica: int | None = None)
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.HANG, Fault.SLOW, Fault.NODE_LOSS, Fault.DISK_FULL])
 def test_a_fault_of_a_rank_hits_one_agent(fault: Fault) -> None:
-    assert struck(fault) == {1: (3,)}
-    assert struck(fault, rank=1) == {0: (1,)}
-    assert struck(fault, replica=0) == {0: (1,)}
-    assert struck(fault, rank=2, replica=1) == {1: (2,)}
-    assert struck(fault, rank=2, replica=0) == {}, "the rank has moved, so no other rank is hit"
-    assert struck(fault, rank=7) == {}
+    assert targets(fault) == {1: (3,)}
+    assert targets(fault, rank=1) == {0: (1,)}
+    assert targets(fault, replica=0) == {0: (1,)}
+    assert targets(fault, rank=2, replica=1) == {1: (2,)}
+    assert targets(fault, rank=2, replica=0) == {}, "the rank has moved, so no other rank is hit"
+    assert targets(fault, rank=7) == {}
 
 
 def test_a_preemption_hits_all_agents_or_one_and_a_corrupt_snapshot_that_of_rank_0() -> None:
-    assert struck(Fault.PREEMPT) == {0: (0, 1), 1: (2, 3)}
-    assert struck(Fault.PREEMPT, replica=1) == {1: (2, 3)}
-    assert struck(Fault.CORRUPT_SNAPSHOT) == {0: (0,)}
+    assert targets(Fault.PREEMPT) == {0: (0, 1), 1: (2, 3)}
+    assert targets(Fault.PREEMPT, replica=1) == {1: (2, 3)}
+    assert targets(Fault.CORRUPT_SNAPSHOT) == {0: (0,)}
     nobody = Chaos(number=1, fault=Fault.KILL, replica=0)
     assert find_targets(nobody, replica=0, ranks=(), world_size=4) == ()
 

@@ -59,7 +59,7 @@ class Matrix:
                 (folder / "problems").write_text(f"{cell}\n" + "\n".join(problems) + "\n")
                 return Result(cell, "failed", f"{problems[0][:600]} ({folder})")
             shutil.rmtree(folder)
-            if play.outcome.struck:
+            if play.outcome.injected:
                 return Result(cell, "passed")
         return Result(cell, "not reached", f"in {_TRIES} runs")
 

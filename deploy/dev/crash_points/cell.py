@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 
 from deploy.dev.crash_points.launcher import Launch, launch, write_lean_python
-from deploy.dev.crash_points.points import Strike
+from deploy.dev.crash_points.points import Injection
 from deploy.dev.databases import find_lease_holder
 from deploy.dev.service import Answer, ServiceFailed, ask_any, processes_of
 from orchestrator.client import Client, RequestRefused
@@ -59,7 +59,7 @@ class Outcome:
     """A cell's result. `problems` is empty if the run went as expected."""
 
     cancelled: bool = False  # whether the owner cancelled all jobs
-    struck: bool = False
+    injected: bool = False
     jobs: dict[str, Any] = field(default_factory=dict)  # name -> view
     attempts: dict[str, list[Any]] = field(default_factory=dict)
     events: dict[str, list[Any]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Play:
         self._context = context
         self._root = folder / "runs"
         self._starts = folder / "starts"
-        self._reported = folder / "struck"
+        self._reported = folder / "injected"
         self._services: dict[str, ForkServerProcess] = {}
         self._woken = False
         self.outcome = Outcome()
@@ -123,7 +123,7 @@ class Play:
             self.outcome.problems.append(f"{type(error).__name__}: {error}")
         finally:
             self._leave_nothing()
-        self.outcome.struck = self._reported.exists()
+        self.outcome.injected = self._reported.exists()
         for file in self._starts.iterdir():
             self.outcome.starts[file.name] = file.read_text().splitlines()
         return self.outcome
@@ -172,7 +172,7 @@ class Play:
             settings=settings,
             log=self._folder / f"{name}.log",
             points=self.points if name == "a" else None,
-            strike=self._strike() if name == "a" else None,
+            injection=self._injection() if name == "a" else None,
             python=write_lean_python(self._folder),
         )
         process = self._context.Process(target=launch, args=(given,), name=f"service {name}")
@@ -180,11 +180,11 @@ class Play:
             process.start()
         self._services[name] = process
 
-    def _strike(self) -> Strike | None:
+    def _injection(self) -> Injection | None:
         if self._cell is None:
             return None
         number = signal.SIGKILL if self._cell.round == "kill" else signal.SIGSTOP
-        return Strike(self._cell.point, self._cell.side, number, self._reported)
+        return Injection(self._cell.point, self._cell.side, number, self._reported)
 
     @property
     def _struck(self) -> bool:
@@ -265,7 +265,7 @@ class Play:
         self._until("no process of a job", lambda: not list(processes_of(self._root)))
         for name, process in self._services.items():
             if not _runs(process) and not self._killed(name):
-                self.outcome.problems.append(f"service {name} ended by itself with {process.exitcode}")
+                self.outcome.problems.append(f"service {name} exited unexpectedly with {process.exitcode}")
             process.terminate()
             deadline = time.monotonic() + _PATIENCE_S
             while _runs(process) and time.monotonic() < deadline:
@@ -285,7 +285,7 @@ class Play:
         while not holds():
             ended = [name for name, process in self._services.items() if not _runs(process)]
             if ended and not self._struck:
-                raise ServiceFailed(f"while waiting for: {what}: service {ended[0]} ended by itself")
+                raise ServiceFailed(f"while waiting for: {what}: service {ended[0]} exited unexpectedly")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not within {_PATIENCE_S:.0f} s: {what}")
             self._wake_in_time()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.dev.crash_points.points import Counting, Strike, install
+from deploy.dev.crash_points.points import Counting, Injection, install
 from orchestrator import process
 from orchestrator.bootstrap import machine
 from orchestrator.domain.job.launch_plan import Site
@@ -25,7 +25,7 @@ class Launch:
     settings: Mapping[str, str]
     log: Path
     points: Path | None = None
-    strike: Strike | None = None
+    injection: Injection | None = None
     python: Path | None = None  # replaces the interpreter that starts agents
 
 
@@ -43,7 +43,7 @@ def launch(given: Launch) -> None:
     if given.python is not None:
         _start_agents_with(str(given.python))
     if given.points is not None:
-        install(Counting(_teller(given.points), given.strike))
+        install(Counting(_teller(given.points), given.injection))
     process.serve(load_settings())
     sys.stdout.flush()
 

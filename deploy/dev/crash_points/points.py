@@ -30,7 +30,7 @@ from orchestrator.bootstrap import machine
 from orchestrator.ports.cluster import Backend
 
 SIDES = ("before", "after")
-_READERS = ("read_", "parse_", "open_", "split_", "was_", "goes_on", "incarnations")
+_READERS = ("read_", "parse_", "open_", "split_", "was_", "incarnations")
 _REPEATED = (
     "supervisor: commit leases.acquire",
     "supervisor: backend.observe",
@@ -43,7 +43,7 @@ _CALLERS = 2  # callers in a name, besides the store's function
 
 
 @dataclass(frozen=True)
-class Strike:
+class Injection:
     """The point and the signal that the process sends itself there. It writes `reported` just before."""
 
     point: str
@@ -53,11 +53,11 @@ class Strike:
 
 
 class Counting:
-    """Counts the points, calls `tell` with each new one, and strikes at the chosen one."""
+    """Counts the points, calls `tell` with each new one, and sends a signal at the chosen one."""
 
-    def __init__(self, tell: Callable[[str], None], strike: Strike | None) -> None:
+    def __init__(self, tell: Callable[[str], None], injection: Injection | None) -> None:
         self._tell = tell
-        self._strike = strike
+        self._injection = injection
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._passed = ["the start"]
@@ -88,10 +88,10 @@ class Counting:
         return point
 
     def _repeated(self, name: str) -> str | None:
-        if self._strike is not None:
+        if self._injection is not None:
             # Other points may come between in this run, so the first repetition after the same point counts.
-            wanted, _, behind = self._strike.point.partition(" after ")
-            return self._strike.point if wanted == name and behind in self._passed else None
+            wanted, _, behind = self._injection.point.partition(" after ")
+            return self._injection.point if wanted == name and behind in self._passed else None
         point = f"{name} after {self._passed[-1]}"
         if point in self._seen:
             return None
@@ -100,14 +100,14 @@ class Counting:
         return point
 
     def _pass(self, point: str | None, side: str) -> None:
-        strike = self._strike
-        if strike is None or (point, side) != (strike.point, strike.side):
+        injection = self._injection
+        if injection is None or (point, side) != (injection.point, injection.side):
             return
         with self._lock:
-            if strike.reported.exists():
+            if injection.reported.exists():
                 return
-            strike.reported.write_text(f"{strike.signal.name} {side} {point}\n")
-        os.kill(os.getpid(), strike.signal)
+            injection.reported.write_text(f"{injection.signal.name} {side} {point}\n")
+        os.kill(os.getpid(), injection.signal)
 
 
 def install(counting: Counting) -> None:

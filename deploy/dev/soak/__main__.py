@@ -15,7 +15,7 @@ from pathlib import Path
 from deploy.dev.crash_points.verdict import wrong_accounts
 from deploy.dev.postgres import NoPostgres, running_postgres
 from deploy.dev.service import ServiceFailed
-from deploy.dev.soak.faults import Faults, Struck
+from deploy.dev.soak.faults import Faults, InjectedFault
 from deploy.dev.soak.stage import KINDS, Stage
 from deploy.dev.soak.verdict import judge, wrong_ledgers, wrong_shares
 from orchestrator.client import Client
@@ -38,7 +38,7 @@ class Soak:
         self._dice = random.Random(options.seed)
         self._faults = Faults(stage, self._dice, pause_s=options.pause)
         self._started = time.monotonic()
-        self.struck: list[Struck] = []
+        self.injected: list[InjectedFault] = []
 
     def play(self) -> None:
         for kind in KINDS:
@@ -54,13 +54,13 @@ class Soak:
 
     def _strike(self, kind: str) -> None:
         deadline = time.monotonic() + 120
-        while (struck := self._faults.strike(kind)) is None:
+        while (injected := self._faults.inject(kind)) is None:
             if time.monotonic() > deadline:
                 raise SoakFailed(f"found no target for the fault: {kind}")
             self._pass_time(refill=True)
-        self.struck.append(struck)
-        number, seconds = len(self.struck), time.monotonic() - self._started
-        print(f"{seconds:7.1f} s  {number:3}  {struck.kind:19} {struck.what}", flush=True)
+        self.injected.append(injected)
+        number, seconds = len(self.injected), time.monotonic() - self._started
+        print(f"{seconds:7.1f} s  {number:3}  {injected.kind:19} {injected.what}", flush=True)
 
     def _watch(self, holds, what: str, patience_s: float, *, refill: bool = False) -> None:  # type: ignore[no-untyped-def]
         deadline = time.monotonic() + patience_s
@@ -132,7 +132,7 @@ def _play(stage: Stage, options: argparse.Namespace) -> list[str]:
     reported = {job.id: stage.ask(partial(_history_of, job.id)) for job in jobs}
     attempts = {job_id: found for job_id, (found, _) in reported.items()}
     events = {job_id: found for job_id, (_, found) in reported.items()}
-    problems += judge(stage.root, jobs, soak.struck)
+    problems += judge(stage.root, jobs, soak.injected)
     ledgers = [(job.id, stage.ask(partial(Client.goodput, job_id=job.id))) for job in jobs]
     problems += wrong_ledgers(ledgers)
     problems += wrong_shares(dict(ledgers), [stage.ask(partial(Client.shares, by=by)) for by in Grouping])
@@ -141,7 +141,7 @@ def _play(stage: Stage, options: argparse.Namespace) -> list[str]:
     made = sum(len(found) for found in attempts.values())
     seconds = time.monotonic() - started
     print(
-        f"{len(soak.struck)} faults, {len(jobs)} jobs, {made} attempts, {seconds:.0f} s, seed {options.seed}",
+        f"{len(soak.injected)} faults, {len(jobs)} jobs, {made} attempts, {seconds:.0f} s, seed {options.seed}",
         flush=True,
     )
     return problems

@@ -27,7 +27,7 @@ _FULL_S = 6.0
 
 
 @dataclass(frozen=True)
-class Struck:
+class InjectedFault:
     """One fault. `agents_of` are the jobs of which an agent was killed or could not write."""
 
     kind: str
@@ -53,7 +53,7 @@ class Faults:
         self._dice.shuffle(planned)
         return planned
 
-    def strike(self, kind: str) -> Struck | None:
+    def inject(self, kind: str) -> InjectedFault | None:
         """Inject a fault. Returns None if there is no target now."""
         match kind:
             case "service killed":
@@ -79,7 +79,7 @@ class Faults:
     def pending(self) -> bool:
         return bool(self._due)
 
-    def _kill(self, what: str) -> Struck | None:
+    def _kill(self, what: str) -> InjectedFault | None:
         ended = {job_id for job_id, job in self._stage.jobs.items() if job.ended}
         found = [one for one in self._stage.processes() if one.job_id not in ended]
         chosen = [one for one in found if (one.local_rank is not None if what == "worker" else one.is_agent)]
@@ -91,19 +91,23 @@ class Faults:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(victim.pid, signal.SIGKILL)
         if what == "worker":
-            return Struck("worker killed", f"worker of {one.job_id}, replica {one.replica}, rank {one.local_rank}")
-        return Struck(f"{what} killed", f"{what} of {one.job_id}, replica {one.replica}", frozenset({one.job_id}))
+            return InjectedFault(
+                "worker killed", f"worker of {one.job_id}, replica {one.replica}, rank {one.local_rank}"
+            )
+        return InjectedFault(
+            f"{what} killed", f"{what} of {one.job_id}, replica {one.replica}", frozenset({one.job_id})
+        )
 
-    def _kill_service(self) -> Struck | None:
+    def _kill_service(self) -> InjectedFault | None:
         place = self._place()
         if place is None:
             return None
         self._stage.services[place].kill()
         self._stage.down.add(place)
         self._due.append((time.monotonic() + self._dice.uniform(0, 4), lambda: self._stage.revive(place)))
-        return Struck("service killed", self._name(place))
+        return InjectedFault("service killed", self._name(place))
 
-    def _stop_service(self) -> Struck | None:
+    def _stop_service(self) -> InjectedFault | None:
         place = self._place(prefer_holder=True)
         if place is None:
             return None
@@ -117,16 +121,16 @@ class Faults:
             return True
 
         self._due.append((time.monotonic() + self._pause_s, wake))
-        return Struck("service stopped", f"{name}, for {self._pause_s:.0f} s")
+        return InjectedFault("service stopped", f"{name}, for {self._pause_s:.0f} s")
 
-    def _restart_database(self) -> Struck:
+    def _restart_database(self) -> InjectedFault:
         away_s = self._dice.uniform(0, 3)
         self._stage.server.stop()
         time.sleep(away_s)
         self._stage.server.start()
-        return Struck("database restarted", f"away for {away_s:.1f} s")
+        return InjectedFault("database restarted", f"away for {away_s:.1f} s")
 
-    def _fill_disk(self) -> Struck | None:
+    def _fill_disk(self) -> InjectedFault | None:
         if self._full:
             return None
         ballast = self._stage.root / "ballast"
@@ -143,7 +147,7 @@ class Faults:
 
         self._due.append((time.monotonic() + _FULL_S, empty))
         live = frozenset(job_id for job_id, job in self._stage.jobs.items() if not job.ended)
-        return Struck(DISK_FULL, f"for {_FULL_S:.0f} s", live)
+        return InjectedFault(DISK_FULL, f"for {_FULL_S:.0f} s", live)
 
     def _place(self, *, prefer_holder: bool = False) -> int | None:
         """Choose a service. None unless both run, so that one always runs."""

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from deploy.dev.soak.faults import DISK_FULL, Struck
+from deploy.dev.soak.faults import DISK_FULL, InjectedFault
 from orchestrator.wire.insight import GoodputView, SharesView
 from orchestrator.wire.job_views import JobView
 from trainer.contract import layout
@@ -72,17 +72,17 @@ class Journals:
             self.quarantined.add(evidence["name"])
 
 
-def judge(root: Path, jobs: Iterable[JobView], struck: list[Struck]) -> Iterator[str]:
+def judge(root: Path, jobs: Iterable[JobView], injected: list[InjectedFault]) -> Iterator[str]:
     """Yield all problems as sentences."""
     for job in jobs:
         journals = Journals(root / job.id)
-        hits = sum(job.id in fault.agents_of for fault in struck)
+        hits = sum(job.id in fault.agents_of for fault in injected)
         if job.state.value != "SUCCEEDED":
             yield f"{job.id} is {job.state}: {job.reason}"
         elif job.step != job.total_steps:
             yield f"{job.id} succeeded with step {job.step} of {job.total_steps}"
         missing = set(range(1, (job.step or 0) + 1)) - {step.step for step in journals.steps}
-        if missing and not any(fault.kind == DISK_FULL and job.id in fault.agents_of for fault in struck):
+        if missing and not any(fault.kind == DISK_FULL and job.id in fault.agents_of for fault in injected):
             yield f"{job.id} did not report steps {sorted(missing)[:10]}"
         if job.attempts > hits + 1:
             yield f"{job.id} has {job.attempts} attempts, but {hits} faults hit its agents"

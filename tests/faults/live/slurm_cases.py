@@ -44,7 +44,7 @@ while True:
 
 
 @dataclass(slots=True)
-class Struck:
+class FaultyJob:
     """A job of the lab. `hosts`: the hosts of its first attempt, by replica."""
 
     lab: Lab
@@ -90,7 +90,7 @@ class Struck:
         return job.ended or (self.goal is not None and (job.step or 0) >= self.goal)
 
 
-Strike = Callable[[Struck], object]
+Inject = Callable[[FaultyJob], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +98,11 @@ class Case:
     """`repair` runs when `lasted` holds. The fault ends after it."""
 
     fault: str
-    strike: Strike
+    inject: Inject
     spec: Callable[[Path], dict[str, Any]]
-    over: Callable[[Struck], bool] = Struck.begins_again
-    repair: Strike | None = None
-    lasted: Callable[[Struck], bool] = lambda one: True
+    over: Callable[[FaultyJob], bool] = FaultyJob.begins_again
+    repair: Inject | None = None
+    lasted: Callable[[FaultyJob], bool] = lambda one: True
 
 
 def sleeps(_: Path) -> dict[str, Any]:
@@ -134,42 +134,42 @@ def _writes(folder: Path) -> dict[str, Any]:
     return script(_WRITER.format(path=str(folder.parent / "disk" / "notes")))
 
 
-def _fill(one: Struck) -> None:
+def _fill(one: FaultyJob) -> None:
     subprocess.run(["dd", "if=/dev/zero", f"of={_filler(one)}", "bs=1M"], capture_output=True, check=False, timeout=60)
 
 
-def _filler(one: Struck) -> Path:
+def _filler(one: FaultyJob) -> Path:
     return one.folder.parent / "disk" / "filler"
 
 
-def _requeue(one: Struck) -> None:
+def _requeue(one: FaultyJob) -> None:
     number = one.slurm_id
     one.slurm("scontrol", "update", f"jobid={number}", "requeue=1")
     one.slurm("scontrol", "requeue", number)
 
 
-def _preempt(one: Struck) -> None:
+def _preempt(one: FaultyJob) -> None:
     wanted = ["-N2", f"--nodelist={','.join(one.hosts)}", "--time=60", "-o", "/dev/null", "--wrap=sleep 3600"]
     one.slurm("sbatch", "-p", "high", *wanted)
 
 
-def _drain(one: Struck) -> None:
+def _drain(one: FaultyJob) -> None:
     one.slurm("scontrol", "update", f"nodename={one.hosts[1]}", "state=drain", "reason=disk")
 
 
-def _is_shown_as_draining(one: Struck) -> bool:
+def _is_shown_as_draining(one: FaultyJob) -> bool:
     main = next(part for part in one.lab.client.clusters()[0].partitions if part.name == "main")
     return main.broken.get(one.hosts[1], "").startswith("draining")
 
 
-def _lose_the_only_node(one: Struck) -> None:
+def _lose_the_only_node(one: FaultyJob) -> None:
     """Another job takes the other node of the partition. The administrator marks the loss before Slurm notices."""
     one.slurm("sbatch", "-p", APART, "--time=60", "-o", "/dev/null", "--wrap=sleep 3600")
     one.lab.slurm.kill_node(one.hosts[0])
     one.slurm("scontrol", "update", f"nodename={one.hosts[0]}", "state=down", "reason=power")
 
 
-def _has_a_record(one: Struck) -> bool:
+def _has_a_record(one: FaultyJob) -> bool:
     return any(node.name == one.hosts[0] for node in one.lab.client.nodes())
 
 
@@ -177,76 +177,76 @@ CASES = (
     Case(
         fault="a worker is killed",
         spec=sleeps,
-        strike=lambda one: one.lab.kill(one.job, replica=1, rank=0),
+        inject=lambda one: one.lab.kill(one.job, replica=1, rank=0),
     ),
-    Case(fault="a worker hangs", spec=trains, strike=lambda one: one.signal(1, signal.SIGSTOP)),
+    Case(fault="a worker hangs", spec=trains, inject=lambda one: one.signal(1, signal.SIGSTOP)),
     Case(
         fault="an agent is killed",
         spec=sleeps,
-        strike=lambda one: one.lab.kill(one.job, replica=1, agents=True),
+        inject=lambda one: one.lab.kill(one.job, replica=1, agents=True),
     ),
     Case(
         fault="a node loses its power",
         spec=sleeps,
-        strike=lambda one: one.lab.slurm.kill_node(one.hosts[1]),
+        inject=lambda one: one.lab.slurm.kill_node(one.hosts[1]),
     ),
     Case(
         fault="the network is cut, and healed after 60 s",
         spec=trains,
-        strike=lambda one: one.lab.slurm.cut(one.hosts[1]),
+        inject=lambda one: one.lab.slurm.cut(one.hosts[1]),
         repair=lambda one: one.lab.slurm.repair(one.hosts[1]),
         lasted=lambda one: one.since_s >= CUT_S,
-        over=Struck.trains_on,
+        over=FaultyJob.trains_on,
     ),
     Case(
         fault="the network is cut in one direction",
         spec=trains,
-        strike=lambda one: one.lab.slurm.mute(one.hosts[1]),
+        inject=lambda one: one.lab.slurm.mute(one.hosts[1]),
     ),
-    Case(fault="a replica is evicted", spec=sleeps, strike=_requeue),
-    Case(fault="the job is preempted", spec=sleeps, strike=_preempt),
+    Case(fault="a replica is evicted", spec=sleeps, inject=_requeue),
+    Case(fault="the job is preempted", spec=sleeps, inject=_preempt),
     Case(
         fault="it is deleted by hand",
         spec=sleeps,
-        strike=lambda one: one.slurm("scancel", one.slurm_id),
+        inject=lambda one: one.slurm("scancel", one.slurm_id),
     ),
-    Case(fault="a node is drained", spec=sleeps, strike=_drain, over=_is_shown_as_draining),
+    Case(fault="a node is drained", spec=sleeps, inject=_drain, over=_is_shown_as_draining),
     Case(
         fault="the time limit is reached",
         spec=lambda folder: {**trains(folder), "placement": {"time_limit_s": 180}},
-        strike=lambda one: None,
+        inject=lambda one: None,
     ),
     Case(
         fault="the node of the store is lost",
         spec=sleeps,
-        strike=lambda one: one.lab.slurm.kill_node(one.hosts[0]),
+        inject=lambda one: one.lab.slurm.kill_node(one.hosts[0]),
     ),
     Case(
         fault="a worker runs out of memory",
         spec=_on_sign("held = b'x' * (3 << 30)\ntime.sleep(600)", resources={"memory_gb": 1}),
-        strike=lambda one: one.sign.touch(),
+        inject=lambda one: one.sign.touch(),
     ),
     Case(
         fault="the disk is full",
         spec=_writes,
-        strike=_fill,
+        inject=_fill,
         repair=lambda one: _filler(one).unlink(),
-        lasted=Struck.begins_again,
+        lasted=FaultyJob.begins_again,
     ),
 )
 
 SUSPENSION = Case(
     fault="Slurm suspends it for 40 s",
     spec=trains,
-    strike=lambda one: one.slurm("scontrol", "suspend", one.slurm_id),
+    inject=lambda one: one.slurm("scontrol", "suspend", one.slurm_id),
     repair=lambda one: one.slurm("scontrol", "resume", one.slurm_id),
     lasted=lambda one: one.since_s >= SUSPENDED_S,
-    over=Struck.trains_on,
+    over=FaultyJob.trains_on,
 )
 AVOIDED = Case(
     fault="the only node that fits is lost, and comes back",
     spec=lambda _: script(FOREVER, topology={"nodes": "1"}, placement={"partition": APART}),
-    strike=_lose_the_only_node,
+    inject=_lose_the_only_node,
     repair=lambda one: one.lab.slurm.start_node(one.hosts[0]),
     lasted=_has_a_record,
 )

@@ -20,7 +20,7 @@ from deploy.dev.network import Network, NoNamespaces
 from deploy.dev.service import Marked, processes_of
 from tests.conftest import mount_small_disk
 from tests.faults.cells import check, tell
-from tests.faults.striking import SAVES, end, fill_disk, goes_on, now, over, training, trains, wait_s
+from tests.faults.training_jobs import SAVES, end, fill_disk, goes_on, now, over, training, trains, wait_s
 from tests.kubernetes.whole import World, whole
 
 pytestmark = pytest.mark.timeout(900)
@@ -31,7 +31,7 @@ LIMIT_S = 40
 
 
 @dataclass(frozen=True)
-class Struck:
+class FaultyJob:
     """A training job of two pods."""
 
     world: World
@@ -64,68 +64,68 @@ def wired_world(tmp_path: Path) -> Iterator[World]:
         pytest.skip(str(error))
 
 
-def begin(world: World, **fields: Any) -> Struck:
+def begin(world: World, **fields: Any) -> FaultyJob:
     job = trains(world.client, training(cluster="live", nodes=2, **fields)).id
     pods = sorted(name for pod in world.cluster.store.all("pods") if (name := pod["metadata"]["name"]).startswith(job))
     first, second = pods
-    return Struck(world, job, (first, second))
+    return FaultyJob(world, job, (first, second))
 
 
-def kill_worker(struck: Struck) -> None:
-    (worker,) = (each for each in struck.processes() if each.local_rank is not None and each.replica == 1)
+def kill_worker(faulty: FaultyJob) -> None:
+    (worker,) = (each for each in faulty.processes() if each.local_rank is not None and each.replica == 1)
     os.kill(worker.pid, signal.SIGKILL)
 
 
-def stop_worker(struck: Struck) -> None:
-    (worker,) = (each for each in struck.processes() if each.local_rank is not None and each.replica == 1)
+def stop_worker(faulty: FaultyJob) -> None:
+    (worker,) = (each for each in faulty.processes() if each.local_rank is not None and each.replica == 1)
     os.kill(worker.pid, signal.SIGSTOP)
 
 
-def kill_agent(struck: Struck) -> None:
+def kill_agent(faulty: FaultyJob) -> None:
     """Kill the agent. The container's first process, which started it, continues."""
-    first = {each.process.pid for each in struck.world.cluster.running.values()}
-    agents = [each for each in struck.processes() if each.is_agent and each.replica == 1 and each.pid not in first]
+    first = {each.process.pid for each in faulty.world.cluster.running.values()}
+    agents = [each for each in faulty.processes() if each.is_agent and each.replica == 1 and each.pid not in first]
     assert agents
     for agent in agents:
         os.kill(agent.pid, signal.SIGKILL)
 
 
-def evict(struck: Struck) -> None:
-    struck.world.cluster.evict(struck.pods[1])
+def evict(faulty: FaultyJob) -> None:
+    faulty.world.cluster.evict(faulty.pods[1])
 
 
-def preempt(struck: Struck) -> None:
-    struck.world.cluster.preempt(struck.pods[1], by="2e1419f9")
+def preempt(faulty: FaultyJob) -> None:
+    faulty.world.cluster.preempt(faulty.pods[1], by="2e1419f9")
 
 
-def delete_job(struck: Struck) -> None:
-    store = struck.world.cluster.store
-    (found,) = (each for each in store.all("jobs") if each["metadata"]["name"].startswith(struck.job))
+def delete_job(faulty: FaultyJob) -> None:
+    store = faulty.world.cluster.store
+    (found,) = (each for each in store.all("jobs") if each["metadata"]["name"].startswith(faulty.job))
     store.on_delete("jobs", found, {"propagationPolicy": "Background"})
 
 
-def run_out_of_memory(struck: Struck) -> None:
-    struck.world.cluster.run_out_of_memory(struck.pods[1])
+def run_out_of_memory(faulty: FaultyJob) -> None:
+    faulty.world.cluster.run_out_of_memory(faulty.pods[1])
 
 
-def drain(struck: Struck) -> None:
-    struck.world.cluster.drain(struck.world.node_of(struck.pods[1]))
+def drain(faulty: FaultyJob) -> None:
+    faulty.world.cluster.drain(faulty.world.node_of(faulty.pods[1]))
 
 
-def cut_power(replica: int) -> Callable[[Struck], None]:
-    return lambda struck: struck.world.cluster.cut_power(struck.world.node_of(struck.pods[replica]))
+def cut_power(replica: int) -> Callable[[FaultyJob], None]:
+    return lambda faulty: faulty.world.cluster.cut_power(faulty.world.node_of(faulty.pods[replica]))
 
 
-def observe(struck: Struck, fault: str, strike: Callable[[Struck], None]) -> None:
-    struck_at, client = now(), struck.world.client
-    strike(struck)
-    goes_on(client, struck.job, struck_at)
-    check(CLUSTER, fault, tell(client, struck.job, struck_at, names=struck.names))
-    end(client, struck.job)
+def observe(faulty: FaultyJob, fault: str, inject: Callable[[FaultyJob], None]) -> None:
+    injected_at, client = now(), faulty.world.client
+    inject(faulty)
+    goes_on(client, faulty.job, injected_at)
+    check(CLUSTER, fault, tell(client, faulty.job, injected_at, names=faulty.names))
+    end(client, faulty.job)
 
 
 @pytest.mark.parametrize(
-    ("fault", "strike"),
+    ("fault", "inject"),
     [
         ("a worker is killed", kill_worker),
         ("a worker hangs", stop_worker),
@@ -138,8 +138,8 @@ def observe(struck: Struck, fault: str, strike: Callable[[Struck], None]) -> Non
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_fault(world: World, fault: str, strike: Callable[[Struck], None]) -> None:
-    observe(begin(world), fault, strike)
+def test_a_fault(world: World, fault: str, inject: Callable[[FaultyJob], None]) -> None:
+    observe(begin(world), fault, inject)
 
 
 @pytest.mark.parametrize(
@@ -152,42 +152,44 @@ def test_a_node_loses_its_power(wired_world: World, fault: str, replica: int) ->
 def test_the_network_of_a_node_is_cut_in_one_direction(wired_world: World) -> None:
     """The node receives packets, but what it sends is lost."""
     cluster = wired_world.cluster
-    struck = begin(wired_world)
-    node = wired_world.node_of(struck.pods[1])
-    observe(struck, "the network is cut in one direction", lambda _: cluster.cut_off(node, one_way=True))
+    faulty = begin(wired_world)
+    node = wired_world.node_of(faulty.pods[1])
+    observe(faulty, "the network is cut in one direction", lambda _: cluster.cut_off(node, one_way=True))
 
 
 def test_the_network_of_a_node_is_cut_and_healed(wired_world: World) -> None:
     """When the node returns, its kubelet ends its old pods. The new attempt continues."""
     client, cluster = wired_world.client, wired_world.cluster
-    struck = begin(wired_world)
-    node, struck_at = wired_world.node_of(struck.pods[1]), now()
+    faulty = begin(wired_world)
+    node, injected_at = wired_world.node_of(faulty.pods[1]), now()
     cluster.cut_off(node)
     wait_s(HEALED_AFTER_S)
     cluster.reconnect(node)
-    over(client, struck.job, lambda _: struck.pods[1] not in cluster.running)
-    goes_on(client, struck.job, struck_at)
-    check(CLUSTER, "the network is cut, and healed after 60 s", tell(client, struck.job, struck_at, names=struck.names))
-    end(client, struck.job)
+    over(client, faulty.job, lambda _: faulty.pods[1] not in cluster.running)
+    goes_on(client, faulty.job, injected_at)
+    check(
+        CLUSTER, "the network is cut, and healed after 60 s", tell(client, faulty.job, injected_at, names=faulty.names)
+    )
+    end(client, faulty.job)
 
 
 def test_the_disk_is_full(tmp_path: Path) -> None:
     """The disk of the jobs' folders is full. The service uses another one."""
     with mount_small_disk(tmp_path / "runs") as disk, whole(tmp_path) as world:
-        struck = begin(world, snapshot=SAVES)
-        struck_at = now()
-        fill_disk(world.client, struck.job, disk)
-        names = {**struck.names, str(disk): "RUNS"}
-        check(CLUSTER, "the disk is full", tell(world.client, struck.job, struck_at, names=names))
-        end(world.client, struck.job)
+        faulty = begin(world, snapshot=SAVES)
+        injected_at = now()
+        fill_disk(world.client, faulty.job, disk)
+        names = {**faulty.names, str(disk): "RUNS"}
+        check(CLUSTER, "the disk is full", tell(world.client, faulty.job, injected_at, names=names))
+        end(world.client, faulty.job)
 
 
 def test_the_time_limit_is_reached(world: World) -> None:
     """Kubernetes counts the limit from the start of the Job."""
-    struck = begin(world, placement={"time_limit_s": LIMIT_S})
-    over(world.client, struck.job, lambda seen: seen.attempts == 2 or seen.ended)
-    first, *_ = world.client.attempts(struck.job)
-    struck_at = first.created_at + timedelta(seconds=LIMIT_S)
-    goes_on(world.client, struck.job, struck_at)
-    check(CLUSTER, "the time limit is reached", tell(world.client, struck.job, struck_at, names=struck.names))
-    end(world.client, struck.job)
+    faulty = begin(world, placement={"time_limit_s": LIMIT_S})
+    over(world.client, faulty.job, lambda seen: seen.attempts == 2 or seen.ended)
+    first, *_ = world.client.attempts(faulty.job)
+    injected_at = first.created_at + timedelta(seconds=LIMIT_S)
+    goes_on(world.client, faulty.job, injected_at)
+    check(CLUSTER, "the time limit is reached", tell(world.client, faulty.job, injected_at, names=faulty.names))
+    end(world.client, faulty.job)

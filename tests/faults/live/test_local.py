@@ -18,7 +18,7 @@ from orchestrator.client import Client
 from orchestrator.wire.job_views import JobView
 from tests.conftest import mount_small_disk
 from tests.faults.cells import check, tell
-from tests.faults.striking import SAVES, end, fill_disk, goes_on, now, over, training, trains
+from tests.faults.training_jobs import SAVES, end, fill_disk, goes_on, now, over, training, trains
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -37,12 +37,12 @@ def client(runs: ThrowawayService) -> Iterator[Client]:
         yield connected
 
 
-def strike(
+def inject(
     runs: ThrowawayService, job: JobView, chosen: Callable[[Marked], bool], how: signal.Signals = signal.SIGKILL
 ) -> None:
-    struck = [each for each in runs.processes() if each.job_id == job.id and chosen(each)]
-    assert struck, "no such process"
-    for each in struck:
+    targets = [each for each in runs.processes() if each.job_id == job.id and chosen(each)]
+    assert targets, "no such process"
+    for each in targets:
         with suppress(ProcessLookupError):
             os.kill(each.pid, how)
 
@@ -97,20 +97,20 @@ def test_a_signal(
 ) -> None:
     """Evicted and preempted: SIGTERM to one agent, to all agents. Deleted by hand: SIGKILL to all processes."""
     job = trains(client, training(nodes=nodes))
-    struck_at = now()
-    strike(runs, job, chosen, how)
-    goes_on(client, job.id, struck_at)
-    check("local", fault, tell(client, job.id, struck_at, names=NAMES))
+    injected_at = now()
+    inject(runs, job, chosen, how)
+    goes_on(client, job.id, injected_at)
+    check("local", fault, tell(client, job.id, injected_at, names=NAMES))
     end(client, job.id)
 
 
 def test_a_worker_runs_out_of_memory(client: Client, tmp_path: Path) -> None:
     greed = tmp_path / "greed"
     job = trains(client, training(greed=str(greed)))
-    struck_at = now()
+    injected_at = now()
     greed.touch()
-    goes_on(client, job.id, struck_at)
-    check("local", "a worker runs out of memory", tell(client, job.id, struck_at, names=NAMES))
+    goes_on(client, job.id, injected_at)
+    check("local", "a worker runs out of memory", tell(client, job.id, injected_at, names=NAMES))
     end(client, job.id)
 
 
@@ -119,15 +119,15 @@ def test_the_time_limit_is_reached(client: Client) -> None:
     over(client, job.id)
     (attempt,) = client.attempts(job.id)
     assert attempt.started_at is not None
-    struck_at = attempt.started_at + timedelta(seconds=20)
-    check("local", "the time limit is reached", tell(client, job.id, struck_at, names=NAMES))
+    injected_at = attempt.started_at + timedelta(seconds=20)
+    check("local", "the time limit is reached", tell(client, job.id, injected_at, names=NAMES))
 
 
 def test_the_machine_loses_its_power(tmp_path: Path) -> None:
     """Service and jobs are killed together. The next boot has another id."""
     with ThrowawayService(tmp_path / "runs") as service, Client(service.url) as client:
         job = trains(client, training())
-        struck_at = now()
+        injected_at = now()
         service.kill()
         kill_all(service)
         for record in (service.root / job.id).glob("attempts/*/replica-*/*/agent.json"):
@@ -136,8 +136,8 @@ def test_the_machine_loses_its_power(tmp_path: Path) -> None:
             record.write_text(json.dumps(document))
         service.start()
         with Client(service.url) as again:
-            goes_on(again, job.id, struck_at)
-            check("local", "a node loses its power", tell(again, job.id, struck_at, names=NAMES))
+            goes_on(again, job.id, injected_at)
+            check("local", "a node loses its power", tell(again, job.id, injected_at, names=NAMES))
 
 
 def test_the_disk_is_full(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_the_disk_is_full(tmp_path: Path) -> None:
         Client(service.url) as client,
     ):
         job = trains(client, training(snapshot=SAVES))
-        struck_at = now()
+        injected_at = now()
         fill_disk(client, job.id, disk)
         names = {**NAMES, str(disk / "runs"): "RUNS", job.id: "train"}
-        check("local", "the disk is full", tell(client, job.id, struck_at, names=names))
+        check("local", "the disk is full", tell(client, job.id, injected_at, names=names))
         end(client, job.id)

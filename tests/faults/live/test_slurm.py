@@ -1,6 +1,6 @@
 """Every fault on a real Slurm at default settings: the rows of docs/failures.md.
 
-All jobs run and are struck together, because Slurm takes minutes to notice some faults.
+All jobs run and get their faults together, because Slurm takes minutes to notice some faults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deploy.dev.slurm.conf import Shape, address
 from orchestrator.simulator import failure_traces
 from orchestrator.wire.job_views import JobView
 from tests.faults.cells import Cell, check, tell
-from tests.faults.live.slurm_cases import APART, AVOIDED, CASES, SUSPENSION, Case, Struck, trains
+from tests.faults.live.slurm_cases import APART, AVOIDED, CASES, SUSPENSION, Case, FaultyJob, trains
 from tests.simulator.scenarios import NEVER_H, simulate
 from tests.slurm.live.lab import SETTINGS, Lab, open_labs, soon
 
@@ -67,9 +67,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
         with small_disk(folder / "disk"), slurm, open_labs(slurm, folder) as open_lab:
             lab = open_lab({"ORCHESTRATOR_NODE_COOLDOWN_S": "3600"}, **dict.fromkeys(SETTINGS))
             with two_set_apart(slurm):
-                found = strike_all(lab, folder, [*CASES, SUSPENSION, AVOIDED])
-            for fault, strike in ((SCHEDULER_AWAY, scheduler_away), (SERVICE_AWAY, service_away)):
-                found[fault] = strike(lab, folder)
+                found = inject_all(lab, folder, [*CASES, SUSPENSION, AVOIDED])
+            for fault, inject in ((SCHEDULER_AWAY, scheduler_away), (SERVICE_AWAY, service_away)):
+                found[fault] = inject(lab, folder)
             yield found
             heal(slurm)
     except NoSlurm as error:
@@ -115,18 +115,18 @@ def heal(slurm: ThrowawaySlurm) -> None:
         slurm.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
 
 
-def strike_all(lab: Lab, folder: Path, cases: list[Case]) -> dict[str, Outcome | str]:
-    struck = {case: begin(lab, folder / f"case-{number}", case) for number, case in enumerate(cases)}
-    for case, one in struck.items():
+def inject_all(lab: Lab, folder: Path, cases: list[Case]) -> dict[str, Outcome | str]:
+    faulty = {case: begin(lab, folder / f"case-{number}", case) for number, case in enumerate(cases)}
+    for case, one in faulty.items():
         await_work(one, steps=20 if case.spec is trains else 0)
-    for case, one in struck.items():
+    for case, one in faulty.items():
         one.at = datetime.now(UTC)
-        case.strike(one)
+        case.inject(one)
     found: dict[str, Outcome | str] = {}
     before: dict[Case, str] = {}
     deadline = time.monotonic() + PATIENCE_S
-    while struck:
-        for case, one in list(struck.items()):
+    while faulty:
+        for case, one in list(faulty.items()):
             if case.repair is not None and case not in before and case.lasted(one):
                 before[case] = lab.client.why(one.job).verdict
                 case.repair(one)
@@ -137,30 +137,30 @@ def strike_all(lab: Lab, folder: Path, cases: list[Case]) -> dict[str, Outcome |
                 found[case.fault] = f"not over: {lab.client.job(one.job).reason}\n{lab.sentences(one.job)}"
             else:
                 continue
-            del struck[case]
+            del faulty[case]
             end(one)
         time.sleep(0.5)
     return found
 
 
-def end(one: Struck) -> None:
+def end(one: FaultyJob) -> None:
     if not one.lab.client.job(one.job).ended:
         one.lab.client.cancel(one.job)
 
 
-def begin(lab: Lab, folder: Path, case: Case) -> Struck:
+def begin(lab: Lab, folder: Path, case: Case) -> FaultyJob:
     folder.mkdir()
-    return Struck(lab, lab.client.submit(case.spec(folder)).id, folder)
+    return FaultyJob(lab, lab.client.submit(case.spec(folder)).id, folder)
 
 
-def await_work(one: Struck, *, steps: int) -> None:
+def await_work(one: FaultyJob, *, steps: int) -> None:
     """Wait for the workers, and for some steps so that the step time is known."""
     one.lab.until(one.job, lambda job: job.state == "RUNNING" and (job.step or 0) >= steps)
     given = one.slurm("squeue", "-h", "-j", one.slurm_id, "-o", "%N").strip()
     one.hosts = one.slurm("scontrol", "show", "hostnames", given).split()
 
 
-def look(one: Struck, before: str = "") -> Outcome:
+def look(one: FaultyJob, before: str = "") -> Outcome:
     assert one.at is not None
     client = one.lab.client
     names = dict.fromkeys(one.lab.slurm.shape.names, "another node")
@@ -195,15 +195,15 @@ def service_away(lab: Lab, folder: Path) -> Outcome:
     return go_on(one)
 
 
-def begin_training(lab: Lab, folder: Path) -> Struck:
+def begin_training(lab: Lab, folder: Path) -> FaultyJob:
     folder.mkdir()
-    one = Struck(lab, lab.client.submit(trains(folder)).id, folder)
+    one = FaultyJob(lab, lab.client.submit(trains(folder)).id, folder)
     await_work(one, steps=20)
     one.at = datetime.now(UTC)
     return one
 
 
-def go_on(one: Struck) -> Outcome:
+def go_on(one: FaultyJob) -> Outcome:
     one.goal = (one.lab.client.job(one.job).step or 0) + 20
     soon(one.trains_on, "it does not continue")
     found = look(one)

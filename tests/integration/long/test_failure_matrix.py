@@ -31,7 +31,7 @@ BLAMED = "import os, sys, time\nrank = int(os.environ['RANK'])\nif rank != 1: ti
 FOREVER = "import time; time.sleep(600)"
 
 
-Strike = Callable[[ThrowawayService, Client, JobView], None]
+Inject = Callable[[ThrowawayService, Client, JobView], None]
 
 
 def job_of(code: str, *, workers: int = 2, budgets: Mapping[str, int] = NONE_LEFT, **supervise: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Case:
     rank: int | None = None
     remedy: str | None = None
     state: str = "FAILED"
-    strike: Strike | None = None
+    inject: Inject | None = None
 
 
 CASES = (
@@ -148,7 +148,7 @@ CASES = (
     Case(
         name="a rank killed from outside",
         spec=job_of(FOREVER),
-        strike=kill_rank,
+        inject=kill_rank,
         kind="unknown",
         rank=1,
         says="the worker was killed by SIGKILL",
@@ -240,7 +240,7 @@ CASES = (
     Case(
         name="a killed agent",
         spec=job_of(FOREVER),
-        strike=kill_agent,
+        inject=kill_agent,
         kind="node",
         says="replica 0's agent",
         verdict="Replica 0's agent",
@@ -249,7 +249,7 @@ CASES = (
     Case(
         name="a lost node",
         spec={**job_of(FOREVER, workers=1), "topology": {"nodes": "2", "workers_per_node": 1}},
-        strike=kill_replica,
+        inject=kill_replica,
         kind="node",
         says="replica 1's agent",
         verdict="Replica 1's agent",
@@ -266,7 +266,7 @@ CASES = (
     Case(
         name="a notice of preemption",
         spec=job_of(FOREVER),
-        strike=give_notice,
+        inject=give_notice,
         kind="preempted",
         says="the cluster preempted the attempt",
         verdict="The budget of 0 preemption failures is spent.",
@@ -275,7 +275,7 @@ CASES = (
     Case(
         name="a cancellation",
         spec=job_of(FOREVER),
-        strike=cancel,
+        inject=cancel,
         state="CANCELLED",
         kind=None,
         verdict="Cancelled by its owner.",
@@ -324,7 +324,7 @@ CASES = (
     Case(
         name="a rank that hangs",
         spec={**train(), "supervise": {"budgets": NONE_LEFT, "heartbeat_timeout_s": 5}},
-        strike=stop_rank,
+        inject=stop_rank,
         kind="hang",
         rank=1,
         verdict="Rank 1 hung at",
@@ -345,9 +345,9 @@ def running_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Throwa
 def test_why_names_the_class_the_rank_and_the_cause(running_service: ThrowawayService, case: Case) -> None:
     with Client(running_service.url) as client:
         job = client.submit(case.spec)
-        if case.strike is not None:
+        if case.inject is not None:
             until(client, job.id, running, timeout_s=PATIENCE_S)
-            case.strike(running_service, client, job)
+            case.inject(running_service, client, job)
         over = until(client, job.id, ended, timeout_s=PATIENCE_S)
         check(client.why(job.id), over, case)
 

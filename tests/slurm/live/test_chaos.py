@@ -19,8 +19,8 @@ def test_a_requested_fault_on_the_second_node_is_recovered_and_named_as_chaos(
     patience: dict[str, float] = {"heartbeat_timeout_s": 15} if fault == "hang" else {}
     job = lab.submit(trainer=LONG, supervise={"backoff_s": [0.1, 0.2], **patience})
     lab.at_step(job, 25)
-    struck = lab.cli("chaos", job, fault, "--node", "n2")
-    assert struck.returncode == 0, struck.stderr
+    done = lab.cli("chaos", job, fault, "--node", "n2")
+    assert done.returncode == 0, done.stderr
     done = lab.succeeded(job)
     assert done.attempts == attempts, lab.sentences(job)
     assert sorted(set(lab.steps(job))) == list(range(1, 151))

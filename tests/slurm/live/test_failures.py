@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 FOREVER = "import time; time.sleep(600)"
 ON_RANK_1 = "import os, time\nif os.environ['RANK'] != '1': time.sleep(600)\n"
 
-Strike = Callable[[Lab, str], None]
+Inject = Callable[[Lab, str], None]
 
 
 def job_of(code: str, *, nodes: str = "2", **fields: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def job_of(code: str, *, nodes: str = "2", **fields: Any) -> dict[str, Any]:
     }
 
 
-def kill_node(name: str) -> Strike:
+def kill_node(name: str) -> Inject:
     return lambda lab, job: lab.slurm.kill_node(name)
 
 
@@ -75,7 +75,7 @@ class Case:
     rank: int | None = None
     nodes: tuple[str, ...] = ()  # with the failure in their record
     remedy: str | None = None
-    strike: Strike | None = None
+    inject: Inject | None = None
     cluster: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -83,7 +83,7 @@ CASES = (
     Case(
         name="a node that dies",
         spec=job_of(FOREVER),
-        strike=kill_node("n2"),
+        inject=kill_node("n2"),
         kind="node",
         says="n2 down",
         nodes=("n2",),
@@ -92,7 +92,7 @@ CASES = (
     Case(
         name="the first node of an elastic job",
         spec=job_of(FOREVER, nodes="1:2"),
-        strike=kill_node("n1"),
+        inject=kill_node("n1"),
         kind="node",
         says="n1",  # either its script is gone, or its agents have ended and the node is down
         nodes=("n1",),
@@ -101,7 +101,7 @@ CASES = (
     Case(
         name="an agent that is killed on a node that lives",
         spec=job_of(FOREVER),
-        strike=kill_agent,
+        inject=kill_agent,
         kind="node",
         says="replica 1's agent on n2 was killed by SIGKILL",
         remedy="lost node",
@@ -109,7 +109,7 @@ CASES = (
     Case(
         name="a place that Slurm gives to another job",
         spec=job_of(FOREVER),
-        strike=preempt,
+        inject=preempt,
         kind="preempted",
         says="Slurm preempted it for another job (Slurm job {id}, PREEMPTED)",
         remedy="preemption",
@@ -117,7 +117,7 @@ CASES = (
     Case(
         name="a job that an administrator cancels",
         spec=job_of(FOREVER),
-        strike=cancel,
+        inject=cancel,
         kind="preempted",
         says="it was cancelled in Slurm by somebody else; without accounting, Slurm does not say who it was "
         "(Slurm job {id}, CANCELLED)",
@@ -126,7 +126,7 @@ CASES = (
     Case(
         name="a job that an administrator requeues",
         spec=job_of(FOREVER),
-        strike=requeue,
+        inject=requeue,
         kind="preempted",
         says="somebody else requeued it in Slurm",
         remedy="cancelled in Slurm",
@@ -149,7 +149,7 @@ CASES = (
     Case(
         name="a worker that is killed from outside",
         spec=job_of(FOREVER),
-        strike=kill_worker,
+        inject=kill_worker,
         kind="unknown",
         rank=1,
         says="killed by SIGKILL",
@@ -185,9 +185,9 @@ CASES = (
 def test_why_names_the_class_the_rank_the_node_and_the_cause(open_lab: Callable[..., Lab], case: Case) -> None:
     lab = open_lab(**case.cluster)
     job = lab.submit(**case.spec)
-    if case.strike is not None:
+    if case.inject is not None:
         lab.until(job, lambda job: job.state == "RUNNING" or job.ended)
-        case.strike(lab, job)
+        case.inject(lab, job)
     lab.until(job, lambda job: job.ended)
     ids = [number for number, _, _ in lab.slurm_jobs(job)]
     check(lab.client.why(job), case, says=case.says.format(id=ids[0] if ids else "none"))

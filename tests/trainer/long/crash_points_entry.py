@@ -28,8 +28,8 @@ RANKS = 2
 class Points:
     """Writes each point of this process to a file, and kills the process at one of them."""
 
-    def __init__(self, folder: Path, reported: Path, strike: int | None) -> None:
-        self.folder, self.reported, self.strike, self.count = str(folder), reported, strike, 0
+    def __init__(self, folder: Path, reported: Path, crash_at: int | None) -> None:
+        self.folder, self.reported, self.crash_at, self.count = str(folder), reported, crash_at, 0
         fsync = os.fsync
 
         def recorded_fsync(descriptor: int) -> None:
@@ -50,24 +50,24 @@ class Points:
             return
         with open(self.reported, "a") as file:  # noqa: PTH123  # outside the folder, so not a point
             file.write(f"{event} {text.removeprefix(self.folder)}\n")
-        if self.count == self.strike:
+        if self.count == self.crash_at:
             os.kill(os.getpid(), signal.SIGKILL)
         self.count += 1
 
 
-def run(job_dir: Path, generation: int, strike: tuple[int, int] | None = None) -> list[int]:
+def run(job_dir: Path, generation: int, crash_at: tuple[int, int] | None = None) -> list[int]:
     """Run one generation, and return the ranks' wait statuses."""
     replica_dir = layout.replica_dir(job_dir, 1, 0) / str(generation)
     replica_dir.mkdir(parents=True)
     port = free_port()
     children = [
-        fork(lambda rank=rank: work(job_dir, replica_dir, generation, rank, port, strike)) for rank in range(RANKS)
+        fork(lambda rank=rank: work(job_dir, replica_dir, generation, rank, port, crash_at)) for rank in range(RANKS)
     ]
     return [os.waitpid(child, 0)[1] for child in children]
 
 
 def work(
-    job_dir: Path, replica_dir: Path, generation: int, rank: int, port: int, strike: tuple[int, int] | None
+    job_dir: Path, replica_dir: Path, generation: int, rank: int, port: int, crash_at: tuple[int, int] | None
 ) -> int:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_PORT": port}
     ours = {env.JOB_DIR: job_dir, env.GENERATION: generation, env.REPLICA_DIR: replica_dir, env.ATTEMPT: 1}
@@ -75,8 +75,8 @@ def work(
     log = os.open(replica_dir / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    struck = strike[1] if strike is not None and strike[0] == rank else None
-    Points(layout.snapshots_dir(job_dir), replica_dir / f"points-{rank}", struck)
+    own_crash = crash_at[1] if crash_at is not None and crash_at[0] == rank else None
+    Points(layout.snapshots_dir(job_dir), replica_dir / f"points-{rank}", own_crash)
     return __main__.main(["--config", json.dumps(CONFIG)])
 
 

@@ -40,11 +40,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def goes_on(client: Client, job_id: str, struck_at: datetime) -> None:
-    """Wait until workers have started after `struck_at` and the job runs, or has ended."""
+def goes_on(client: Client, job_id: str, injected_at: datetime) -> None:
+    """Wait until workers have started after `injected_at` and the job runs, or has ended."""
 
     def holds(job: JobView) -> bool:
-        started = any(event.kind == "generation.started" and event.at >= struck_at for event in client.events(job_id))
+        started = any(event.kind == "generation.started" and event.at >= injected_at for event in client.events(job_id))
         return ended(job) or (job.state == "RUNNING" and started)
 
     until(client, job_id, holds, timeout_s=PATIENCE_S)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,8 +51,8 @@ def signal_another_thread(pid: int, number: int) -> None:
     assert ctypes.CDLL(None).tgkill(pid, other, number) == 0
 
 
-def build_record(folder: Path, claim: str = "mine", replica: int = 0) -> Record:
-    record = open_record({env.JOB_DIR: str(folder), env.JOB_ID: "j", env.CLAIM: claim, env.REPLICA: str(replica)})
+def build_record(folder: Path, *, replica: int = 0) -> Record:
+    record = open_record({env.JOB_DIR: str(folder), env.JOB_ID: "j", env.CLAIM: "mine", env.REPLICA: str(replica)})
     assert record is not None
     return record
 
@@ -96,13 +96,13 @@ class Agent:
         entries = [json.loads(line) for line in lines]
         return [entry for entry in entries if entry["generation"] == generation]
 
-    def await_steps(self, generation: int, ranks: Collection[int] = (0, 1)) -> None:
-        """Wait until each of the ranks has reported a step in the generation."""
+    def await_steps(self, generation: int) -> None:
+        """Wait until ranks 0 and 1 have reported a step in the generation."""
 
         def reported() -> bool:
-            return {entry["rank"] for entry in self.progress(generation)} >= set(ranks)
+            return {entry["rank"] for entry in self.progress(generation)} >= {0, 1}
 
-        wait_for(reported, f"step of ranks {ranks} in generation {generation}")
+        wait_for(reported, f"step of both ranks in generation {generation}")
 
     def pids(self, generation: int) -> dict[int, int]:
         """The workers of a generation by rank, once it has started."""
@@ -173,7 +173,7 @@ class Job:
             env.JOB_DIR: str(self.folder),
             env.ATTEMPT: "1",
             env.REPLICA: str(replica),
-            env.CLAIM: claim,
+            env.CLAIM: "mine",
             "PYTHONPATH": str(ROOT),
             **extra,
         }

@@ -377,10 +377,10 @@ TRAINING = {
 }
 
 
-def kill_waiting(folder: Path, count: int = 2) -> bool:
-    """SIGKILL the last of the waiting workers, once all of them wait. Returns whether this was done."""
+def kill_waiting(folder: Path) -> bool:
+    """Kill the last waiting worker once two wait. Returns whether it did."""
     waiting = {path.name: path.read_text() for path in folder.glob("waits-*")}
-    if len(waiting) < count or not all(text.endswith("\n") for text in waiting.values()):
+    if len(waiting) < 2 or not all(text.endswith("\n") for text in waiting.values()):
         return False
     os.kill(int(waiting[max(waiting)]), signal.SIGKILL)
     return True

@@ -300,23 +300,23 @@ def test_webhooks_may_change_while_the_outbox_runs(world: World, receiver: Recei
             world.submit()
             receiver.wait(1)
             places["first"] = other.url
-            _await_looks(looked, 3)
+            _await_looks(looked)
             world.happen("it moved")
             other.wait(1)
             places.clear()
-            _await_looks(looked, 3)
+            _await_looks(looked)
             world.happen("nobody hears")
-            _await_looks(looked, 3)
+            _await_looks(looked)
             assert [one.sentence for one in (*receiver.received, *other.received)] == ["job-1 came", "it moved"]
         finally:
             outbox.stop()
 
 
-def _await_looks(looked: threading.Semaphore, count: int) -> None:
-    """Wait for `count` more lookups of webhooks."""
+def _await_looks(looked: threading.Semaphore) -> None:
+    """Wait for three more lookups of webhooks."""
     while looked.acquire(blocking=False):
         pass
-    for _ in range(count):
+    for _ in range(3):
         assert looked.acquire(timeout=60)
 
 

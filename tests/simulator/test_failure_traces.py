@@ -13,9 +13,9 @@ from orchestrator.simulator.failure_traces import TRACES, WEIBULL_SHAPE, Inciden
 HOUR_US = 3600 * 1_000_000
 
 
-def gaps_us(name: str, kind: IncidentKind, *, seed: int = 1, count: int = 20_000) -> list[int]:
-    incidents = (each for each in build_trace(name, mtbf_us=HOUR_US, seed=seed) if each.kind is kind)
-    times = [0, *(each.at_us for each in islice(incidents, count))]
+def gaps_us(name: str, kind: IncidentKind) -> list[int]:
+    incidents = (each for each in build_trace(name, mtbf_us=HOUR_US, seed=1) if each.kind is kind)
+    times = [0, *(each.at_us for each in islice(incidents, 20_000))]
     return [later - earlier for earlier, later in pairwise(times)]
 
 

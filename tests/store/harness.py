@@ -82,8 +82,8 @@ class Stores:
         key = AttemptKey(job_id, 1)
         return self.journals.offsets([key]).get(key, {})
 
-    def only_supervised(self, cluster: str = "local") -> Supervised:
-        (found,) = self.supervisor.supervised(cluster)
+    def only_supervised(self) -> Supervised:
+        (found,) = self.supervisor.supervised("local")
         return found
 
     def events(self, job_id: str = "job-1") -> list[Event]:

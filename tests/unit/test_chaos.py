@@ -263,8 +263,8 @@ def test_an_attempt_that_was_not_seen_running_receives_no_request() -> None:
 # Harmless to others
 
 
-def lost_on(node: str, desired: Desired, *, nodes: str) -> Any:
-    gone = replace(a_replica(Liveness.DEAD, 1), node=node)
+def lose_n2(desired: Desired, *, nodes: str) -> Any:
+    gone = replace(a_replica(Liveness.DEAD, 1), node="n2")
     presence = Presence.RUNNING if nodes == "1:2" else Presence.GONE
     job = a_job(spec=a_spec(topology={"nodes": nodes}), desired=desired)
     others = (a_replica(),) if nodes == "1:2" else (a_replica(Liveness.DEAD, 0),)
@@ -272,15 +272,15 @@ def lost_on(node: str, desired: Desired, *, nodes: str) -> Any:
 
 
 def test_a_node_that_chaos_killed_is_not_marked() -> None:
-    assert lost_on("n2", Desired(), nodes="1:2").action == MarkNodes()
-    assert lost_on("n2", Desired(), nodes="2").blames == ("n2",)
+    assert lose_n2(Desired(), nodes="1:2").action == MarkNodes()
+    assert lose_n2(Desired(), nodes="2").blames == ("n2",)
     disturbed = Desired(number=5, chaos=CHAOS)
-    assert lost_on("n2", disturbed, nodes="1:2").action == Wait()
-    ended = lost_on("n2", disturbed, nodes="2")
+    assert lose_n2(disturbed, nodes="1:2").action == Wait()
+    ended = lose_n2(disturbed, nodes="2")
     assert isinstance(ended.action, EndAttempt)
     assert ended.blames == ()
     earlier = Desired(number=5, chaos=replace(CHAOS, attempt=7))
-    assert lost_on("n2", earlier, nodes="2").blames == ("n2",), "chaos of another attempt excuses nothing"
+    assert lose_n2(earlier, nodes="2").blames == ("n2",), "chaos of another attempt excuses nothing"
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def limit_of(training: Training, supervise: Supervise) -> float:
     return deadline - AGENT_ACTS_FIRST_S
 
 
-def is_hang(training: Training, supervise: Supervise = AUTO, *, heard_s: float = 10_000) -> bool:
-    return suspect(training, supervise, heard_since=ago(heard_s), now=NOW) is not None
+def is_hang(training: Training, *, heard_s: float = 10_000) -> bool:
+    return suspect(training, AUTO, heard_since=ago(heard_s), now=NOW) is not None
 
 
 def test_every_phase_has_a_deadline_before_anything_was_observed() -> None:

@@ -44,9 +44,9 @@ def pause(agent: int, *, whole: bool) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def await_more(count: Callable[[], int], what: str, by: int = 20) -> None:
+def await_more(count: Callable[[], int], by: int) -> None:
     before = count()
-    wait_for(lambda: count() >= before + by, what)
+    wait_for(lambda: count() >= before + by, "steps after the pause")
 
 
 @whole
@@ -58,7 +58,7 @@ def test_a_paused_agent_continues_with_its_workers(job: Job, tmp_path: Path, has
     pids = agent.pids(1)
     wait_for(lambda: len(agent.progress(1)) > 20, "steps")
     pause(agent.process.pid, whole=whole)
-    await_more(lambda: len(agent.progress(1)), "steps after the pause", by=100)
+    await_more(lambda: len(agent.progress(1)), by=100)
     request(job, DesiredDocument(number=1, stacks=1))
     # The agent has looked at its workers since the pause.
     assert set(evidence(await_events(agent, "stacks.saved")[0])["ranks"]) == {0, 1}
@@ -95,7 +95,7 @@ def test_a_group_of_fixed_size_waits_for_a_paused_agent_with_its_workers(
 ) -> None:
     agents = form(job, tmp_path, "--nnodes=2")
     pause(agents[paused].process.pid, whole=whole)
-    await_more(lambda: min(len(agent.progress(1)) for agent in agents), "steps after the pause", by=100)
+    await_more(lambda: min(len(agent.progress(1)) for agent in agents), by=100)
     finish(agents, tmp_path)
     assert [len(agent.events("generation.started")) for agent in agents] == [1, 1]
 

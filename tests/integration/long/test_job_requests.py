@@ -24,8 +24,8 @@ def at_step(client: Client, job_id: str, step: int) -> JobView:
     return job
 
 
-def in_state(client: Client, job_id: str, state: str) -> JobView:
-    return until(client, job_id, lambda job: job.state == state)
+def wait_until_suspended(client: Client, job_id: str) -> JobView:
+    return until(client, job_id, lambda job: job.state == "SUSPENDED")
 
 
 def step_of(snapshot: str | None) -> int:
@@ -45,7 +45,7 @@ def test_a_suspended_training_saves_a_snapshot_and_resumes_from_it(service: Thro
     assert until(client, other.id, lambda seen: "slots" in seen.reason).state == "QUEUED"
 
     assert client.suspend(job.id).suspending
-    rests = in_state(client, job.id, "SUSPENDED")
+    rests = wait_until_suspended(client, job.id)
     assert (rests.suspended, rests.suspending, rests.pending, rests.spent) == (True, False, [], {})
     kept = step_of(rests.newest_snapshot)
     assert kept >= 20, "the snapshot is of its last step, not of its interval"
@@ -67,7 +67,7 @@ def test_suspend_and_resume_are_idempotent(client: Client) -> None:
     job = until(client, client.submit(python_job(FOREVER)).id, running)
     for _ in range(2):
         client.suspend(job.id)
-    in_state(client, job.id, "SUSPENDED")
+    wait_until_suspended(client, job.id)
     assert client.suspend(job.id).state == "SUSPENDED"
     for _ in range(2):
         client.resume(job.id)
@@ -92,7 +92,7 @@ def test_a_suspended_queued_job_does_not_start_or_block_others(client: Client) -
     held_back = client.submit(python_job("pass", workers=4))
     passing = client.submit(python_job("pass"))
     client.suspend(held_back.id)
-    in_state(client, held_back.id, "SUSPENDED")
+    wait_until_suspended(client, held_back.id)
     client.cancel(holder.id)
     assert until(client, passing.id, ended).state == "SUCCEEDED"
     assert (client.job(held_back.id).state, client.job(held_back.id).attempts) == ("SUSPENDED", 0)
@@ -103,7 +103,7 @@ def test_a_suspended_queued_job_does_not_start_or_block_others(client: Client) -
 def test_a_suspended_job_can_be_cancelled_and_retried(client: Client) -> None:
     job = until(client, client.submit(python_job(FOREVER)).id, running)
     client.suspend(job.id)
-    in_state(client, job.id, "SUSPENDED")
+    wait_until_suspended(client, job.id)
     client.cancel(job.id)
     assert until(client, job.id, ended).state == "CANCELLED"
     with pytest.raises(RequestRefused, match="CANCELLED"):
@@ -111,7 +111,7 @@ def test_a_suspended_job_can_be_cancelled_and_retried(client: Client) -> None:
 
     other = until(client, client.submit(python_job(FOREVER)).id, running)
     client.suspend(other.id)
-    in_state(client, other.id, "SUSPENDED")
+    wait_until_suspended(client, other.id)
     client.retry(other.id, patch={"run": {"command": ["true"]}})
     done = until(client, other.id, ended)
     assert (done.state, done.attempts, done.suspended) == ("SUCCEEDED", 2, False)

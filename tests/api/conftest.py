@@ -157,6 +157,12 @@ def client(world: World) -> Client:
     return world.client
 
 
+@pytest.fixture
+def document(world: World) -> dict[str, Any]:
+    found: dict[str, Any] = world.client.get("/openapi.json").json()
+    return found
+
+
 def build_world(
     folder: Path,
     database: Database,

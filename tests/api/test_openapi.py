@@ -6,17 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
-
-
-@pytest.fixture
-def document(world: World) -> dict[str, Any]:
-    found: dict[str, Any] = world.client.get("/openapi.json").json()
-    return found
 
 
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -20,12 +20,6 @@ ENDS = ("0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00Z", "9999-12-31T23:59:5
 BAD_TEXTS = ("%00", "a%00b", "a%00", "%ff", "%ed%a0%80", "a%c3")
 
 
-@pytest.fixture
-def document(world: World) -> dict[str, Any]:
-    found: dict[str, Any] = world.client.get("/openapi.json").json()
-    return found
-
-
 def parameters(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The parameters of all operations, each with its method and path."""
     for path, methods in document["paths"].items():

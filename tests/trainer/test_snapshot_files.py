@@ -212,7 +212,7 @@ def test_a_file_system_error_prevents_sweeping_and_a_new_term(job, monkeypatch, 
     assert job.restored_step(generation=2) == 10
 
 
-def test_a_damaged_snapshot_is_set_aside_and_the_previous_one_is_restored(job):
+def test_a_damaged_snapshot_is_quarantined_and_the_previous_one_is_restored(job):
     job.commit(10)
     flip_bit(job.commit(20) / "__0_0.distcp")
     assert job.restored_step(generation=2) == 10

@@ -111,7 +111,7 @@ def test_every_step_is_reported(tmp_path):
     assert step["metrics"].keys() == {"loss", "accuracy", "step_s"}, "a value that is not finite is not reported"
 
 
-def test_a_damaged_snapshot_is_set_aside_and_the_previous_one_is_restored(tmp_path):
+def test_a_damaged_snapshot_is_quarantined_and_the_previous_one_is_restored(tmp_path):
     run = attend(tmp_path, interval="1")
     run.latest()
     train(run, 0, 2)

@@ -95,7 +95,7 @@ def test_each_file_is_read_by_one_rank(found):
     assert counts == [2, 2, 3]
 
 
-def test_a_snapshot_damaged_on_all_ranks_is_set_aside(found):
+def test_a_snapshot_damaged_on_all_ranks_is_quarantined(found):
     assert found["damaged"]["ranks"][1]["got"] == str(OLD)
     assert found["damaged"]["left"] == [str(OLD), f"{NEW}.quarantined"]
 

@@ -47,13 +47,13 @@ def _list(arguments: argparse.Namespace) -> int:
     print(f"{'snapshot':28}{'state':14}{'step':>10}{'MB':>12}  {'world':7}{'strategy':10}{'parent':28}committed at")
     for name in sorted(names, key=lambda name: (name.step, name.term), reverse=True):
         print(_line(arguments.dir, name))
-    for set_aside in _set_aside(arguments.dir):
-        print(f"{set_aside}  set aside as damaged")
+    for quarantined in _list_quarantined(arguments.dir):
+        print(f"{quarantined}  quarantined as damaged")
     return 0
 
 
-def _set_aside(directory: Location) -> list[str]:
-    """The current names of the snapshots that were set aside."""
+def _list_quarantined(directory: Location) -> list[str]:
+    """The current names of the quarantined snapshots."""
     if isinstance(directory, Remote):
         return sorted(str(name) for name in snapshot.list_quarantined(directory))
     names = sorted(path.name for path in directory.glob("*.quarantined*"))

@@ -115,21 +115,23 @@ def verify_files(
 
 
 def list_committed(snapshots: Location) -> list[SnapshotName]:
-    return [found.name for found in directory_at(snapshots).list_snapshots() if found.committed and not found.set_aside]
+    return [
+        found.name for found in directory_at(snapshots).list_snapshots() if found.committed and not found.quarantined
+    ]
 
 
 def list_named(snapshots: Location) -> list[SnapshotName]:
     """All directories named like snapshots, committed or not. Raises OSError."""
-    return [found.name for found in directory_at(snapshots).list_snapshots() if not found.set_aside]
+    return [found.name for found in directory_at(snapshots).list_snapshots() if not found.quarantined]
 
 
 def list_quarantined(snapshots: Location) -> list[SnapshotName]:
-    return [found.name for found in directory_at(snapshots).list_snapshots() if found.set_aside]
+    return [found.name for found in directory_at(snapshots).list_snapshots() if found.quarantined]
 
 
 def quarantine(directory: Location) -> Location:
     """Rename a damaged snapshot: no reader uses it, and its files remain for inspection."""
-    return directory_at(directory).set_aside()
+    return directory_at(directory).quarantine()
 
 
 def remove(directory: Location) -> None:

@@ -248,14 +248,14 @@ def _verify_pinned(path: Location, restore_from: str, verify: Verify) -> Manifes
 def verify_or_quarantine(
     path: Location, tell: Tell, job_id: str | None = None, verify: Verify = snapshot.verify
 ) -> Manifest | None:
-    """The manifest of a good snapshot. A damaged one, or one of another job, is set aside and reported."""
+    """The manifest of a good snapshot. A damaged one, or one of another job, is quarantined and reported."""
     try:
         manifest = verify(path)
         _refuse_other_job(manifest, path, job_id)
         return manifest
     except DamagedSnapshot as damage:
         moved = snapshot.quarantine(path)
-        sentence = f"snapshot {path.name} is damaged and was set aside: {damage}"
+        sentence = f"snapshot {path.name} is damaged and was quarantined: {damage}"
         tell(EventKind.SNAPSHOT_QUARANTINED, sentence, {"name": path.name, "file": damage.file, "moved_to": str(moved)})
         return None
 

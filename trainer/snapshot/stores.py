@@ -1,7 +1,7 @@
-"""Claim, commit, set aside and find snapshots: by renames in a file system, by marks in an object store.
+"""Claim, commit, quarantine and find snapshots: by renames in a file system, by marks in an object store.
 
 An object store renames nothing, and the first process that creates an object owns it. CLAIM marks a snapshot that is
-being written, QUARANTINED one that is set aside. The manifest marks the commit, as in a file system.
+being written, QUARANTINED a damaged one. The manifest marks the commit, as in a file system.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import SnapshotName, parse_snapshot_name
 from trainer.snapshot.remote import Location, Remote
 
-_CLAIM, _SET_ASIDE = "CLAIM", "QUARANTINED"
+_CLAIM, _QUARANTINED = "CLAIM", "QUARANTINED"
 _SUFFIX = ".quarantined"
 
 
@@ -28,7 +28,7 @@ class Found:
 
     name: SnapshotName
     committed: bool
-    set_aside: bool
+    quarantined: bool
 
 
 class SnapshotDirectory(Protocol):
@@ -40,8 +40,8 @@ class SnapshotDirectory(Protocol):
     def commit(self, manifest: str) -> None:
         """Make the manifest appear atomically, once everything else is durable."""
 
-    def set_aside(self) -> Location:
-        """Rename the directory so that no reader finds it, and return its new place. Idempotent."""
+    def quarantine(self) -> Location:
+        """Rename the directory so that no reader finds it, and return its new location. Idempotent."""
 
     def empty(self) -> None:
         """Delete the content as far as possible."""
@@ -72,7 +72,7 @@ class _InFolder:
         sync_directory(self._directory)
         sync_directory(self._directory.parent)
 
-    def set_aside(self) -> Path:
+    def quarantine(self) -> Path:
         target = self._directory.with_name(f"{self._directory.name}{_SUFFIX}")
         count = 1
         while target.exists():
@@ -92,7 +92,7 @@ class _InFolder:
                 name = parse_snapshot_name(plain)
                 if name is not None and entry.is_dir():
                     committed = is_there(self._directory / entry.name / MANIFEST)
-                    yield Found(name=name, committed=committed, set_aside=bool(suffix))
+                    yield Found(name=name, committed=committed, quarantined=bool(suffix))
 
 
 class _InStore:
@@ -105,9 +105,9 @@ class _InStore:
     def commit(self, manifest: str) -> None:
         (self._directory / MANIFEST).create(manifest.encode())
 
-    def set_aside(self) -> Remote:
+    def quarantine(self) -> Remote:
         with suppress(FileExistsError):
-            (self._directory / _SET_ASIDE).create()
+            (self._directory / _QUARANTINED).create()
         return self._directory
 
     def empty(self) -> None:
@@ -123,7 +123,7 @@ class _InStore:
             if name is not None:
                 found.setdefault(name, set()).add(file)
         for name, files in found.items():
-            yield Found(name=name, committed=MANIFEST in files, set_aside=_SET_ASIDE in files)
+            yield Found(name=name, committed=MANIFEST in files, quarantined=_QUARANTINED in files)
 
 
 def is_there(path: Path) -> bool:

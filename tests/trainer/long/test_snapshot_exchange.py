@@ -193,4 +193,4 @@ def test_the_list_names_every_state_without_torch(group, tmp_path):
         "step-00000002-a1-g1",
         "step-00000001-a1-g1.quarantined",
     ]
-    assert ["not committed" in lines[0], " fsdp " in lines[1], "set aside" in lines[2]] == [True] * 3
+    assert ["not committed" in lines[0], " fsdp " in lines[1], "quarantined" in lines[2]] == [True] * 3

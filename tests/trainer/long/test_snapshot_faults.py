@@ -34,7 +34,7 @@ def begin(job_dir: Path, **variables: str):
     return beginning.restore, reported
 
 
-def test_a_snapshot_of_another_job_is_set_aside(tmp_path):
+def test_a_snapshot_of_another_job_is_quarantined(tmp_path):
     """The snapshot's directory was copied here, so every checksum matches."""
     make_snapshot(tmp_path / "snapshots", OLD)
     foreign = make_snapshot(tmp_path / "snapshots", NEW)

@@ -117,8 +117,8 @@ def test_only_a_broken_node_is_blamed_for_a_lost_job() -> None:
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED"])
 def test_a_node_that_slurm_drained_before_the_script_began_is_blamed(state: str) -> None:
     """A job whose prolog failed is CANCELLED in Slurm 22.05."""
-    terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n1": "drained: Prolog error"})
-    seen = sight(KEY, a_job(state, exit_code=1), traces(claim=None, allocations={}), terms)
+    context = SightContext(now=NOW, settle_s=30, notice_s=60, broken={"n1": "drained: Prolog error"})
+    seen = sight(KEY, a_job(state, exit_code=1), traces(claim=None, allocations={}), context)
     assert shorten(seen) == ("gone", [("dead", "n1", False), ("dead", None, False)], "infrastructure")
     assert seen.cause is not None
     assert seen.cause.message.endswith(f"ended {state} before its script began; Slurm calls n1 drained: Prolog error")

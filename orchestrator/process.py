@@ -26,6 +26,7 @@ from orchestrator.domain.errors import ConfigurationError
 from orchestrator.jobfolder.folder import Folder
 from orchestrator.settings import Settings
 from orchestrator.telemetry.lines import configure_logging
+from orchestrator.wire.service import name_instance
 
 # A request releases the interpreter lock at each query. While a pass computes, the request gets the lock back only
 # after this time. With the default of 5 ms, a submission took 60 ms.
@@ -155,7 +156,8 @@ def _listener(settings: Settings) -> Iterator[socket.socket]:
 def _announced(root: Path, url: str) -> Iterator[None]:
     """Write `service.json` while the service runs, for clients on this machine. The last of several services counts."""
     version = importlib.metadata.version("elastic-orchestrator")
-    path, announcement = Path("service.json"), {"url": url, "pid": os.getpid(), "version": version}
+    announcement = {"url": url, "pid": os.getpid(), "version": version, "instance": name_instance(root)}
+    path = Path("service.json")
     with Folder.of(root) as folder:
         rundir.write_document(folder, path, announcement)
         try:

@@ -55,6 +55,7 @@ def create_app(
         Edge,
         metrics=services.metrics,
         allowed_hosts=frozenset(services.hosts),
+        instance=services.instance,
         body_memory=services.body_memory,
     )
     return app

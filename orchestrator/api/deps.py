@@ -78,6 +78,7 @@ class Services:
     metrics: Metrics
     ready: Callable[[], tuple[bool, str]]
     version: str
+    instance: str  # what clients of this run directory expect; see wire/service.py
     body_memory: BodyMemory = field(default_factory=BodyMemory)
     webhooks: Sequence[WebhookView] = ()
     hosts: tuple[str, ...] = ()  # allowed host names besides the loopback ones, without a port

@@ -22,6 +22,7 @@ from orchestrator.api.body_stream import BODY_USE
 from orchestrator.api.errors import build_problem, respond
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.wire.problems import Problem
+from orchestrator.wire.service import INSTANCE_HEADER
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 # Accept every host name. Safe where every caller has a token: a page that rebinds its DNS name has none, because
@@ -55,12 +56,14 @@ class Edge:
         *,
         metrics: Metrics,
         allowed_hosts: frozenset[str],
+        instance: str,
         body_memory: BodyMemory,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._monotonic = monotonic
         self._metrics = metrics
+        self._instance = instance
         self._body_memory = body_memory
         self._hosts = frozenset(host.lower() for host in LOOPBACK_HOSTS | allowed_hosts)
 
@@ -72,12 +75,22 @@ class Edge:
         answer = _Answer(send, _request_id(headers), self._monotonic)
         scope[BODY_USE] = body_use = BodyUse(self._body_memory)
         with structlog.contextvars.bound_contextvars(request_id=answer.request_id):
-            refusal = refuse_request(scope["method"], headers, self._hosts) or refuse_address(scope)
+            refusal = (
+                refuse_request(scope["method"], headers, self._hosts)
+                or refuse_address(scope)
+                or self._refuse_instance(headers)
+            )
             if refusal is not None:
                 await respond(refusal)(scope, receive, answer.send)
             else:
                 await self._run(scope, receive, answer, body_use)
             self._account_for(scope, answer)
+
+    def _refuse_instance(self, headers: Headers) -> Problem | None:
+        """The problem of a request that is meant for the service of another run directory."""
+        if headers.get(INSTANCE_HEADER, self._instance) == self._instance:
+            return None
+        return build_problem("another-service", "The service here uses another run directory than the caller's.")
 
     async def _run(self, scope: Scope, receive: Receive, answer: _Answer, body_use: BodyUse) -> None:
         try:

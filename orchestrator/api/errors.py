@@ -51,6 +51,7 @@ KINDS: dict[str, Kind] = {
     "origin-not-allowed": Kind(403, "The request comes from another site"),
     "not-found": Kind(404, "Not found"),
     "method-not-allowed": Kind(405, "The method is not allowed here"),
+    "another-service": Kind(421, "Another service answers here"),
     "conflict": Kind(409, "The request conflicts with the current state"),
     "too-slow": Kind(408, "The request takes too long"),
     "too-large": Kind(413, "The request is too large"),

@@ -47,6 +47,7 @@ from orchestrator.store.node_records import NodeStore
 from orchestrator.store.webhook_store import WebhookStore
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.hooks import Hooks, is_proxied
+from orchestrator.wire.service import name_instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,7 @@ def build_services(settings: Settings, database: Database, identity: Identity, g
         tail=Tail(EventReader(database)),
         metrics=given.metrics,
         version=given.version,
+        instance=name_instance(settings.root),
         hooks=hooks,
         webhooks=webhook_views_of(settings),
         hosts=hosts_of(settings),

@@ -49,6 +49,7 @@ def submit(
         job = client.submit(spec, idempotency_key=idempotency_key)
         for warning in job.warnings:
             _print_note(f"warning: {warning}")
+        _print_note(f"submitted to {client.url}")
         if not as_json:
             echo(job.id)
         elif not (wait or follow):

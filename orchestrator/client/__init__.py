@@ -2,10 +2,10 @@
 
 from orchestrator.client.client import Client as Client
 from orchestrator.client.client import connect as connect
-from orchestrator.client.transport import RequestRefused as RequestRefused
-from orchestrator.client.transport import ServiceUnreachable as ServiceUnreachable
-from orchestrator.client.transport import find_url as find_url
-from orchestrator.client.transport import written_url as written_url
+from orchestrator.client.errors import RequestRefused as RequestRefused
+from orchestrator.client.errors import ServiceUnreachable as ServiceUnreachable
+from orchestrator.client.locator import find_url as find_url
+from orchestrator.client.locator import read_address as read_address
 from orchestrator.client.watch import MAX_LOG_LINES as MAX_LOG_LINES
 from orchestrator.client.watch import LogChoice as LogChoice
 from orchestrator.client.watch import WaitTimeout as WaitTimeout

@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.client.transport import Call, Patience, ServiceUnreachable, Transport
+from orchestrator.client.errors import ServiceUnreachable
+from orchestrator.client.transport import Call, Patience, Transport
 from orchestrator.wire.answers import Page
 
 Answered = TypeVar("Answered", bound=BaseModel)
@@ -84,7 +85,7 @@ class Calls:
         except ValidationError as error:
             where = "/".join(str(part) for part in error.errors()[0]["loc"])
             cause = f"does not answer like an orchestrator of this version (in {where or 'the answer'})"
-            raise ServiceUnreachable(self.transport.locate(), cause) from error
+            raise ServiceUnreachable(self.transport.locate().url, cause) from error
 
 
 def path_of(job_id: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self, Unpack
 from urllib.parse import quote
@@ -17,8 +18,10 @@ from urllib.parse import quote
 from orchestrator.client import watch
 from orchestrator.client.admin_calls import AccessCalls
 from orchestrator.client.calls import PAGE, Calls, path_of
+from orchestrator.client.errors import ServiceUnreachable
+from orchestrator.client.locator import Address, Locator
 from orchestrator.client.profiles import choose_profile
-from orchestrator.client.transport import Locator, ServiceUnreachable, Transport
+from orchestrator.client.transport import Transport
 from orchestrator.client.watch import LogChoice
 from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.specs.spec import JobSpec
@@ -57,16 +60,15 @@ class Client(AccessCalls):
 
     def __init__(
         self,
-        url: str | Callable[[], str],
+        url: str | Callable[[], Address],
         token: str | None = None,
         *,
         timeout_s: float = 30,
         patience_s: float = 30,
         on_retry: Callable[[ServiceUnreachable], None] | None = None,
     ) -> None:
-        fixed = url.rstrip("/") if isinstance(url, str) else None
         transport = Transport(
-            url if not isinstance(url, str) else lambda: str(fixed),
+            partial(Address, url.rstrip("/")) if isinstance(url, str) else url,
             token=token,
             timeout_s=timeout_s,
             patience_s=patience_s,
@@ -85,8 +87,8 @@ class Client(AccessCalls):
 
     @property
     def url(self) -> str:
-        """The current URL of the service."""
-        return self._calls.transport.locate()
+        """The current address of the service."""
+        return self._calls.transport.locate().url
 
     def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> SubmittedView:
         """Submit a job. Repeated calls with the same key return the same job. Default: a new key.

@@ -1,4 +1,4 @@
-"""Find the service, send requests with retries, and translate error answers.
+"""Send requests with retries, and translate error answers.
 
 Raises NotFound, RequestRefused (a Refused with the problem document), ServiceUnreachable (an Unavailable), and
 ConfigurationError for an invalid address.
@@ -6,89 +6,28 @@ ConfigurationError for an invalid address.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 from pydantic import ValidationError
 
-from orchestrator.domain.errors import ConfigurationError, NotFound, Refused, Unavailable
-from orchestrator.settings import Settings
+from orchestrator.client.errors import RequestRefused, ServiceUnreachable
+from orchestrator.client.locator import Address
+from orchestrator.domain.errors import ConfigurationError, NotFound
 from orchestrator.wire.problems import Problem
 
-_SERVICE_FILE = "service.json"
 _TOO_MANY = 429  # the request was not processed; with the other codes it may have been
+_MISDIRECTED = 421  # another service answers
 _OVERLOADED = frozenset({_TOO_MANY, 502, 503, 504})
 _JOB = re.compile(r"/api/v1/jobs/([^/]+)")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 # Proxies of the environment are not used for a service on this host.
 _DIRECT = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
-
-
-class ServiceUnreachable(Unavailable):
-    """No answer, or one that is not from an orchestrator. `repeatable` means that the call may be sent again."""
-
-    def __init__(self, url: str, cause: str, *, repeatable: bool = False, wait_s: float = 0) -> None:
-        super().__init__(f"the service at {url} {cause}")
-        self.url, self.repeatable, self.wait_s = url, repeatable, wait_s
-
-
-class RequestRefused(Refused):
-    """The service refused a request. `problem` is its RFC 9457 document. `job_id` is the job of the request, if any."""
-
-    def __init__(self, problem: Problem, job_id: str | None = None) -> None:
-        super().__init__(problem.detail or problem.title)
-        self.problem, self.job_id = problem, job_id
-
-
-def find_url(settings: Settings) -> str:
-    """Return the service's URL: from the setting, or from <root>/service.json, or from the configured host and port."""
-    return Locator(settings)()
-
-
-class Locator:
-    """`find_url` for repeated calls. While a service restarts, its file is missing and its last address is returned."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._written: str | None = None
-
-    def __call__(self) -> str:
-        settings = self._settings
-        if settings.url:
-            return _checked(settings.url, "ORCHESTRATOR_URL")
-        url = written_url(settings.root)
-        if url is None:
-            host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(settings.host, settings.host)
-            return self._written or f"http://{host}:{settings.port}"
-        self._written = _checked(url, str(settings.root / _SERVICE_FILE))
-        return self._written
-
-
-def written_url(root: Path) -> str | None:
-    """Return the address that the service of this run directory wrote to its file. None without a file."""
-    try:
-        return str(json.loads((root / _SERVICE_FILE).read_text(encoding="utf-8"))["url"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _checked(url: str, origin: str) -> str:
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        valid = False
-    if not valid:
-        raise ConfigurationError(f"{origin} is {url!r}, must be like http://host:8700")
-    return url.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +58,7 @@ class Transport:
 
     def __init__(
         self,
-        locate: Callable[[], str],
+        locate: Callable[[], Address],
         *,
         token: str | None = None,
         timeout_s: float = 30,
@@ -128,47 +67,57 @@ class Transport:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        headers = {"Authorization": f"Bearer {_require_plain(token)}"} if token else {}
-        # An SSL context takes 20 ms, so it is created only if needed.
-        self._http = httpx.Client(
-            timeout=timeout_s, headers=headers, mounts=_DIRECT, verify=locate().startswith("https:")
-        )
+        self._headers = {"Authorization": f"Bearer {_require_plain(token)}"} if token else {}
+        self._timeout_s = timeout_s
+        self._clients: dict[str, httpx.Client] = {}  # by scheme
         self.locate, self.patience_s, self.on_retry = locate, patience_s, on_retry
         self.clock, self.sleep = clock, sleep
 
     def close(self) -> None:
-        self._http.close()
+        for client in self._clients.values():
+            client.close()
+
+    def _client_of(self, url: str) -> httpx.Client:
+        """An SSL context takes 20 ms, so it is created only if needed."""
+        scheme = url.partition(":")[0]
+        if scheme not in self._clients:
+            self._clients[scheme] = httpx.Client(
+                timeout=self._timeout_s, headers=self._headers, mounts=_DIRECT, verify=scheme == "https"
+            )
+        return self._clients[scheme]
 
     def send(self, call: Call, *, patience_s: float | None = None) -> httpx.Response:
         """Send a call until it is answered. Raises ServiceUnreachable after `patience_s`, NotFound, RequestRefused."""
         patience = Patience(self, self.patience_s if patience_s is None else patience_s)
         while True:
-            url = self.locate()
             try:
-                return self._once(call, url)
+                return self._once(call, self.locate())
             except ServiceUnreachable as failure:
                 patience.wait(failure)
 
-    def _once(self, call: Call, url: str) -> httpx.Response:
-        with _translated(url, call.repeatable):
-            response = self._http.request(
-                call.method, url + call.path, params=call.params, json=call.body, headers=call.headers
+    def _once(self, call: Call, address: Address) -> httpx.Response:
+        headers = {**(call.headers or {}), **address.headers}
+        with _translated(address.url, call.repeatable):
+            response = self._client_of(address.url).request(
+                call.method, address.url + call.path, params=call.params, json=call.body, headers=headers
             )
-        _raise_for(response, url, repeatable=call.repeatable)
+        _raise_for(response, address.url, repeatable=call.repeatable)
         return response
 
     @contextmanager
     def stream(self, path: str, params: Mapping[str, str | int], *, read_timeout_s: float) -> Iterator[httpx.Response]:
         """Open a stream, in one try. Raises as `send` does, also while the body is read."""
-        url = self.locate()
-        timeout = httpx.Timeout(10, read=read_timeout_s)
+        address = self.locate()
+        client, timeout = self._client_of(address.url), httpx.Timeout(10, read=read_timeout_s)
         with (
-            _translated(url, repeatable=True),
-            self._http.stream("GET", url + path, params=params, timeout=timeout) as response,
+            _translated(address.url, repeatable=True),
+            client.stream(
+                "GET", address.url + path, params=params, timeout=timeout, headers=address.headers
+            ) as response,
         ):
             if not response.is_success:
                 response.read()
-                _raise_for(response, url, repeatable=True)
+                _raise_for(response, address.url, repeatable=True)
             yield response
 
 
@@ -226,6 +175,8 @@ def _raise_for(response: httpx.Response, url: str, *, repeatable: bool) -> None:
         )
     if problem is None:
         raise ServiceUnreachable(url, f"does not answer like an orchestrator (HTTP status {response.status_code})")
+    if response.status_code == _MISDIRECTED:
+        raise ServiceUnreachable(url, problem.detail or problem.title)
     if response.status_code == 404:
         raise NotFound(problem.detail or problem.title)
     if response.status_code >= 500:

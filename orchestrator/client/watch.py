@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Literal, TypedDict
 
 from orchestrator.client.calls import Calls, path_of
-from orchestrator.client.transport import Patience, ServiceUnreachable
+from orchestrator.client.errors import ServiceUnreachable
+from orchestrator.client.transport import Patience
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.wire.job_views import JobView
 

@@ -19,7 +19,7 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Schedule
 from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role, runopts
 from torchx.workspace.api import WorkspaceMixin
 
-from orchestrator.client import Client, ServiceUnreachable, WaitTimeout, connect, written_url
+from orchestrator.client import Client, ServiceUnreachable, WaitTimeout, connect, read_address
 from orchestrator.domain.errors import InvalidSpec, NotFound, OrchestratorError
 from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.domain.specs.workdir import WORKSPACES
@@ -158,7 +158,8 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         if given is not None:
             return Path(given)
         settings = _settings(_text(cfg.get("url")))
-        is_its_own = settings.url is None or settings.url == written_url(settings.root)
+        found = read_address(settings.root)
+        is_its_own = settings.url is None or (found is not None and settings.url == found.url)
         return settings.root / WORKSPACES if is_its_own and os.access(settings.root, os.W_OK) else None
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[Request]:

@@ -43,6 +43,17 @@ def test_a_configured_host_name_is_served(world: World) -> None:
     client.close()
 
 
+def test_a_request_for_the_service_of_another_run_directory_changes_nothing(world: World) -> None:
+    """Its caller read the address from a file, and this service has taken over the port."""
+    job_id = world.submit()
+    answer = world.client.post(f"/api/v1/jobs/{job_id}/cancel", headers={"Orchestrator-Instance": "another"})
+    assert answer.status_code == 421
+    assert answer.json()["type"] == "/problems/another-service"
+    assert world.job(job_id).desired.cancelled is False
+    mine = {"Orchestrator-Instance": world.services.instance}
+    assert world.client.post(f"/api/v1/jobs/{job_id}/cancel", headers=mine).status_code == 202
+
+
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", "http://localhost:9999", "http://127.0.0.1:8700", "file://", "http://["]
 )

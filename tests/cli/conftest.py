@@ -31,7 +31,7 @@ def service(tmp_path: Path) -> Iterator[FakeService]:
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ORCHESTRATOR_", "TORCHX"))}
-    return {**kept, "ORCHESTRATOR_ROOT": str(tmp_path / "root"), "ORCHESTRATOR_PORT": "1", "HOME": str(tmp_path)}
+    return {**kept, "ORCHESTRATOR_ROOT": str(tmp_path / "root"), "HOME": str(tmp_path)}
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from orchestrator.wire.history_views import MetricsView, SnapshotView, StacksVie
 from orchestrator.wire.job_views import DeletionView, EventView, FailureView, JobView, SubmittedView
 from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanView, ReplicaPlanView, RungView
 from orchestrator.wire.problems import FieldError, Problem
+from orchestrator.wire.service import INSTANCE_HEADER
 
 # What the service answers to a request, as changes of the job's view.
 REQUESTS: dict[str, dict[str, object]] = {
@@ -119,11 +120,16 @@ class FakeService:
         self.requests: list[tuple[str, str]] = []
         self.queries: list[dict[str, str]] = []
         self.tokens: list[str | None] = []  # the Authorization of each request
+        self.instances: list[str | None] = []  # the service that each request is meant for
         self.bodies: list[dict[str, object]] = []
         self.refusals: list[Answer] = []  # given before anything else
         self.before_answer: Callable[[str], None] = lambda _: None
         self.cut_log_after: int | None = None  # characters of the next followed log, before the connection breaks
         self._server: ThreadingHTTPServer | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     def start(self, port: int = 0) -> str:
         service = self
@@ -136,10 +142,9 @@ class FakeService:
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        url = f"http://127.0.0.1:{self.port}"
         self.root.mkdir(exist_ok=True)
-        (self.root / "service.json").write_text(json.dumps({"url": url, "pid": 1, "version": "0"}))
-        return url
+        (self.root / "service.json").write_text(json.dumps({"url": self.url, "pid": 1, "version": "0"}))
+        return self.url
 
     def stop(self) -> None:
         if self._server is not None:
@@ -307,6 +312,7 @@ class _Handler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.fake.tokens.append(self.headers.get("Authorization"))
+        self.fake.instances.append(self.headers.get(INSTANCE_HEADER))
         self.fake.before_answer(parts.path)
         answer = self.fake.answer(self.command, parts.path, query, body, self.headers.get("Idempotency-Key"))
         content = answer.text.encode()

@@ -36,7 +36,7 @@ def test_submit_prints_the_id_and_sends_an_absolute_workdir(
     run: Run, service: FakeService, spec: str, tmp_path: Path
 ) -> None:
     done = run("submit", spec, "--set", "run.env.A=x", "--set", "topology.nodes=2:8")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "gpt-0000\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "gpt-0000\n", f"submitted to {service.url}\n")
     sent = service.jobs["gpt-0000"].spec
     assert (sent.run.workdir, sent.run.env, sent.topology.nodes) == (str(tmp_path), {"A": "x"}, "2:8")
 
@@ -44,7 +44,11 @@ def test_submit_prints_the_id_and_sends_an_absolute_workdir(
 def test_submit_prints_warnings_on_standard_error(run: Run, service: FakeService, spec: str) -> None:
     service.warnings = ["priority has no effect"]
     done = run("submit", spec)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "gpt-0000\n", "warning: priority has no effect\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "gpt-0000\n",
+        f"warning: priority has no effect\nsubmitted to {service.url}\n",
+    )
     done = run("submit", spec, "--json")
     assert json.loads(done.stdout)["warnings"] == ["priority has no effect"]
 

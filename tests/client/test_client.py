@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from orchestrator.client import Client, RequestRefused, ServiceUnreachable, WaitTimeout, connect, find_url
+from orchestrator.client import Client, RequestRefused, ServiceUnreachable, WaitTimeout, connect
 from orchestrator.client.calls import Calls
+from orchestrator.client.locator import Address
 from orchestrator.client.transport import Transport
 from orchestrator.client.watch import follow_logs
 from orchestrator.domain.errors import ConfigurationError, NotFound
@@ -91,7 +91,7 @@ def test_a_request_that_is_not_idempotent_is_retried_only_after_429(
 def test_retries_end_after_patience_s(service: FakeService) -> None:
     service.stop()
     url, slept = f"http://127.0.0.1:{service.port}", [0.0]
-    calls = Calls(Transport(lambda: url, patience_s=7, clock=lambda: sum(slept), sleep=slept.append))
+    calls = Calls(Transport(lambda: Address(url), patience_s=7, clock=lambda: sum(slept), sleep=slept.append))
     with pytest.raises(ServiceUnreachable):
         calls.text("/jobs/gpt-0001")
     assert 2 < sum(slept) <= 7
@@ -157,7 +157,7 @@ def test_wait_survives_a_restart_on_another_port(service: FakeService) -> None:
         service.add(make_job(state=JobState.SUCCEEDED))
         service.start()
 
-    with connect(Settings(root=service.root, port=1), patience_s=10) as client:
+    with connect(Settings(root=service.root), patience_s=10) as client:
         assert client.job("gpt-0001").state is JobState.RUNNING
         threading.Thread(target=restart).start()
         assert client.wait("gpt-0001", outage_s=10).state is JobState.SUCCEEDED
@@ -193,7 +193,7 @@ def test_a_silent_log_is_followed_beyond_the_outage_limit(service: FakeService) 
 
     service.before_answer = break_off_after_five_minutes
     url = f"http://127.0.0.1:{service.port}"
-    calls = Calls(Transport(lambda: url, clock=lambda: now, sleep=lambda _: None))
+    calls = Calls(Transport(lambda: Address(url), clock=lambda: now, sleep=lambda _: None))
     assert list(follow_logs(calls, "gpt-0001", {}, outage_s=200)) == ["at last"]
 
 
@@ -205,23 +205,10 @@ def test_a_cursor_returns_events_that_were_added_later(client: Client, service: 
     assert [event.id for event in client.events_page("gpt-0001", cursor=cursor).items] == [4, 5]
 
 
-def test_the_address_is_the_setting_then_the_file_then_host_and_port(service: FakeService, tmp_path: Path) -> None:
-    file = f"http://127.0.0.1:{service.port}"
-    assert find_url(Settings(url="http://gpu:1/", root=service.root)) == "http://gpu:1"
-    assert find_url(Settings(root=service.root)) == file
-    assert find_url(Settings(root=tmp_path / "none", host="0.0.0.0", port=81)) == "http://127.0.0.1:81"
-
-
-@pytest.mark.parametrize("url", ["gpu:8700", "ftp://gpu", "http://", "http://gpu:port"])
-def test_an_invalid_url_is_refused_by_name(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"ORCHESTRATOR_URL is .* must be like"):
-        find_url(Settings(url=url))
-
-
-def test_a_tokens_line_break_is_removed_and_control_characters_are_refused() -> None:
-    assert Transport(lambda: "http://127.0.0.1:1", token="secret-token\r\n")._http.headers["Authorization"] == (
-        "Bearer secret-token"
-    )
+def test_a_tokens_line_break_is_removed_and_control_characters_are_refused(service: FakeService) -> None:
+    with Client(f"http://127.0.0.1:{service.port}", "secret-token\r\n") as client:
+        list(client.jobs())
+    assert service.tokens == ["Bearer secret-token"]
     with pytest.raises(ConfigurationError) as refused:
-        Transport(lambda: "http://127.0.0.1:1", token="secret\rtoken")
+        Client("http://127.0.0.1:1", "secret\rtoken")
     assert "secret" not in str(refused.value)

@@ -28,7 +28,7 @@ HANDLE = "orchestrator://torchx/gpt-0001"
 @pytest.fixture
 def here(service: FakeService, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("ORCHESTRATOR_ROOT", "ORCHESTRATOR_PORT", "HOME"):
+    for name in ("ORCHESTRATOR_ROOT", "HOME"):
         monkeypatch.setenv(name, environment[name])
     return tmp_path
 

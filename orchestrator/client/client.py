@@ -87,7 +87,7 @@ class Client(AccessCalls):
 
     @property
     def url(self) -> str:
-        """The current address of the service."""
+        """The current URL of the service."""
         return self._calls.transport.locate().url
 
     def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> SubmittedView:

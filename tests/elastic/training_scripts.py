@@ -282,7 +282,7 @@ class Wait(TrainerCallback):
 data = [{"x": torch.ones(8), "labels": torch.ones(1)}] * 24
 trainer = Trainer(model=Model(), args=args, train_dataset=data, callbacks=[Wait()])
 trainer.train()
-done("step", trainer.snapshot.run_state.global_step, "of", args.world_size)
+done("step", trainer.state.global_step, "of", args.world_size)
 """
 # What deepspeed.init_distributed and deepspeed.initialize do with the environment and with args.local_rank (0.19).
 _DEEPSPEED_CONVENTIONS = """\

@@ -32,7 +32,7 @@ def training_job(
     }
 
 
-def until(client: Client, job_id: str, holds: Callable[[JobView], bool], *, timeout_s: float = 60) -> JobView:
+def until(client: Client, job_id: str, holds: Callable[[JobView], bool], *, timeout_s: float = 300) -> JobView:
     """Wait until the condition holds. After the timeout, fail with the job's events."""
     deadline = time.monotonic() + timeout_s
     while True:

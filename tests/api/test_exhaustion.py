@@ -24,8 +24,6 @@ from tests.api.conftest import World
 from tests.unit.situations import a_job, a_spec, an_attempt
 from tests.unit.test_launch import SITE
 
-pytestmark = pytest.mark.timeout(120)
-
 KEYS = 50_000
 YAML_KEYS = 9_000
 LONG = "k" * 100_000

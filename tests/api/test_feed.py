@@ -234,7 +234,7 @@ def test_concurrent_listeners_get_every_line_once(world: World, job_id: str) -> 
     world.advance(job_id, JobState.SUCCEEDED)
     over.set()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=300)
     assert heard == [log.read_text()] * 6
 
 

@@ -256,14 +256,14 @@ def address(world: World, closing: threading.Event) -> Iterator[str]:
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     closing.set()
     server.should_exit = True
-    thread.join(timeout=10)
+    thread.join(timeout=300)
     assert not thread.is_alive()
     listener.close()
 
 
 def test_lines_arrive_while_the_job_runs_and_the_stream_ends_with_it(world: World, job_id: str, address: str) -> None:
     log = world.write_log(job_id, "one\n")
-    with httpx.stream("GET", f"{address}/api/v1/jobs/{job_id}/logs?follow=true", timeout=10) as answer:
+    with httpx.stream("GET", f"{address}/api/v1/jobs/{job_id}/logs?follow=true", timeout=300) as answer:
         lines = answer.iter_lines()
         assert next(lines) == "one"
         append(log, "two\n")
@@ -277,7 +277,7 @@ def test_a_service_that_closes_ends_its_streams(
     world: World, job_id: str, address: str, closing: threading.Event
 ) -> None:
     world.write_log(job_id, "one\n")
-    with httpx.stream("GET", f"{address}/api/v1/jobs/{job_id}/logs?follow=true", timeout=10) as answer:
+    with httpx.stream("GET", f"{address}/api/v1/jobs/{job_id}/logs?follow=true", timeout=300) as answer:
         lines = answer.iter_lines()
         next(lines)
         closing.set()
@@ -287,6 +287,6 @@ def test_a_service_that_closes_ends_its_streams(
 def test_a_long_body_gets_its_answer_over_a_real_socket(address: str) -> None:
     headers = {"Content-Type": "application/json"}
     for content in (b"x" * 5_000_000, iter([b"x" * 100_000] * 50)):
-        answer = httpx.post(f"{address}/api/v1/jobs", content=content, headers=headers, timeout=10)
+        answer = httpx.post(f"{address}/api/v1/jobs", content=content, headers=headers, timeout=300)
         assert answer.status_code == 413
         assert answer.json()["status"] == 413

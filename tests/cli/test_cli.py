@@ -127,7 +127,7 @@ def _on_a_terminal(arguments: list[str], environment: dict[str, str]) -> str:
         except OSError:  # on Linux: the other end is closed
             break
     os.close(ours)
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     return shown.decode()
 
 
@@ -146,9 +146,9 @@ def test_ctrl_c_leaves_the_job_running(environment: dict[str, str], service: Fak
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore SIGINT
     )
     try:
-        assert watched.wait(60)
+        assert watched.wait(300)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130
@@ -172,7 +172,7 @@ def test_following_survives_a_restart_on_another_port(environment: dict[str, str
     service.events["gpt-0001"].append(make_event(2, "After."))
     service.add(make_job(state=JobState.SUCCEEDED))
     service.start()
-    shown = first + process.communicate(timeout=30)[0]
+    shown = first + process.communicate(timeout=300)[0]
     assert process.returncode == 0
     assert (shown.count("Before."), shown.count("After.")) == (1, 1)
 
@@ -374,7 +374,7 @@ def test_a_closed_pipe_is_no_error_message(environment: dict[str, str], service:
     service.log = "line\n" * 200_000
     program = Path(sys.executable).with_name("orchestrator")
     command = f"{program} logs gpt-0001 -f | head -n 1"
-    done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, check=True, timeout=300)
     assert (done.stdout, done.stderr) == ("line\n", "")
 
 

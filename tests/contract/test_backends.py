@@ -30,7 +30,7 @@ class TestLocal(BackendContract):
                 world.backend.cancel(world.plan(folder.name).key, force=True)
         assert isinstance(world.backend, LocalBackend)
         for child in world.backend._children:  # a killed process must be collected by its parent
-            child.process.wait(timeout=60)
+            child.process.wait(timeout=300)
 
     def test_a_child_process_without_a_mark_is_observed_until_it_is_collected(self, world: RealWorld) -> None:
         """A process that is ending loses its memory, and with it the mark, before it becomes a zombie."""

@@ -52,7 +52,7 @@ def plan_of(spec: JobSpec) -> LaunchPlan:
 def bash(script: str, here: Path) -> list[str]:
     """Run a script and return its NUL-separated output. The script must not change the folder."""
     before = sorted(here.rglob("*"))
-    done = subprocess.run(["bash"], input=script.encode(), cwd=here, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(["bash"], input=script.encode(), cwd=here, capture_output=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert sorted(here.rglob("*")) == before
     return done.stdout.decode().split("\0")[:-1]

@@ -101,7 +101,7 @@ def test_concurrent_requests_share_one_build() -> None:
         return "page"
 
     def ask(_: int) -> str:
-        together.wait(timeout=30)
+        together.wait(timeout=300)
         return recent.get("/", build)
 
     with ThreadPoolExecutor(8) as pool:

@@ -57,7 +57,7 @@ def test_hadolint_passes(file: Path) -> None:
         [hadolint, "--no-color", "--failure-threshold=style", file],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -153,7 +153,7 @@ def test_the_agent_s_package_is_unpacked_by_a_python_without_libraries(tmp_path:
         command = [sys.executable, "-S", "-m", "trainer.elastic.pod", *arguments]
         environment = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
-            command, env=environment, cwd="/", capture_output=True, text=True, timeout=60, check=False
+            command, env=environment, cwd="/", capture_output=True, text=True, timeout=300, check=False
         )
 
     assert bare(tmp_path / "image", "--unpack", str(target)).returncode == 0

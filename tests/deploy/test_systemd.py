@@ -21,7 +21,7 @@ _WORST_EXPOSURE = 25  # of `systemd-analyze security`, in tenths. Up to 49 is "O
 
 def _analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     program = require_program("systemd-analyze", "Debian: apt-get install systemd")
-    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300, check=False)
 
 
 def _parse(unit: Path) -> configparser.ConfigParser:

@@ -74,7 +74,7 @@ class Fleet:
             self.network.kill(node)
             self.network.repair(node)
         for agent in self.agents:
-            agent.wait(10)
+            agent.wait(300)
 
     def until_world(self, size: int, *, after_s: float, steps: int = 1) -> Step:
         """Wait until each worker of a group of `size` has made `steps` steps after `after_s`. Raises NoRecovery.

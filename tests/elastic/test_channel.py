@@ -42,7 +42,7 @@ def test_a_message_may_be_longer_than_any_packet(ends: tuple[Channel, Channel]) 
     sender = threading.Thread(target=one.send, args=(sent,), daemon=True)
     sender.start()
     assert receive(other, 1) == [sent]
-    sender.join(60)
+    sender.join(300)
     assert not sender.is_alive()
 
 

@@ -62,7 +62,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_an_agent_gets_its_replica_its_claim_and_the_addresses(node: Node) -> None:
-    assert node.start(DUMP, KEY="secret", PYTHONPATH="/users/own").wait(30) == 0
+    assert node.start(DUMP, KEY="secret", PYTHONPATH="/users/own").wait(300) == 0
     arguments, environment = node.dump()
     assert arguments == ["--rdzv-endpoint=127.0.0.1:20000", "--local-addr=127.0.0.1", "mine", HEAD]
     assert environment["ORCHESTRATOR_REPLICA"] == "1"
@@ -75,17 +75,17 @@ def test_an_agent_gets_its_replica_its_claim_and_the_addresses(node: Node) -> No
 
 
 def test_the_first_replica_hosts_the_rendezvous(node: Node) -> None:
-    assert node.start(DUMP, replica=0).wait(30) == 0
+    assert node.start(DUMP, replica=0).wait(300) == 0
     assert node.dump()[0][-1] == "host"
 
 
 def test_a_killed_agent_has_a_departure(node: Node) -> None:
-    assert node.start("import os; os.kill(os.getpid(), 9)").wait(30) == 137
+    assert node.start("import os; os.kill(os.getpid(), 9)").wait(300) == 137
     assert node.departure().exit_code == -9  # type: ignore[attr-defined]
 
 
 def test_an_agent_whose_claim_is_refused_has_no_departure(node: Node) -> None:
-    assert node.start("raise SystemExit(3)").wait(30) == 3
+    assert node.start("raise SystemExit(3)").wait(300) == 3
     assert node.departure() is None
 
 
@@ -96,7 +96,7 @@ def test_signals_are_forwarded(node: Node) -> None:
     task = node.start(UP.format("signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))"))
     node.await_start()
     task.send_signal(signal.SIGTERM)
-    assert task.wait(30) == 7
+    assert task.wait(300) == 7
     assert node.departure().exit_code == 7  # type: ignore[attr-defined]
 
 

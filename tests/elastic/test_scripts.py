@@ -126,7 +126,7 @@ def test_a_signal_ends_a_node_that_waits_for_its_peer(rank: int, number: signal.
         assert node.stderr is not None
         assert "waiting for" in node.stderr.readline()
         node.send_signal(number)
-        assert node.wait(20) == 143
+        assert node.wait(300) == 143
         assert f"stopped by {number.name}" in node.stderr.read()
     finally:
         node.kill()

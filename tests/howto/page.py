@@ -141,7 +141,7 @@ class Terminals:
         if self._shell.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._shell.stdin.close()
-        self._shell.wait(30)
+        self._shell.wait(300)
         _end_jobs(self._folder)
 
     def _stop(self) -> None:
@@ -152,10 +152,10 @@ class Terminals:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(serving.pid, signal.SIGINT)
         try:
-            serving.wait(60)
+            serving.wait(300)
         except subprocess.TimeoutExpired:
             os.killpg(serving.pid, signal.SIGKILL)
-            serving.wait(60)
+            serving.wait(300)
 
     def _start(self, command: Sequence[str], output: int, given: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

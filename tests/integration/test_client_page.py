@@ -14,7 +14,6 @@ _EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 def test_the_examples_of_the_page_run(
     service: ThrowawayService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

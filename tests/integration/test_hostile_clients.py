@@ -15,8 +15,6 @@ from tests.integration.hostile import ADMIN, MIB, TOKEN, guarded, head, hold, po
 from tests.jobs import ended, python_job, until
 from trainer.contract.env import ATTEMPT_HEADER
 
-pytestmark = pytest.mark.timeout(180)
-
 FALSE = f"Authorization: Bearer orw_{'0' * 64}"
 ADMINS = f"Authorization: Bearer {TOKEN}"
 FORM = "application/x-www-form-urlencoded"

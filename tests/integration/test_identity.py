@@ -17,8 +17,6 @@ from orchestrator.client import Client, RequestRefused
 from tests.jobs import ended, python_job, until
 from tests.unit.test_process import make_certificate
 
-pytestmark = pytest.mark.timeout(180)
-
 TOKEN = "first-admin-0123456789abcdef"
 VALUE = "hunter2-hunter2-hunter2"
 PRINTS = (
@@ -35,7 +33,7 @@ def guarded(tmp_path: Path) -> Iterator[ThrowawayService]:
 def run(service: ThrowawayService, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "orchestrator.cli", *arguments]
     return subprocess.run(
-        command, env={**service.environment(), **more}, capture_output=True, text=True, timeout=60, check=False
+        command, env={**service.environment(), **more}, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -14,8 +14,6 @@ from orchestrator.client import Client
 from tests.conftest import quick_service
 from tests.jobs import ended, python_job, running, until
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayService]:
@@ -74,6 +72,8 @@ def test_the_workers_of_a_killed_agent_do_not_outlive_it(service: ThrowawayServi
     os.kill(agents[0].pid, signal.SIGKILL)
     until(client, job.id, lambda seen: seen.attempts == 2)
     assert not {worker.pid for worker in workers} & {process.pid for process in service.processes()}
+    client.cancel(job.id)
+    until(client, job.id, ended)  # the slots are for the next test
 
 
 @pytest.mark.long

@@ -15,8 +15,6 @@ from orchestrator.client import Client
 from tests.blocks import Block, faults_of, parse_blocks, schema_of_blocks
 from tests.jobs import ended, python_job, running, until
 
-pytestmark = pytest.mark.timeout(240)
-
 EVENTS, OF_JOB = "/api/v1/events", "/api/v1/jobs/{job_id}/events/stream"
 
 
@@ -49,7 +47,7 @@ def reading(
 ) -> Iterator[Reader]:
     """Open a stream and read its first block."""
     headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
-    with httpx.Client(base_url=service.url, timeout=60) as http:
+    with httpx.Client(base_url=service.url, timeout=300) as http:
         schema = schema_of_blocks(http.get("/openapi.json").json(), path)
         with http.stream("GET", path.format(job_id=job_id), headers=headers) as answer:
             reader = Reader(answer, schema)

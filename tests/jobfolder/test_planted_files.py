@@ -13,8 +13,6 @@ from tests.integration.team import ADMIN, shared_root, team_service
 from tests.jobfolder.outside import Outside
 from tests.jobs import ended, python_job, until
 
-pytestmark = pytest.mark.timeout(120)
-
 # The first attempt plants an entry and kills its own agent. The second one succeeds.
 _JOB = """
 import json, os, pathlib, signal, time

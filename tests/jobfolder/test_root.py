@@ -34,7 +34,7 @@ def reachable(tmp_path: Path) -> Path:
 
 
 def others_read(file: Path) -> bool:
-    done = subprocess.run([sys.executable, "-c", _READS, str(file)], capture_output=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", _READS, str(file)], capture_output=True, timeout=300, check=False)
     return done.returncode == 0
 
 

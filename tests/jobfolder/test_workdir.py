@@ -25,8 +25,6 @@ from orchestrator.wire.job_views import JobView
 from tests.integration.team import ADMIN, shared_root, team_service
 from tests.jobs import ended, until
 
-pytestmark = pytest.mark.timeout(180)
-
 KEY = "the service's own key"
 PARTS = st.sampled_from(["srv", "home", "alice", "code", ".ssh", "runs", "etc"])
 PATHS = st.lists(PARTS, max_size=5).map(lambda parts: PurePath("/", *parts))
@@ -216,7 +214,7 @@ def job_in(workdir: Path, **run: Any) -> dict[str, Any]:
 
 
 def ask(url: str, path: str, spec: dict[str, Any], token: str) -> httpx.Response:
-    return httpx.post(f"{url}/api/v1/{path}", json=spec, headers={"Authorization": f"Bearer {token}"}, timeout=30)
+    return httpx.post(f"{url}/api/v1/{path}", json=spec, headers={"Authorization": f"Bearer {token}"}, timeout=300)
 
 
 def token_of_a_submitter(url: str) -> str:

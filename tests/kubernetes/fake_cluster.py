@@ -61,7 +61,7 @@ class FakeCluster:
 
     def close(self) -> None:
         self.closing.set()
-        self._thread.join(10)
+        self._thread.join(300)
         for each in self.running.values():
             _kill(each.process)
 
@@ -390,7 +390,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     for pid in [*_descendants(process.pid), process.pid]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(300)
 
 
 def _descendants(pid: int) -> list[int]:

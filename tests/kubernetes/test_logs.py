@@ -303,5 +303,5 @@ def test_closing_ends_the_threads_of_open_streams(
         if number == 9:
             client.close()
         for each in streams:
-            each.join(30)
+            each.join(300)
             assert not each.is_alive()

@@ -79,7 +79,7 @@ def _end_what_was_started() -> Iterator[None]:
 
 def test_the_first_pod_hosts_the_rendezvous_at_its_address_and_claims_for_its_job(tmp_path: Path) -> None:
     code = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))"
-    printed, _ = start(tmp_path, code).communicate(timeout=30)
+    printed, _ = start(tmp_path, code).communicate(timeout=300)
     arguments, environment, folder = json.loads(printed)
     assert arguments == ["--rdzv-endpoint=10.1.2.3:20000", "--local-addr=10.1.2.3"]
     assert (environment[env.CLAIM], environment[env.REPLICA]) == ("kubernetes-u-1", "0")
@@ -99,7 +99,7 @@ def test_another_pod_waits_until_the_rendezvous_of_the_first_answers(tmp_path: P
         assert f"waiting for the first replica, localhost, port {port}" in process.stderr.readline()
         assert process.poll() is None
         listener.listen()
-        printed, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=300)
     assert printed.strip() == f"--rdzv-endpoint=127.0.0.1:{port}"
 
 
@@ -109,7 +109,7 @@ def test_a_pod_that_waits_for_the_first_one_ends_on_sigterm(tmp_path: Path) -> N
     assert process.stderr is not None
     assert "waiting for the first replica" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == 143
 
 
@@ -135,10 +135,10 @@ def test_the_container_ends_with_the_agent_s_exit_code_and_forwards_signals(tmp_
         process.send_signal(signal.SIGTERM)
     else:
         signal_another_thread(process.pid, signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == 9
     killed = start(tmp_path, "import os; os.kill(os.getpid(), 9)")
-    killed.communicate(timeout=30)
+    killed.communicate(timeout=300)
     assert killed.returncode == 137
 
 
@@ -148,7 +148,7 @@ def test_orphans_are_reaped_and_the_newest_exit_record_is_the_termination_messag
         (lives / str(number)).mkdir(parents=True)
         (lives / str(number) / layout.EXIT).write_text(json.dumps(render_exit_record(make_exit_record(outcome))))
     process = start(tmp_path, "import os; os.fork() or os._exit(0); os._exit(0)")
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     words = parse_last_words((tmp_path / "words").read_text())
     assert words is not None
     assert (words.replica, words.incarnation, words.record.outcome) == (0, 10, Outcome.SUCCEEDED)
@@ -157,7 +157,7 @@ def test_orphans_are_reaped_and_the_newest_exit_record_is_the_termination_messag
 def test_lines_of_worker_logs_are_printed_with_a_prefix(tmp_path: Path) -> None:
     log = layout.worker_dir(layout.replica_dir(tmp_path / "job", 2, 0) / "1", 3, 1) / layout.WORKER_LOG
     code = f"import pathlib; log = pathlib.Path({str(log)!r}); log.parent.mkdir(parents=True); log.write_text('loss 1')"
-    printed, _ = start(tmp_path, code).communicate(timeout=30)
+    printed, _ = start(tmp_path, code).communicate(timeout=300)
     assert printed.splitlines() == ["[i1 g3 local-1] loss 1"]
 
 

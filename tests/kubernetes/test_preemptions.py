@@ -96,7 +96,7 @@ def test_a_service_that_is_killed_after_deleting_a_job_reports_no_preemption(wor
     store = world.cluster.store
     with store.changed:
         assert store.changed.wait_for(
-            lambda: not any(each.startswith(job) for each in store.objects["jobs"]), timeout=60
+            lambda: not any(each.startswith(job) for each in store.objects["jobs"]), timeout=300
         )
     world.service.kill()
     world.service.start()

@@ -262,7 +262,7 @@ def test_two_services_send_each_message_once(
     for number in range(10):
         world.submit(f"job-{number}")
         world.happen("a", "b", job_id=f"job-{number}")
-    receiver.wait(30)
+    receiver.wait(300)
     for outbox in outboxes:
         outbox.stop()
     assert len(receiver.received) == len({message.id for message in receiver.received}) == 30
@@ -317,7 +317,7 @@ def _await_looks(looked: threading.Semaphore) -> None:
     while looked.acquire(blocking=False):
         pass
     for _ in range(3):
-        assert looked.acquire(timeout=60)
+        assert looked.acquire(timeout=300)
 
 
 def test_a_store_outage_ends_no_thread(

@@ -149,7 +149,7 @@ def test_the_script_quotes_paths_and_modules(folder: str, module: str) -> None:
 
 
 def run_bash(script: str, here: Path) -> str:
-    done = subprocess.run(["bash", "-c", script], capture_output=True, cwd=here, check=False, timeout=20)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, cwd=here, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout.decode()
 

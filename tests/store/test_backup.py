@@ -45,7 +45,7 @@ def test_a_copy_has_only_what_was_committed_before(
     assert program is not None
     with scratch_database(request.getfixturevalue("postgres")) as restored:
         plain = restored.replace("postgresql+psycopg://", "postgresql://")
-        subprocess.run([program, "--no-owner", f"--dbname={plain}", str(copy)], check=True, timeout=60)
+        subprocess.run([program, "--no-owner", f"--dbname={plain}", str(copy)], check=True, timeout=300)
         assert jobs_of(restored) == {"job-1"}
 
 

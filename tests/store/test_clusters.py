@@ -56,7 +56,7 @@ def test_node_failures_are_read_since_a_time(stores: Stores) -> None:
 
 
 def test_concurrent_clearings_of_a_node_record_succeed(stores: Stores) -> None:
-    nodes, together = NodeStore(stores.database), Barrier(6, timeout=30)
+    nodes, together = NodeStore(stores.database), Barrier(6, timeout=300)
 
     def clear(_: int) -> None:
         for number in range(10):

@@ -175,7 +175,7 @@ def test_waiting_writers_hold_no_connection(stores: Stores) -> None:
             wait(waiting, timeout=0.2)
             assert not any(one.done() for one in waiting)
             assert database.engine.pool.checkedout() == 1  # type: ignore[attr-defined]
-        assert len({one.result(timeout=10).id for one in waiting}) == 4
+        assert len({one.result(timeout=300).id for one in waiting}) == 4
 
 
 def test_requests_are_read_with_the_newest_attempt(stores: Stores) -> None:

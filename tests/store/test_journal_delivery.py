@@ -96,7 +96,7 @@ def test_an_event_waits_until_events_with_earlier_ids_are_visible(
 def test_an_empty_delivery_does_not_wait_for_other_writers(stores: Stores) -> None:
     with ThreadPoolExecutor(1) as pool, stores.database.write() as session:
         session.connection()
-        pool.submit(stores.ingest).result(timeout=10)
+        pool.submit(stores.ingest).result(timeout=300)
 
 
 def _append_impatiently(stores: Stores) -> None:

@@ -55,4 +55,4 @@ def collecting() -> Iterator[Received]:
             yield received
         finally:
             server.shutdown()
-            thread.join(timeout=10)
+            thread.join(timeout=300)

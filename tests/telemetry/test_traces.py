@@ -97,7 +97,7 @@ def test_a_job_is_exported_from_submission_to_end(database: Database, stores: St
     traces.start()
     _live_through(stores)
     for _ in range(4):
-        assert collector.came.acquire(timeout=20)
+        assert collector.came.acquire(timeout=300)
     traces.stop()
     times = [(span.name, span.began, span.ended) for span in collector.spans]
     assert times == [

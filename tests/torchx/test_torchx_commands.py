@@ -36,7 +36,7 @@ def here(service: FakeService, environment: dict[str, str], tmp_path: Path, monk
 def torchx(*arguments: str, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).with_name("torchx")
     return subprocess.run(
-        [program, *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        [program, *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -50,7 +50,7 @@ class Group:
         return [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]
 
     def outputs(self) -> str:
-        return "".join(process.communicate(timeout=60)[0] for process in self.processes)
+        return "".join(process.communicate(timeout=300)[0] for process in self.processes)
 
     def wait_for_step(self, step: int) -> None:
         def is_there() -> bool:

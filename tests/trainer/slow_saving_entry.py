@@ -23,7 +23,7 @@ def wait_for_training(what):
     if os.environ.get("WAITS_FOR_TRAINING") == what:
         with changed:
             goal = updates[0] + 2
-            assert changed.wait_for(lambda: updates[0] >= goal, timeout=60)
+            assert changed.wait_for(lambda: updates[0] >= goal, timeout=300)
 
 
 def copy_late(self, values, names):

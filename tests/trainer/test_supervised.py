@@ -78,7 +78,7 @@ def test_outside_a_job_nothing_happens(tmp_path, monkeypatch):
 def test_importing_it_imports_no_torch_and_little_else():
     code = "import sys, trainer.supervised; print(*(n for n in sys.modules if n.startswith(('torch', 'trainer'))))"
     command = [sys.executable, "-c", code]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60)
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=300)
     assert found.stdout.split() == ["trainer", "trainer.supervised"]
 
 

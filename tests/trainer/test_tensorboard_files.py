@@ -75,6 +75,6 @@ def test_a_full_disk_stops_the_files_and_not_the_run(small_disk):
     files.close()
     for thread in threading.enumerate():
         if type(thread).__name__ == "_AsyncWriterThread":
-            thread.join(30)  # it ends by an exception within this test
+            thread.join(300)  # it ends by an exception within this test
     (sentence,) = reported
     assert sentence.startswith("no more TensorBoard files: ")

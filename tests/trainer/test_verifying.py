@@ -68,7 +68,7 @@ def found(tmp_path_factory):
     paths = [str(folder / case) for case in CASES]
     with start_group(folder, WORLD, entry=(ENTRY, *paths)) as group:
         assert group.wait() == [0] * WORLD, group.outputs()
-        printed = [process.communicate(timeout=60)[0].splitlines() for process in group.processes]
+        printed = [process.communicate(timeout=300)[0].splitlines() for process in group.processes]
     ranks = [[json.loads(line) for line in lines if line.startswith("{")] for lines in printed]
     return {
         case: {

@@ -163,4 +163,4 @@ def test_the_command_imports_no_torch() -> None:
         memory_advice.main(["--preset", "8b"])
         sys.exit("torch" in sys.modules)
     """
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, stdout=subprocess.DEVNULL).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=300, stdout=subprocess.DEVNULL).returncode == 0

@@ -47,7 +47,7 @@ class Passes:
         self._during(self.count)
         return None
 
-    def wait(self, timeout_s: float = 20) -> None:
+    def wait(self, timeout_s: float = 300) -> None:
         assert self.made.acquire(timeout=timeout_s), "no pass was made"
 
 
@@ -161,13 +161,13 @@ def test_a_waiting_loop_tries_to_take_the_lease_more_often_than_it_polls(leases:
     passes = Passes()
     loop = _loop(leases, passes, poll_s=3600, lease_s=1)
     loop.start()
-    passes.wait(timeout_s=60)
+    passes.wait()
     loop.stop()
 
 
 def test_a_loop_with_a_hanging_pass_is_not_ready(leases: MemoryLeaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    passes = Passes(lambda number: cast(None, go_on.wait(20)))
+    passes = Passes(lambda number: cast(None, go_on.wait(300)))
     loop = _loop(leases, passes)
     loop.start()
     passes.wait()

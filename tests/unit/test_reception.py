@@ -110,7 +110,7 @@ class Gate:
     def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | NotFound | InvalidSpec]:
         self.groups.append(len(bodies))
         self.jobs += [body.job_id for body in bodies]
-        assert self.open.wait(10)
+        assert self.open.wait(300)
         if self.error is not None:
             raise self.error
         return [DesiredView(number=body.replica) for body in bodies]
@@ -199,7 +199,7 @@ def test_whoever_waits_is_answered_before_the_end(gate: Gate) -> None:
     futures = [reception.receive(a_report(replica=number)) for number in range(3)]
     stopping = threading.Thread(target=reception.stop, daemon=True)
     stopping.start()
-    stopping.join(10)
+    stopping.join(300)
     assert not stopping.is_alive(), "it ends after the last group"
     assert [future.result(0).number for future in futures] == [0, 1, 2]
 
@@ -225,5 +225,5 @@ def test_whoever_waited_for_an_earlier_group_waits_for_no_later_one(store: Memor
     answer = reception.receive(a_report())
     now[0] = 61.0
     reception.start()
-    assert answer.result(timeout=30) == DesiredView(state="run")
+    assert answer.result(timeout=300) == DesiredView(state="run")
     reception.stop()

@@ -34,7 +34,6 @@ def script(tmp_path: Path) -> str:
     return str(tmp_path / "train.py")
 
 
-@pytest.mark.timeout(120)
 def test_an_unchanged_script_is_killed_and_recovers(script: str) -> None:
     score = measure("ours", "own-script", 2, random.Random(0), (script, "1000000"))
     assert (score.kills, len(score.recovered_s)) == (2, 2)
@@ -42,13 +41,11 @@ def test_an_unchanged_script_is_killed_and_recovers(script: str) -> None:
     assert all(steps >= 3 for steps in score.steps_redone), "it saves nothing, so it repeats all steps"
 
 
-@pytest.mark.timeout(120)
 def test_a_script_too_short_for_a_kill_is_an_error(script: str) -> None:
     with pytest.raises(NeverStarted):
         measure("ours", "own-script", 1, random.Random(0), (script, "2"))
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("launcher", ["ours", "torchrun-safe"])
 def test_the_restart_of_the_trainer_is_split_into_parts(launcher: str) -> None:
     score = measure(launcher, "trainer-ddp", 1, random.Random(0), steps_between=(12, 20))

@@ -43,7 +43,7 @@ def test_a_fault_that_an_earlier_incarnation_has_claimed_is_not_repeated(job: Jo
 def test_an_agent_that_must_stop_injects_no_fault(job: Job, tmp_path: Path) -> None:
     agent = start(job, tmp_path)
     request(job, DesiredDocument(state=DesiredState.STOP, number=1, chaos=Chaos(number=1, fault=Fault.KILL)))
-    assert agent.wait(60) == 143
+    assert agent.wait(300) == 143
     assert agent.exit_record().outcome is Outcome.CANCELLED
     assert agent.events("chaos.injected") == []
 
@@ -62,7 +62,7 @@ def test_a_slow_worker_stops_and_continues_repeatedly_and_no_worker_dies(job: Jo
 def test_a_preempted_agent_ends_with_the_outcome_preempted(job: Job, tmp_path: Path) -> None:
     agent = start(job, tmp_path)
     chaos(job, Fault.PREEMPT)
-    assert agent.wait(60) == 143
+    assert agent.wait(300) == 143
     assert agent.exit_record().outcome is Outcome.PREEMPTED
     assert [evidence(each)["fault"] for each in agent.events("chaos.injected")] == ["preempt"]
     assert (job.attempt / "chaos-1-r0").exists()
@@ -72,7 +72,7 @@ def test_a_lost_node_leaves_no_exit_record_and_no_worker(job: Job, tmp_path: Pat
     agent = start(job, tmp_path)
     pids = agent.pids(1)
     chaos(job, Fault.NODE_LOSS)
-    assert agent.wait(60) == -9
+    assert agent.wait(300) == -9
     wait_for(lambda: not any(alive(pid) for pid in pids.values()), "end of the workers")
     assert not (agent.folder / "exit.json").exists()
     assert [evidence(each)["fault"] for each in agent.events("chaos.injected")] == ["node-loss"]

@@ -25,7 +25,7 @@ def write(path: Path, text: str) -> str:
 def run_script(job: Job, path: Path, text: str, *arguments: str, **environ: str) -> tuple[Agent, str]:
     """Run a job of one worker to its end. Returns the agent and the worker's log."""
     agent = job.policy().start(write(path, text), *arguments, **environ)
-    agent.wait(60)
+    agent.wait(300)
     return agent, agent.log()
 
 
@@ -62,13 +62,13 @@ def test_a_module_runs_as_a_module(job: Job, tmp_path: Path, monkeypatch: pytest
     write(package / "go.py", "import sys; print(__name__, __package__, sys.argv[1:], __spec__.name)")
     monkeypatch.chdir(tmp_path)
     agent = job.policy().start("-m", "mine.go", "a")
-    assert agent.wait(60) == 0
+    assert agent.wait(300) == 0
     assert agent.log() == "__main__ mine ['a'] mine.go\n"
 
 
 def test_the_bundled_trainer_prints_only_its_own_error(job: Job) -> None:
     agent = job.policy().start("-m", "trainer", "--config", '{"steps": 0}')
-    assert agent.wait(60) == 1
+    assert agent.wait(300) == 1
     assert agent.log() == "trainer: steps: is 0, must be at least 1\n"
 
 
@@ -81,14 +81,14 @@ def test_a_users_package_named_trainer_takes_precedence(
     write(package / "__main__.py", "import trainer; print(trainer.__file__)")
     monkeypatch.chdir(tmp_path)
     agent = job.policy().start("-m", "trainer")
-    assert agent.wait(60) == 0
+    assert agent.wait(300) == 0
     assert agent.log() == f"{package / '__init__.py'}\n"
 
 
 def test_each_worker_has_its_own_seeds_and_the_number_of_threads_of_its_environment(job: Job, tmp_path: Path) -> None:
     text = "import random, numpy, torch\nprint(random.random(), numpy.random.rand(), torch.get_num_threads())"
     agent = job.policy().start("--nproc-per-node=3", write(tmp_path / "train.py", text))
-    assert agent.wait(60) == 0
+    assert agent.wait(300) == 0
     printed = [agent.log(1, rank).split() for rank in range(3)]
     assert [len(set(values)) for values in zip(*printed, strict=True)] == [3, 3, 1]
     assert printed[0][2] == "1"
@@ -174,7 +174,7 @@ def test_a_program_that_cannot_be_forked_is_a_new_process_with_a_reason(
     for name, text in files.items():
         write(folder / name, text)
     agent = job.policy().start(*(argument.format(folder=folder) for argument in arguments))
-    assert agent.wait(60) == 0
+    assert agent.wait(300) == 0
     assert agent.log() == "ok\n"
     assert because in str(started(agent)["fresh"]["0"])
     assert "rank 0 is a new process, not a fork" in agent.printed()
@@ -329,7 +329,7 @@ def test_workers_of_a_lost_server_count_as_killed_even_if_the_cleanup_fails(monk
 def test_a_command_line_may_be_very_long(job: Job, tmp_path: Path) -> None:
     script = write(tmp_path / "train.py", "import sys; print(sum(map(len, sys.argv[1:])))")
     agent = job.start(script, *["x" * 100_000] * 4)
-    assert agent.wait(60) == 0, agent.printed()
+    assert agent.wait(300) == 0, agent.printed()
     assert agent.log(1, 0).split() == ["400000"]
 
 
@@ -341,7 +341,7 @@ def test_a_stopped_fork_server_is_continued_when_a_worker_is_needed() -> None:
     try:
         process = fork_server.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)
         assert process.pid > 0
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     finally:
         fork_server.close()
 
@@ -354,6 +354,6 @@ def test_a_worker_that_gets_sigterm_just_after_its_fork_ends(tmp_path: Path) -> 
         for _ in range(20):
             process = fork_server.start([sys.executable, script], os.environ, local_rank=0, stdout=None, stderr=None)
             os.kill(process.pid, signal.SIGTERM)
-            assert process.wait(60) == -signal.SIGTERM
+            assert process.wait(300) == -signal.SIGTERM
     finally:
         fork_server.close()

@@ -113,7 +113,7 @@ def lost_by(fleet: Fleet, node: int) -> list[object]:
 def assert_ends_because_the_group_is_lost(fleet: Fleet, node: int) -> None:
     exit_file = fleet.folder / f"attempts/1/replica-{node}/1/exit.json"
     wait_for(exit_file.exists, "exit record", 120)
-    fleet.agents[node].wait(30)
+    fleet.agents[node].wait(300)
     failure = parse_exit_record(json.loads(exit_file.read_text())).failure
     assert failure is not None
     assert failure.kind is FailureKind.RENDEZVOUS or is_collateral(failure), failure

@@ -14,8 +14,6 @@ from orchestrator.client import Client, RequestRefused
 from orchestrator.domain.errors import NotFound
 from tests.jobs import ended, python_job, running, until
 
-pytestmark = pytest.mark.timeout(240)
-
 _WAITS = """
 import os, time
 from pathlib import Path

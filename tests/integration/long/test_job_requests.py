@@ -13,8 +13,6 @@ from tests.conftest import quick_service
 from tests.jobs import ended, python_job, running, training_job, until
 from trainer.contract.manifest import parse_snapshot_name
 
-pytestmark = pytest.mark.timeout(240)
-
 FOREVER = "import time; time.sleep(600)"
 
 

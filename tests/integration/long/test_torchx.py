@@ -12,8 +12,6 @@ import pytest
 
 from deploy.dev.service import ThrowawayService
 
-pytestmark = pytest.mark.timeout(180)
-
 TORCHX = Path(sys.executable).with_name("torchx")
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
@@ -48,7 +46,7 @@ def test_torchx_cancels_a_running_job(service: ThrowawayService, tmp_path: Path)
     final = subprocess.run(
         [sys.executable, "-m", "orchestrator.cli", "show", "--wait", handle.rpartition("/")[2]],
         env={**os.environ, "ORCHESTRATOR_URL": service.url},
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert final.returncode == 1

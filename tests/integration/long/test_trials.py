@@ -11,8 +11,6 @@ import pytest
 
 from deploy.dev.service import ThrowawayService
 
-pytestmark = pytest.mark.timeout(180)
-
 SPEC = {
     "name": "tiny",
     "run": {"trainer": {"global_batch": 4, "micro_batch": 2, "seq_len": 32, "strategy": "ddp"}, "workdir": "/tmp"},

@@ -22,8 +22,6 @@ from orchestrator.store.engine import Database
 from tests.elastic.harness import wait_for
 from tests.jobs import ended, python_job, running, until
 
-pytestmark = pytest.mark.timeout(120)
-
 LEASE_S = 2.0
 FOREVER = "import time; time.sleep(600)"
 
@@ -79,7 +77,7 @@ def client_of(service: ThrowawayService) -> Iterator[Client]:
 
 
 def ready(service: ThrowawayService) -> tuple[int, str]:
-    with urllib.request.urlopen(f"{service.url}/readyz", timeout=10) as answer:
+    with urllib.request.urlopen(f"{service.url}/readyz", timeout=300) as answer:
         return answer.status, answer.read().decode()
 
 

@@ -54,5 +54,5 @@ def test_a_receiver_gets_all_states_of_a_job_despite_a_crash_of_the_service(tmp_
 def _wait_for_ids(receiver: Receiver, count: int) -> set[str]:
     """Wait for so many different messages. Each may arrive more than once."""
     while len({message.id for message in receiver.received}) < count:
-        receiver.wait(len(receiver.received) + 1, timeout_s=60)
+        receiver.wait(len(receiver.received) + 1, timeout_s=300)
     return {message.id for message in receiver.received}

@@ -24,7 +24,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     """One step on two ranks, with two microbatches each by default."""
     with start_group(tmp_path_factory.mktemp("two"), 2, entry=ENTRY, cases=CASES) as group:
         assert group.wait() == [0, 0], group.outputs()
-        return json.loads(group.processes[0].communicate(timeout=60)[0].splitlines()[-1])
+        return json.loads(group.processes[0].communicate(timeout=300)[0].splitlines()[-1])
 
 
 def test_ddp_reduces_gradients_once_per_step_by_default(found):

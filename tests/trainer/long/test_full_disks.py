@@ -66,7 +66,7 @@ def mounted(folder: Path, kind: str) -> Iterator[Path]:
 def run(*command: object) -> bool:
     try:
         return (
-            subprocess.run([str(part) for part in command], capture_output=True, timeout=60, check=False).returncode
+            subprocess.run([str(part) for part in command], capture_output=True, timeout=300, check=False).returncode
             == 0
         )
     except FileNotFoundError:

@@ -60,7 +60,7 @@ def _make_bucket(url):
     deadline = time.monotonic() + 60
     while True:
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=10):
+            with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=300):
                 return
         except (urllib.error.URLError, ConnectionError):
             assert time.monotonic() < deadline

@@ -74,6 +74,6 @@ def test_a_job_that_is_stopped_does_not_wait_for_git(tmp_path, monkeypatch):
     with (tmp_path / "answer").open("w"):  # git runs now
         assert not documents
         provenance.stop_waiting()
-        waiting.join(60)
+        waiting.join(300)
         assert documents[0].keys() == {"command", "image", "host"}
         assert documents[0]["command"] == " ".join(sys.orig_argv).split()

@@ -186,7 +186,7 @@ def test_the_list_names_every_state_without_torch(group, tmp_path):
         "import sys; from trainer.snapshot.__main__ import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
     )
     command = [sys.executable, "-c", code, "ls", str(snapshots)]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True).stdout
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True).stdout
     lines = printed.splitlines()[1:]
     assert [line.split()[0] for line in lines] == [
         "step-00000003-a1-g1",

@@ -60,7 +60,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
 def run(folder: Path, world_size: int, cases: dict[str, dict], timeout_s: float = 150) -> dict[str, dict]:
     with start_group(folder, world_size, entry=ENTRY, cases=cases) as group:
         assert group.wait(timeout_s) == [0] * world_size, group.outputs()
-        return json.loads(group.processes[0].communicate(timeout=60)[0].splitlines()[-1])
+        return json.loads(group.processes[0].communicate(timeout=300)[0].splitlines()[-1])
 
 
 def difference(found: dict, expected: dict, what: str = "losses") -> float:

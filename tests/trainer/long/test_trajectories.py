@@ -161,7 +161,7 @@ def kill_after(ranks: Ranks, step: int) -> None:
     wait_for(lambda: step in ranks.committed(), f"a snapshot of step {step}")
     os.kill(ranks.processes[-1].pid or 0, signal.SIGKILL)
     for process in ranks.processes[:-1]:
-        process.join(60)
+        process.join(300)
         assert process.exitcode not in (0, None), f"a rank continued without its peer\n{ranks.printed()}"
     ranks.forget_after(step)
 

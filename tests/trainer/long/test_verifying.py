@@ -19,7 +19,7 @@ def test_a_run_continues_from_a_snapshot_that_all_ranks_verified(tmp_path, strat
     damaged.write_bytes(damaged.read_bytes()[:-1])
     with start_group(tmp_path, 2, generation=2, steps=6, entry=ENTRY, **options) as second:
         assert second.wait() == [0, 0], second.outputs()
-        printed = [process.communicate(timeout=60)[0] for process in second.processes]
+        printed = [process.communicate(timeout=300)[0] for process in second.processes]
     assert [event["evidence"]["file"] for event in second.events("snapshot.quarantined")] == ["__1_0.distcp"]
     assert [event["evidence"]["step"] for event in second.events("restored")] == [2]
     assert min(second.losses()) == 3

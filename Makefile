@@ -29,8 +29,8 @@ test: $(VENV)/.installed ## the tests; what needs a missing service skips by nam
 long: $(VENV)/.installed ## tests of rare things that take minutes (ARGS="-m smoke": the few that CI runs)
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m long --ignore-glob='*/live/*' $(ARGS)
 
-nightly: $(VENV)/.installed ## every suite in full, for hours, into docs/nightly.md (as root)
-	@.ci/nightly
+nightly: $(VENV)/.installed ## every suite in full, for hours, into docs/nightly.md (as root; ARGS="crash soak": these)
+	@.ci/nightly $(ARGS)
 
 faults: $(VENV)/.installed ## every fault on every kind of cluster, at default settings: the tables of docs/failures.md (as root)
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/faults $(ARGS)

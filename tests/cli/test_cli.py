@@ -179,9 +179,10 @@ def test_following_survives_a_restart_on_another_port(environment: dict[str, str
 
 def test_an_unreachable_service_exits_with_status_3(run: Run, service: FakeService) -> None:
     service.stop()
+    assert "cannot be reached" in run("ls", ORCHESTRATOR_URL=service.url).stderr
     done = run("ls")
     assert done.returncode == 3
-    assert "cannot be reached" in done.stderr
+    assert "no service uses the run directory" in done.stderr
     assert "orchestrator serve" in done.stderr
     assert "ORCHESTRATOR_URL" in done.stderr
     assert len(done.stderr.splitlines()) == 2

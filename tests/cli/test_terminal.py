@@ -49,8 +49,7 @@ COMMANDS = [
 
 @pytest.fixture
 def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EvilService]:
-    for name, value in {"ROOT": str(tmp_path / "root"), "PORT": "1"}.items():
-        monkeypatch.setenv(f"ORCHESTRATOR_{name}", value)
+    monkeypatch.setenv("ORCHESTRATOR_ROOT", str(tmp_path / "root"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(SPEC)

@@ -173,7 +173,7 @@ class Job:
             env.JOB_DIR: str(self.folder),
             env.ATTEMPT: "1",
             env.REPLICA: str(replica),
-            env.CLAIM: "mine",
+            env.CLAIM: claim,
             "PYTHONPATH": str(ROOT),
             **extra,
         }

@@ -262,7 +262,7 @@ def test_two_services_send_each_message_once(
     for number in range(10):
         world.submit(f"job-{number}")
         world.happen("a", "b", job_id=f"job-{number}")
-    receiver.wait(300)
+    receiver.wait(30)
     for outbox in outboxes:
         outbox.stop()
     assert len(receiver.received) == len({message.id for message in receiver.received}) == 30

@@ -13,7 +13,7 @@ from orchestrator.domain.job.job import Desired, JobState
 from orchestrator.domain.observation.observation import Liveness, Observation, Presence
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import NoteRunning, Stop, Wait
-from orchestrator.domain.policy.rules.live import hearing
+from orchestrator.domain.policy.rules.live import explain_silence
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.domain.queueing.admission import Admission
 from tests.unit.situations import NOW, a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
@@ -92,7 +92,7 @@ def test_reports_are_expected_only_of_attempts_that_are_seen_to_run() -> None:
     assert decide(a_situation(a_job(), an_attempt(), out_of_sight)).sentence == "so far"
     pending = seen(Presence.PENDING, ALIVE, unheard=True, heard_since=NOW)
     assert decide(a_situation(a_job(), an_attempt(AttemptState.PENDING), pending)).sentence == "it is pending"
-    assert hearing(a_situation(a_job(), an_attempt(), pending)) is None
+    assert explain_silence(a_situation(a_job(), an_attempt(), pending)) is None
 
 
 def test_a_job_without_agents_waits_for_a_cluster_that_does_not_answer() -> None:

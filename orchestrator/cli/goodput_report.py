@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Annotated
 
@@ -116,11 +116,17 @@ def _row(share: ShareView, has_prices: bool) -> tuple[str, ...]:
         str(share.jobs),
         f"{share.device_seconds / _HOUR_S:.2f}",
         f"{share.held_device_seconds / _HOUR_S:.2f}",
-        "" if share.goodput is None else f"{share.goodput:.1%}",
+        _show_goodput(share.goodput, share.bins),
         f"{share.lost_device_seconds / _HOUR_S:.2f}",
         saved,
         *money,
     )
+
+
+def _show_goodput(goodput: float | None, bins: Mapping[str, float]) -> str:
+    if goodput is not None:
+        return f"{goodput:.1%}"
+    return "not reported" if bins.get(Bin.NOT_REPORTED) else ""
 
 
 def render_csv(found: SharesView) -> str:
@@ -170,7 +176,7 @@ def _print_goodput(found: GoodputView) -> None:
     print_table(("BIN", "DEVICE-SECONDS", "SHARE", "MEANING"), rows)
     console().print(f"{duration(found.wall_s)} in total, {whole:.1f} device-seconds{_productive(found)}")
     if found.cost is not None and found.lost_cost is not None:
-        console().print(f"It cost {found.cost:.2f} {found.currency}; {found.lost_cost:.2f} of that was not productive")
+        console().print(f"It cost {found.cost:.2f} {found.currency}; {found.lost_cost:.2f} of that was lost")
     if found.gains:
         console().print("\nWhat would have saved time, in device-seconds:")
     for gain in found.gains:
@@ -179,6 +185,6 @@ def _print_goodput(found: GoodputView) -> None:
 
 
 def _productive(found: GoodputView) -> str:
-    if not (found.bins.get("productive") or found.bins.get("re_done")):
-        return "; its workers report no steps"
-    return "" if found.goodput is None else f"; {found.goodput:.1%} of the held time was productive"
+    if found.goodput is not None:
+        return f"; {found.goodput:.1%} of the held time was productive"
+    return "; its workers report no steps" if found.bins.get(Bin.NOT_REPORTED) else ""

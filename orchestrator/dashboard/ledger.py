@@ -18,6 +18,7 @@ HELPS: Mapping[Bin, str] = {
     Bin.SNAPSHOT_STALL: "Take snapshots less often, or set the interval to auto.",
     Bin.STALLED: "Set a shorter supervise.heartbeat_timeout_s.",
     Bin.RECOVERING: "See the failures in the events.",
+    Bin.FAILED: "See the failure of the attempt.",
     Bin.NOT_REPORTED: "Five lines with trainer.supervised report steps and take snapshots.",
 }
 _NAMES = {Bin.RE_DONE.value: "re-done", Bin.NOT_REPORTED.value: "not reported"}

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from pydantic import Field
 
+from orchestrator.domain.accounting.goodput import LOSSES
 from orchestrator.domain.job.job import JobState
 from orchestrator.wire.answers import Answer, Page
 from orchestrator.wire.job_views import FailureView
@@ -43,7 +44,7 @@ class GoodputView(Answer):
     `device_seconds` is the job's life so far times the devices that it requests. `bins`, in device-seconds, add up to
     it. The job held its devices in all bins but `queue` and `idle`; `goodput` is the productive part of the held time.
     `chaos_s` is the part of the losses that injected faults caused. `cost` is the price of the held time and
-    `lost_cost` that of its unproductive part; both are null if no price is set.
+    `lost_cost` that of the losses: `re_done`, `stalled`, `recovering` and `failed`. Both are null if no price is set.
     """
 
     goodput: float | None
@@ -75,8 +76,7 @@ class ShareView(Answer):
 
     @property
     def lost_device_seconds(self) -> float:
-        """Held and not productive."""
-        return self.held_device_seconds - self.bins.get("productive", 0.0)
+        return sum(self.bins.get(each, 0.0) for each in LOSSES)
 
 
 class SharesView(Page[ShareView]):

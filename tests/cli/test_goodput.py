@@ -49,6 +49,13 @@ def test_goodput_prints_a_table_of_shares_with_their_total(run: Run, service: Fa
     assert datetime.fromisoformat(query["since"]) < datetime.now(timezone.utc) - timedelta(days=6)
 
 
+def test_scripts_without_reports_have_no_goodput(run: Run, service: FakeService) -> None:
+    silent = share("ann", goodput=None, bins={"queue": 3600.0, "untold": 3600.0}, cost=None, lost_cost=None)
+    service.accounts["goodput"] = shares(silent, currency=None)
+    _, ann, _ = run("goodput", "--by", "user").stdout.splitlines()
+    assert ann.split() == ["ann", "2", "2.00", "1.00", "not", "reported", "0.00"]
+
+
 def test_csv_has_a_line_for_each_share_and_no_formula() -> None:
     found = render_csv(shares(share("=cmd()", gain_device_seconds=36.0), share("ann"), share(None)))
     lines = list(csv.DictReader(io.StringIO(found)))
@@ -92,7 +99,7 @@ def test_the_goodput_of_a_job_ends_with_its_gains(run: Run, service: FakeService
     )
     told = run("goodput", "gpt-0001").stdout.splitlines()
     assert told[-4:] == [
-        "It cost 1.50 EUR; 0.75 of that was not productive",
+        "It cost 1.50 EUR; 0.75 of that was lost",
         "",
         "What would have saved time, in device-seconds:",
         "  50.0  without failures",

@@ -7,13 +7,15 @@ from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.builders import at
 from tests.dashboard.looks import make_trained_job, page
+from trainer.contract.failure import Failure, FailureKind
 
 
 def test_the_fleet_page_covers_only_the_callers_projects(closed: World) -> None:
     headers = closed.give("research=submitter", name="ada")
     job_id = closed.client.post("/api/v1/jobs", json=closed.spec(project="research"), headers=headers).json()["id"]
     closed.advance(job_id, JobState.STARTING, JobState.RUNNING)
-    closed.start(job_id, state=AttemptState.RUNNING)
+    crash = Failure(kind=FailureKind.APPLICATION, message="KeyError: 'labels'")
+    closed.start(job_id, state=AttemptState.FAILED, ended_at=at(3600), failure=crash)
     closed.clock.moment = at(7200)
     for path in ("/fleet", "/fleet?days=1", "/fleet?days=30&project=research"):
         text = page(closed, path, **headers)

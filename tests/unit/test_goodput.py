@@ -13,6 +13,7 @@ from orchestrator.domain.accounting.goodput import Bin, Stretch, add_up
 from orchestrator.domain.accounting.life import GenerationLife, Life, Rest, lay_out
 from tests.builders import at
 from tests.unit.lives import attempt, lives, trained
+from trainer.contract.failure import FailureKind
 
 
 def seconds_by_bin(life: Life, until: float) -> dict[Bin, float]:
@@ -141,6 +142,31 @@ def test_workers_that_report_no_steps_are_not_reported() -> None:
     assert seconds_by_bin(life, 10) == {Bin.START_UP: 4, Bin.NOT_REPORTED: 16}
 
 
+def test_an_attempt_that_fails_before_it_reports_a_step_is_lost() -> None:
+    """Also if it is the second one, or if a restart in place came before its end."""
+    silent = GenerationLife(number=1, started_at=at(4), world_size=2, failed_at=at(6))
+    again = GenerationLife(number=2, started_at=at(7), world_size=2)
+    crash = FailureKind.APPLICATION
+    first = attempt(1, 1, 8, silent, again, agent_at=at(2), ready_at=at(3), cause=crash)
+    second = attempt(2, 10, 15, cause=FailureKind.LAUNCH)
+    life = Life(created_at=at(0), ended_at=at(16), devices=2, attempts=(first, second))
+    assert seconds_by_bin(life, 20) == {Bin.QUEUE: 2, Bin.FAILED: 24, Bin.RECOVERING: 4, Bin.IDLE: 2}
+    stretches = lay_out(life, at(20))
+    assert {(each.attempt, each.cause) for each in stretches if each.bin is Bin.FAILED} == {
+        (1, crash),
+        (2, FailureKind.LAUNCH),
+    }
+    ledger = add_up(stretches)
+    assert (ledger.goodput, ledger.lost_us) == (0.0, ledger.held_us)
+
+
+def test_without_reported_steps_goodput_is_unknown() -> None:
+    silent = GenerationLife(number=1, started_at=at(2), world_size=2)
+    life = Life(created_at=at(0), ended_at=None, devices=2, attempts=(attempt(1, 0, None, silent),))
+    ledger = add_up(lay_out(life, at(10)))
+    assert (ledger.goodput, ledger.lost_us) == (None, 0)
+
+
 def test_goodput_excludes_queue_and_idle_time() -> None:
     def stretch(into: Bin, since: float, until: float) -> Stretch:
         return Stretch(bin=into, since=at(since), until=at(until), devices=1, used=1)
@@ -159,6 +185,7 @@ def test_with_any_clocks_each_moment_of_each_device_is_in_one_bin(life: Life, un
     assert sum(each.lasted_us for each in stretches) == round(lived.total_seconds() * 1e6)
     assert sum(ledger.bins.values()) == ledger.whole_us
     assert min(ledger.bins.values(), default=0) >= 0
+    assert 0 <= ledger.lost_us <= ledger.held_us
     if {each.devices for each in stretches} == {2}:
         assert ledger.whole_us == round(lived.total_seconds() * 1e6) * 2
 

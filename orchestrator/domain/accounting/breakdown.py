@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate, pairwise
 
-from orchestrator.domain.accounting.goodput import UNHELD, Bin, Ledger, Stretch, take_apart
+from orchestrator.domain.accounting.goodput import LOSSES, UNHELD, Bin, Ledger, Stretch, take_apart
 
 _HOUR_US = 3_600_000_000
 
@@ -53,7 +53,7 @@ class Holding:
 class Share:
     """One part of the device time. `name` None is the part that belongs to no user, node or cause.
 
-    `cost` is the price of the held time, and `lost_cost` that of the held time that was not productive.
+    `cost` is the price of the held time, and `lost_cost` that of the losses.
     """
 
     name: str | None
@@ -72,7 +72,7 @@ class Share:
         self.job_ids.add(job_id)
         cost = 0.0 if into in UNHELD else amount_us / _HOUR_US * price
         self.cost += cost
-        self.lost_cost += 0.0 if into is Bin.PRODUCTIVE else cost
+        self.lost_cost += cost if into in LOSSES else 0.0
 
     def add_gain(self, gain_us: int) -> None:
         self.gain_us = gain_us + (self.gain_us or 0)

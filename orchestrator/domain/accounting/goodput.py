@@ -31,6 +31,7 @@ class Bin(StrEnum):
     RECOVERING = "recovering"
     IDLE = "idle"
     NOT_REPORTED = "untold"
+    FAILED = "failed"
 
 
 # A short text for each bin. docs/goodput.md explains them at length.
@@ -47,11 +48,12 @@ EXPLAINED: Mapping[Bin, str] = {
     Bin.RECOVERING: "From a failure until training resumed.",
     Bin.IDLE: "Suspended, ended, or devices that a smaller group left unused.",
     Bin.NOT_REPORTED: "Workers ran without reporting steps.",
+    Bin.FAILED: "Attempts that failed before they reported a step.",
 }
 
 
 UNHELD = (Bin.QUEUE, Bin.IDLE)  # the job had no device then
-LOSSES = (Bin.RE_DONE, Bin.STALLED, Bin.RECOVERING)  # what failures cost
+LOSSES = (Bin.RE_DONE, Bin.STALLED, Bin.RECOVERING, Bin.FAILED)  # what failures cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +89,15 @@ class Ledger:
 
     @property
     def goodput(self) -> float | None:
-        """The productive part of the device time that the job held. None if it held none."""
-        return self.bins.get(Bin.PRODUCTIVE, 0) / self.held_us if self.held_us else None
+        """The productive part of the device time that the job held. None if it held none or reported no steps."""
+        productive = self.bins.get(Bin.PRODUCTIVE, 0)
+        is_known = productive or not self.bins.get(Bin.NOT_REPORTED)
+        return productive / self.held_us if self.held_us and is_known else None
 
     @property
     def lost_us(self) -> int:
-        """The held device time that was not productive."""
-        return self.held_us - self.bins.get(Bin.PRODUCTIVE, 0)
+        """What failures cost."""
+        return sum(self.bins.get(each, 0) for each in LOSSES)
 
     @property
     def held_us(self) -> int:

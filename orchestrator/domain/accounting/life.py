@@ -84,6 +84,11 @@ class AttemptLife:
     troubles: tuple[Trouble, ...] = ()  # by generation, even if its start was not reported
 
     @property
+    def failed_untrained(self) -> bool:
+        """Whether the attempt failed before its workers reported a step."""
+        return self.cause is not None and not self.went_well and not any(one.trained for one in self.generations)
+
+    @property
     def causes(self) -> tuple[FailureKind | None, ...]:
         """Why each generation ended. The attempt's own cause replaces the last one, because it takes all agents and the
         cluster into account. Without generations, it is the only one."""
@@ -176,6 +181,18 @@ def _mark_attempt(
 ) -> Iterator[Stretch]:
     """Mark an attempt. `afresh` means that the job has not run since its submission or its last rest. Otherwise this is
     a recovery from `after`."""
+    for mark in _mark_course(attempt, afresh=afresh, after=after, reports_steps=reports_steps):
+        is_lost = attempt.failed_untrained and mark.bin not in (Bin.QUEUE, Bin.STALLED)
+        yield replace(mark, bin=Bin.FAILED, cause=attempt.cause) if is_lost else mark
+    if attempt.ended_at is not None:
+        cause = attempt.causes[-1] if attempt.generations else attempt.cause or after
+        yield _between(attempt, attempt.ended_at, Bin.RECOVERING, cause)
+
+
+def _mark_course(
+    attempt: AttemptLife, *, afresh: bool, after: FailureKind | None, reports_steps: bool
+) -> Iterator[Stretch]:
+    """Mark an attempt from its creation to its end."""
 
     def mark(at: datetime, into: Bin) -> Stretch:
         return _between(attempt, at, into if afresh else Bin.RECOVERING, after)
@@ -193,9 +210,6 @@ def _mark_attempt(
         if end.over_at is not None:
             yield _between(attempt, end.over_at, Bin.RECOVERING, end.cause)
         afresh, after = False, end.cause
-    if attempt.ended_at is not None:
-        after = attempt.cause or after
-        yield mark(attempt.ended_at, Bin.RECOVERING)
 
 
 def _between(attempt: AttemptLife, at: datetime, into: Bin, cause: FailureKind | None) -> Stretch:

@@ -94,12 +94,12 @@ def _find_remedy(job: Job, cause: Cause) -> Remedy | None:
 
 def _tell_lost(ledger: Ledger) -> str:
     """Sum up the device-seconds of repeated work, of hangs and of recovery."""
-    lost = {each: ledger.bins.get(each, 0) / 1e6 for each in LOSSES if ledger.bins.get(each, 0)}
-    if not lost:
+    if not ledger.lost_us:
         return _NOT_REPORTED if ledger.bins.get(Bin.NOT_REPORTED) else "nothing"
-    parts = ", ".join(f"{seconds:.1f} {each.value.replace('_', '-')}" for each, seconds in lost.items())
+    lost = {each: ledger.bins.get(each, 0) for each in LOSSES}
+    parts = ", ".join(f"{us / 1e6:.1f} {each.value.replace('_', '-')}" for each, us in lost.items() if us)
     rest = f". The rest is {_NOT_REPORTED}" if ledger.bins.get(Bin.NOT_REPORTED) else ""
-    return f"{sum(lost.values()):.1f} of {ledger.whole_us / 1e6:.1f} device-seconds ({parts}){rest}"
+    return f"{ledger.lost_us / 1e6:.1f} of {ledger.whole_us / 1e6:.1f} device-seconds ({parts}){rest}"
 
 
 def _advise(chronicle: Chronicle, remedy: Remedy | None) -> str:

@@ -19,6 +19,7 @@ from orchestrator.domain.specs.spec import MAX_SPEC_BYTES
 from orchestrator.domain.specs.validation import check_plain
 
 _TEXTS = ("run.env.", "labels.")  # fields whose values are texts: `--set run.env.N=1` needs no quotes
+_ARGUMENTS = ("args", "command", "env")
 _EXAMPLE = "such as `name: my-job` and below it `run: {script: train.py}`"
 
 
@@ -97,7 +98,12 @@ def _parse(text: str, source: str) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the core schema and merge keys. Refuses duplicate keys."""
+    """SafeLoader with the core schema and merge keys. Refuses duplicate keys. Numbers in arguments stay as written."""
+
+    def construct_document(self, node: yaml.Node) -> object:
+        for number in _list_numbers(node):
+            number.tag = "tag:yaml.org,2002:str"
+        return super().construct_document(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: set[str] = set()
@@ -108,6 +114,23 @@ class _Loader(yaml.SafeLoader):
                 )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
+
+
+def _list_numbers(document: yaml.Node) -> list[yaml.ScalarNode]:
+    """List the numbers in `run.args`, `run.command` and `run.env`: 1e5 and 010 must reach the script so."""
+    lists = [
+        field.value if isinstance(field, yaml.SequenceNode) else [value for _, value in field.value]
+        for run in _below(document, "run")
+        for name in _ARGUMENTS
+        for field in _below(run, name)
+        if isinstance(field, yaml.CollectionNode)
+    ]
+    found = [each for values in lists for each in values]
+    return [each for each in found if isinstance(each, yaml.ScalarNode) and each.tag.endswith((":int", ":float"))]
+
+
+def _below(node: yaml.Node, name: str) -> list[yaml.Node]:
+    return [value for key, value in node.value if key.value == name] if isinstance(node, yaml.MappingNode) else []
 
 
 use_core_schema(_Loader)

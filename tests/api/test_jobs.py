@@ -105,6 +105,14 @@ def test_an_invalid_idempotency_key_is_refused(world: World, key: str) -> None:
     assert answer.json()["errors"][0]["pointer"] == "/header/idempotency-key"
 
 
+def test_numbers_in_arguments_and_variables_become_text(world: World) -> None:
+    given = {"script": "train.py", "workdir": str(world.workdir), "args": ["--lr", 3e-4, 2], "env": {"SEED": 7}}
+    run = world.post_spec(run=given).json()["spec"]["run"]
+    assert (run["args"], run["env"]) == (["--lr", "0.0003", "2"], {"SEED": "7"})
+    refused = world.post_spec(run=given | {"args": [True]})
+    assert refused.json()["errors"][0]["pointer"] == "/run/args/0"
+
+
 def test_a_plan_shows_the_launch_and_stores_nothing(world: World) -> None:
     topology = {"nodes": "1:2", "workers_per_node": 2}
     answer = world.post_spec("/api/v1/plan", topology=topology, resources={"memory_gb": 4, "cpus": 2})

@@ -35,6 +35,16 @@ def test_yaml_follows_the_core_schema() -> None:
     }
 
 
+def test_numbers_in_arguments_stay_as_they_are_written() -> None:
+    run = "run: {script: a.py, args: [--lr, 3e-4, --steps, 1e5, 010, -1], env: {SEED: 007, DEBUG: 1, T: .5}}"
+    found = read(f"name: a\n{run}\ntopology: {{nodes: 2}}")
+    assert found["run"]["args"] == ["--lr", "3e-4", "--steps", "1e5", "010", "-1"]  # type: ignore[index]
+    assert found["run"]["env"] == {"SEED": "007", "DEBUG": "1", "T": ".5"}  # type: ignore[index]
+    assert found["topology"] == {"nodes": 2}
+    assert read("run: {command: [sleep, 3]}")["run"]["command"] == ["sleep", "3"]  # type: ignore[index]
+    assert read("run: [1]") == {"run": [1]}
+
+
 def test_json_is_read_with_its_tabs() -> None:
     assert read('{\n\t"name": "a"\n}') == {"name": "a"}
 

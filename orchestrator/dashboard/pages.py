@@ -58,7 +58,7 @@ def render_problem(problem: Problem, missing_job: str | None = None) -> str:
     return render_page("problem.html", problem=problem, missing_job=missing_job)
 
 
-def _address_of(name: str) -> str:
+def address_of(name: str) -> str:
     return f"/static/{name}?v={ASSETS[name].tag}"
 
 
@@ -70,7 +70,7 @@ _environment = Environment(
     lstrip_blocks=True,
 )
 _environment.globals.update(
-    asset=_address_of,
+    asset=address_of,
     bin_fills=present.BIN_FILLS,
     lag_shapes=present.LAG_SHAPES,
     pin_names=present.PIN_NAMES,

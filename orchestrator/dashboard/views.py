@@ -6,9 +6,11 @@ POST, and the edge of the API refuses those from pages of other sites.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import RedirectResponse
 
 from orchestrator.api.deps import Services
 from orchestrator.dashboard.actions import add_actions
@@ -18,7 +20,7 @@ from orchestrator.dashboard.fleet_page import FleetPage
 from orchestrator.dashboard.job_page import JobPage
 from orchestrator.dashboard.list_page import ListPage
 from orchestrator.dashboard.page_cache import Recent
-from orchestrator.dashboard.pages import ASSETS
+from orchestrator.dashboard.pages import ASSETS, address_of
 from orchestrator.dashboard.settings_pages import SettingsPages
 from orchestrator.dashboard.sign_in import add_sign_in
 from orchestrator.dashboard.sparks import Sparks
@@ -41,6 +43,17 @@ def add_pages(services: Services, clock: Clock, router: APIRouter) -> None:
     add_actions(router, commands, places)
     add_sign_in(router, identity.tokens)
     router.add_api_route("/static/{name}", _asset, methods=["GET"])
+    for path, page in {"/jobs": "/", "/goodput": "/fleet", "/favicon.ico": address_of("icon.svg")}.items():
+        router.add_api_route(path, _redirect_to(page), methods=["GET"])
+
+
+def _redirect_to(page: str) -> Callable[[Request], Response]:
+    def redirect(request: Request) -> Response:
+        query = request.url.query
+        target = f"{page}?{query}" if query and "?" not in page else page
+        return RedirectResponse(target, status_code=303)
+
+    return redirect
 
 
 def _asset(name: str, accept_encoding: Annotated[str, Header()] = "") -> Response:

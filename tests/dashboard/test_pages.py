@@ -63,6 +63,16 @@ def test_events_name_their_replica_where_there_are_several(world: World) -> None
         assert ("generation 1 · replica 0" in page(world, f"/jobs/{job_id}")) is named
 
 
+@pytest.mark.parametrize(("guess", "page"), [("/jobs?state=FAILED", "/?state=FAILED"), ("/goodput", "/fleet")])
+def test_an_address_that_people_guess_leads_to_its_page(world: World, guess: str, page: str) -> None:
+    answer = world.client.get(guess, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, page)
+
+
+def test_browsers_find_an_icon(world: World) -> None:
+    assert world.client.get("/favicon.ico", follow_redirects=True).headers["content-type"].startswith("image/svg")
+
+
 def test_a_fragment_is_the_content_of_main_only(world: World) -> None:
     job_id = make_trained_job(world)
     (world.root / job_id / "attempts/1/replica-0/1/g1/local-0/log").unlink()  # a fragment has no log

@@ -63,7 +63,7 @@ def _requests(prefix: str, *verbs: str) -> tuple[Rule, ...]:
 _JOB = "/api/v1/jobs/{job_id}"
 
 RULES: tuple[Rule, ...] = (
-    *_public("/healthz", "/readyz", "/sign-in", "/static/{name}"),
+    *_public("/healthz", "/readyz", "/sign-in", "/static/{name}", "/jobs", "/goodput", "/favicon.ico"),
     Rule("POST", "/sign-in", Scope.PUBLIC),
     Rule("POST", "/sign-out", Scope.PUBLIC),
     Rule("GET", "/metrics", Scope.SOMEWHERE, Role.VIEWER),

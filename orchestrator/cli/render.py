@@ -49,11 +49,18 @@ class _CleanConsole(Console):
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
+    """Print one line for each row. A terminal gets no empty column, and a reason that is cut at its edge."""
+    cells = [[cell if isinstance(cell, Text) else Text(clean_line(cell)) for cell in row] for row in rows]
+    if console().is_terminal:
+        shown = [place for place in range(len(header)) if any(row[place].plain for row in cells)]
+        header, cells = [header[place] for place in shown], [[row[place] for place in shown] for row in cells]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in header:
-        table.add_column(name, no_wrap=name != "REASON", overflow="fold" if name == "REASON" else "ellipsis")
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(clean_line(cell)) for cell in row))
+        table.add_column(name, no_wrap=name != "REASON", overflow="ellipsis")  # rich narrows columns that may wrap
+    for row in cells:
+        for cell in row:
+            cell.no_wrap, cell.overflow = True, "ellipsis"
+        table.add_row(*row)
     if console().is_terminal:
         console().print(table)
         return
@@ -62,7 +69,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> 
 
 
 def print_jobs(jobs: Sequence[JobView]) -> None:
-    header = ("ID", "PROJECT", "STATE", "STEP", "LOSS", "ATTEMPTS", "AGE", "REASON")
+    header = ("ID", "PROJECT", "STATE", "STEP", "LOSS", "ATTEMPTS", "RESTARTS", "AGE", "REASON")
     print_table(
         header,
         (
@@ -72,7 +79,8 @@ def print_jobs(jobs: Sequence[JobView]) -> None:
                 colored(job.state),
                 steps(job),
                 "" if job.loss is None else f"{job.loss:.4g}",
-                str(job.attempts),
+                str(job.attempts) if job.attempts > 1 or not console().is_terminal else "",
+                str(job.restarts or ""),
                 age(job.created_at),
                 job.reason,
             )

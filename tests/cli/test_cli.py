@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator.cli import common
+from orchestrator.cli import common, render
 from orchestrator.cli.main import COMMANDS, build_app
 from orchestrator.domain.job.job import JobState
 from orchestrator.wire.problems import Problem
@@ -232,12 +233,27 @@ def test_ls_prints_a_table_ids_or_json(run: Run, service: FakeService) -> None:
     for number in range(5):
         service.add(make_job(f"gpt-{number}", reason="a [bold]long[/bold] reason " * 20, state=JobState.RUNNING))
     table = run("ls").stdout.splitlines()
-    assert table[0].split() == ["ID", "PROJECT", "STATE", "STEP", "LOSS", "ATTEMPTS", "AGE", "REASON"]
+    assert table[0].split() == ["ID", "PROJECT", "STATE", "STEP", "LOSS", "ATTEMPTS", "RESTARTS", "AGE", "REASON"]
     assert len(table) == 6
     assert table[1].endswith("a [bold]long[/bold] reason")
     assert run("ls", "-q", "--state", "running").stdout.split() == [f"gpt-{number}" for number in range(5)]
     listed = json.loads(run("ls", "--json", "--limit", "2").stdout)
     assert (len(listed["items"]), listed["next_cursor"]) == (2, None)
+
+
+def test_a_terminal_of_80_columns_shows_each_job_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = render._CleanConsole(width=80, force_terminal=True, color_system=None, file=screen)
+    monkeypatch.setattr(render, "console", lambda: terminal)
+    waits = make_job("pretraining-large-0001", reason="waits for 8 of 8 slots; 2 free now, and so on " * 3)
+    trains = make_job(state=JobState.RUNNING, reason="the workers are running", restarts=3)
+    render.print_jobs([waits, trains])
+    header, first, second = screen.getvalue().splitlines()
+    assert header.split() == ["ID", "PROJECT", "STATE", "RESTARTS", "AGE", "REASON"], "the others are empty"
+    assert max(len(line) for line in (header, first, second)) <= 80
+    assert first.startswith("pretraining-large-0001  default")
+    assert first.rstrip().endswith("…")
+    assert second.split()[:4] == ["gpt-0001", "default", "RUNNING", "3"]
 
 
 def test_an_empty_list_is_an_empty_json_list(run: Run, service: FakeService) -> None:

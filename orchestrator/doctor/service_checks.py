@@ -32,7 +32,9 @@ from orchestrator.store.token_store import TokenStore
 
 SERVICE = "service"
 _MAX_CLOCK_DIFFERENCE_S = 2.0  # leases and heartbeats depend on the clock
-_LOW, _CRITICAL = 0.10, 0.03  # free fractions of a disk
+_GIB = 2**30
+_LOW_SPACE, _CRITICAL_SPACE = 10 * _GIB, _GIB  # free bytes; a tenth of a small disk has no room for a snapshot
+_LOW, _CRITICAL = 0.10, 0.03  # free fractions
 _EXPIRES_SOON = timedelta(days=14)
 _REACH_TIMEOUT_S = 5.0
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -158,15 +160,18 @@ def _readers(root: Path) -> Iterator[CheckResult]:
 
 
 def judge_space(disk: os.statvfs_result, path: Path) -> CheckResult:
-    """Judge the smaller fraction of the free bytes and the free inodes."""
-    free = disk.f_bavail / disk.f_blocks if disk.f_blocks else 1.0
-    inodes = disk.f_favail / disk.f_files if disk.f_files else 1.0
-    sentence = f"{free:.0%} of the disk and {inodes:.0%} of its inodes are free at {path}"
-    least = min(free, inodes)
-    if least >= _LOW:
-        return "disk", Verdict.OK, sentence
+    """Judge the free bytes, their fraction of the disk, and the fraction of the inodes."""
+    if not disk.f_blocks:
+        return "disk", Verdict.OK, f"{path} does not report its free space"
+    space = disk.f_bavail * disk.f_frsize
+    free, inodes = disk.f_bavail / disk.f_blocks, disk.f_favail / disk.f_files if disk.f_files else 1.0
+    sentence = f"{space / _GIB:.1f} GiB ({free:.0%}) of the disk and {inodes:.0%} of its inodes are free at {path}"
     advice = "keep fewer snapshots (snapshot.keep), shorten [retention], or use a larger disk"
-    return "disk", Verdict.FAILED if least < _CRITICAL else Verdict.WARNING, f"{sentence}: {advice}"
+    if space < _CRITICAL_SPACE or inodes < _CRITICAL:
+        return "disk", Verdict.FAILED, f"{sentence}: {advice}"
+    if space < _LOW_SPACE or free < _CRITICAL or inodes < _LOW:
+        return "disk", Verdict.WARNING, f"{sentence}: {advice}"
+    return "disk", Verdict.OK, sentence
 
 
 def _running(root: Path) -> Iterator[CheckResult]:

@@ -104,17 +104,30 @@ def test_a_run_directory_that_everybody_may_write_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "inodes", "verdict"),
-    [(50, 50, Verdict.OK), (10, 50, Verdict.OK), (9, 50, Verdict.WARNING), (50, 9, Verdict.WARNING),
-     (2, 50, Verdict.FAILED), (50, 2, Verdict.FAILED), (3, 3, Verdict.WARNING)],
-)  # fmt: skip
-def test_a_disk_is_judged_by_what_is_scarcer(free: int, inodes: int, verdict: Verdict) -> None:
-    disk = os.statvfs_result((4096, 4096, 100, free, free, 100, inodes, inodes, 0, 255))
+    ("size_gib", "free_gib", "inodes", "verdict"),
+    [
+        (100, 50, 50, Verdict.OK),
+        (20_000, 800, 50, Verdict.OK),  # 4 %, but much
+        (20_000, 400, 50, Verdict.WARNING),  # 2 %: file systems become slow
+        (20, 9.9, 50, Verdict.WARNING),
+        (2, 0.9, 50, Verdict.FAILED),  # 45 %, but no room for a snapshot
+        (100, 50, 9, Verdict.WARNING),
+        (100, 50, 2, Verdict.FAILED),
+    ],
+)
+def test_a_disk_is_judged_by_bytes_and_by_inodes(
+    size_gib: float, free_gib: float, inodes: int, verdict: Verdict
+) -> None:
+    size, free = (round(gib * 2**30 / 4096) for gib in (size_gib, free_gib))
+    disk = os.statvfs_result((4096, 4096, size, free, free, 100, inodes, inodes, 0, 255))
     assert judge_space(disk, Path("/runs"))[1] is verdict
 
 
 def test_a_file_system_without_inodes_is_judged_by_its_bytes() -> None:
-    assert judge_space(os.statvfs_result((1, 1, 100, 60, 60, 0, 0, 0, 0, 255)), Path("/"))[1] is Verdict.OK
+    blocks = 2**30
+    assert judge_space(os.statvfs_result((4096, 4096, blocks, blocks, blocks, 0, 0, 0, 0, 255)), Path("/"))[1] is (
+        Verdict.OK
+    )
     assert judge_space(os.statvfs_result((1, 1, 0, 0, 0, 0, 0, 0, 0, 255)), Path("/"))[1] is Verdict.OK
 
 

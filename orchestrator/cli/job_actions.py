@@ -13,6 +13,7 @@ from orchestrator.cli.terminal import echo
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.beginning import tell_beginning
 from orchestrator.domain.terminal import clean_line
 from orchestrator.wire.job_views import JobView
 from trainer.contract.chaos import Fault
@@ -49,10 +50,10 @@ def delete(
 
 
 def suspend(job_id: JobId, as_json: AsJson = False) -> None:
-    """Take a snapshot and stop a job until it is resumed."""
+    """Take a snapshot, if the job can, and stop it until it is resumed."""
     with writing() as client:
         job = client.suspend(find_job(client, job_id).id)
-    _print_result(job, "is being suspended" if job.suspending else job.reason, as_json)
+    _print_result(job, f"is being suspended{_warn_of_no_snapshot(job)}" if job.suspending else job.reason, as_json)
 
 
 def resume(job_id: JobId, as_json: AsJson = False) -> None:
@@ -87,7 +88,10 @@ def snapshot(job_id: JobId, as_json: AsJson = False) -> None:
     """Take a snapshot of a running job now."""
     with writing() as client:
         job = client.snapshot(find_job(client, job_id).id)
-    _print_result(job, f"a snapshot is requested; list them: orchestrator snapshots {job.id}", as_json)
+    taken = f"list them: orchestrator snapshots {job.id}"
+    if _seems_without_snapshots(job):
+        taken = "this script has taken none yet; only scripts with `Supervised` take them"
+    _print_result(job, f"a snapshot is requested; {taken}", as_json)
 
 
 def chaos(
@@ -123,8 +127,19 @@ def _describe_size(job: JobView) -> str:
     if job.nodes == job.asked:
         return f"it has {size}"
     if "scale" in job.pending:
-        return f"it will continue with {size} from a snapshot"
+        return f"it will continue with {size}{_warn_of_no_snapshot(job) or ' from a snapshot'}"
     return f"its next attempt will have {size}"
+
+
+def _seems_without_snapshots(job: JobView) -> bool:
+    """Scripts that take snapshots report their steps."""
+    return job.spec.run.trainer is None and job.newest_snapshot is None and job.step is None
+
+
+def _warn_of_no_snapshot(job: JobView) -> str:
+    if not _seems_without_snapshots(job):
+        return ""
+    return f"; it has no snapshot, so it will start from {tell_beginning(job.spec, has_snapshot=False)}"
 
 
 def _print_result(job: JobView, sentence: str, as_json: bool) -> None:

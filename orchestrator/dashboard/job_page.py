@@ -23,7 +23,7 @@ from orchestrator.dashboard.timeline import build_timeline
 from orchestrator.domain.access.identity import Role
 from orchestrator.domain.accounting.step_time import describe_split
 from orchestrator.domain.errors import InvalidSpec, LaunchRefused, NotFound
-from orchestrator.domain.explanation.why import tell_beginning
+from orchestrator.domain.specs.beginning import tell_beginning
 from orchestrator.logs.reader import LogRequest, Logs
 from orchestrator.ports.clock import Clock
 from orchestrator.queries.accounts import Accounts

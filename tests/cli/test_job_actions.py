@@ -13,7 +13,7 @@ from orchestrator.wire.problems import Problem
 from tests.cli.conftest import Run
 from tests.cli.fake_service import AT, REQUESTS, Answer, FakeService, make_job
 
-RUNNING = {"state": JobState.RUNNING, "reason": "trains", "attempt": 1, "attempts": 1, "nodes": "1"}
+RUNNING = {"state": JobState.RUNNING, "reason": "trains", "attempt": 1, "attempts": 1, "nodes": "1", "step": 7}
 TIME = AT.isoformat()
 CLUSTER: dict[str, object] = {
     "name": "local",
@@ -35,6 +35,8 @@ NODE: dict[str, object] = {
     "last_sentence": "it fell silent",
     "last_job": "gpt-0001",
 }
+
+NO_SNAPSHOT = "it has no snapshot, so it will start from its own files or from its beginning"
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,25 @@ def test_a_request_prints_one_line_each_time(run: Run, service: FakeService, arg
         assert done.stdout.startswith(told)
     assert service.requests.count(("POST", f"/api/v1/jobs/gpt-0001/{verb}")) == 2
     assert json.loads(run(verb, "gpt-0001", *rest, "--json").stdout)["id"] == "gpt-0001"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["suspend"],
+            "is being suspended; it has no snapshot, so it will start from its own files or from its beginning",
+        ),
+        (["snapshot"], "only scripts with `Supervised` take them"),
+        (["scale", "2:8"], f"2:8 nodes; {NO_SNAPSHOT}"),
+    ],
+)
+def test_a_script_without_snapshots_is_promised_none(
+    run: Run, service: FakeService, arguments: list[str], told: str
+) -> None:
+    service.add(make_job(**{**RUNNING, "step": None}))
+    verb, *rest = arguments
+    assert run(verb, "gpt-0001", *rest).stdout.rstrip().endswith(told)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_the_page_offers_to_retry_from_each_good_snapshot(world: World) -> None:
     job_id = make_trained_job(world)
     before = page(world, f"/jobs/{job_id}")
     assert "No snapshot yet" in before
-    assert '<option value="">the beginning</option>' in before
+    assert '<option value="">its own files or from its beginning</option>' in before
     names = [f"step-0000000{step}-a1-g1" for step in (3, 6)]
     events = [
         (20 + index, make_journal_event("snapshot.committed", evidence={"name": name, "size_bytes": 5}))

@@ -327,16 +327,20 @@ def test_a_recovering_job_only_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("has_snapshot", "source", "beginning"),
+    ("has_snapshot", "source", "run", "beginning"),
     [
-        (True, None, "the newest snapshot"),
-        (True, "/runs/other/snapshots", "the newest snapshot"),
-        (False, None, "the beginning"),
-        (False, "/runs/other/snapshots", "the snapshot that `snapshot.from` names"),
+        (True, None, {"script": "a.py"}, "the newest snapshot"),
+        (True, "/runs/other/snapshots", {"script": "a.py"}, "the newest snapshot"),
+        (False, None, {"trainer": {}}, "the beginning"),
+        (False, None, {"script": "a.py"}, "its own files or from its beginning"),
+        (False, "/runs/other/snapshots", {"script": "a.py"}, "the snapshot that `snapshot.from` names"),
     ],
 )
-def test_a_cancelled_jobs_retry_begins_where_it_can(has_snapshot: bool, source: str | None, beginning: str) -> None:
-    job = make_job(spec=make_spec(snapshot={"from": source}), state=JobState.CANCELLED, reason="was cancelled")
+def test_a_cancelled_jobs_retry_begins_where_it_can(
+    has_snapshot: bool, source: str | None, run: dict[str, object], beginning: str
+) -> None:
+    spec = make_spec(run=run, snapshot={"from": source})
+    job = make_job(spec=spec, state=JobState.CANCELLED, reason="was cancelled")
     chronicle = Chronicle(job=job, attempts=[], events=[], kept={}, heard_at={}, has_snapshot=has_snapshot)
     assert (
         explain(chronicle, read_life(chronicle), Ledger(), NOW).next

@@ -16,7 +16,7 @@ from orchestrator.domain.explanation.script_error import find_script_line
 from orchestrator.domain.explanation.verdict import tell_verdict
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.beginning import tell_beginning
 from trainer.contract.failure import is_collateral
 
 _MOST_ACTIONS = 12
@@ -123,10 +123,3 @@ def _advise_quiet(job: Job) -> str:
     """Say how to look at a job without reports. torchrun answers no requests for stacks."""
     look = "stacks" if job.spec.launcher == "elasticrun" else "logs"
     return f"Nothing to do. To see what the job does, run `orchestrator {look} {job.id}`."
-
-
-def tell_beginning(spec: JobSpec, *, has_snapshot: bool) -> str:
-    """Say where another attempt would begin."""
-    if has_snapshot:
-        return "the newest snapshot"
-    return "the beginning" if spec.snapshot.source is None else "the snapshot that `snapshot.from` names"

@@ -27,6 +27,7 @@ def problem_at(world: World, pointer: str, **fields: Any) -> str:
 
 
 def test_an_unknown_field_is_named(world: World) -> None:
+    assert problem_at(world, "/launcher", launcher="tourchrun").endswith("; did you mean torchrun?")
     assert problem_at(world, "/nodes", nodes=2).startswith("is not a known field; there are name, project, cluster")
     known = problem_at(world, "/topology/node", topology={"node": 2})
     assert known == "is not a known field; did you mean 'nodes'?"

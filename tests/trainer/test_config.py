@@ -67,7 +67,7 @@ def test_an_unsupported_strategy_is_refused_with_advice(text):
         ({"limit_all_gathers": True}, "FSDP2 limits its gathers by itself"),
         ({"deepspeed": {}}, "'fsdp' to ZeRO-3"),
         ({"resume_from_checkpoint": "x"}, "continues from its newest snapshot; to start from another one"),
-        ({"qqqq": 1}, "there are model, preset"),
+        ({"qqqq": 1}, "docs/trainer.md lists its keys"),
     ],
 )
 def test_a_near_miss_says_what_to_write_instead(document, advice):

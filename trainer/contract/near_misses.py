@@ -81,11 +81,11 @@ _VALUES = {
 
 
 def advise_field(name: str, known: Collection[str]) -> str:
-    """What to write instead of an unknown field: its counterpart, a similar name, or else all names."""
+    """What to write instead of an unknown field: its counterpart, a similar name, or else where all are listed."""
     if name in _FIELD_ADVICE:
         return _FIELD_ADVICE[name]
     meant = _FIELDS.get(name) or _nearest(name, known)
-    return f"there are {', '.join(known)}" if meant is None else f"did you mean {meant}?"
+    return "docs/trainer.md lists its keys" if meant is None else f"did you mean {meant}?"
 
 
 def advise_value(text: str, allowed: Collection[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.domain.specs.spec import JobSpec
 from trainer.contract.config import ConfigError
+from trainer.contract.near_misses import advise_value
 
 Model = TypeVar("Model", bound=BaseModel)
 _Place = tuple["_Place | None", object]  # the enclosing place, and the key or index in it
@@ -146,7 +148,13 @@ def _problem(detail: Mapping[str, Any], document: object, prefix: str) -> FieldP
     message = str(detail["msg"]).removeprefix("Value error, ")
     if cause is not None:  # a message of ours, which may begin with a variable's name
         return FieldProblem(pointer, message)
-    return FieldProblem(pointer, f"{message[:1].lower()}{message[1:]}{_found(detail['input'])}")
+    meant = advise_value(str(detail["input"]), _names_in(detail)) if isinstance(detail["input"], str) else ""
+    return FieldProblem(pointer, f"{message[:1].lower()}{message[1:]}{_found(detail['input'])}{meant}")
+
+
+def _names_in(detail: Mapping[str, Any]) -> list[str]:
+    """The values that an enumerated field accepts, as pydantic quotes them."""
+    return re.findall(r"'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
 
 
 def _suggestion(location: Sequence[object]) -> str:

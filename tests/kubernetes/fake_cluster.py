@@ -386,8 +386,14 @@ def stamp() -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and its descendants, as the end of a container does."""
-    for pid in [*_descendants(process.pid), process.pid]:
+    """Kill the process and its descendants, as the end of a container does. Stopped first, they start no others."""
+    stopped: set[int] = set()
+    while fresh := {process.pid, *_descendants(process.pid)} - stopped:
+        for pid in fresh:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        stopped |= fresh
+    for pid in stopped:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait(300)

@@ -213,6 +213,7 @@ def test_one_listener_notices_an_outage_for_all(hall: Hall, job_id: str, monkeyp
     assert len(asked) == 1
 
 
+@pytest.mark.long
 def test_concurrent_listeners_get_every_line_once(world: World, job_id: str) -> None:
     """Real threads, with a clock that makes every poll due."""
     log = world.write_log(job_id, "")

@@ -111,6 +111,7 @@ def test_a_process_that_is_stopped_within_a_write_blocks_others_for_seconds_only
     assert "must not be written" not in [event.sentence for event in other.events("job-1")]
 
 
+@pytest.mark.long
 def test_only_one_of_two_processes_acquires_a_lease(url: str, open_world: OpenWorld) -> None:
     spawn = multiprocessing.get_context("spawn")
     start, answers = spawn.Barrier(2), spawn.Queue()

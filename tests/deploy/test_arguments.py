@@ -39,6 +39,7 @@ def exec_line(unit: Path) -> str:
     return parser["Service"]["ExecStart"].replace("%%", "%")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["service:{}@db.example/orchestrator", "service@db.example/orchestrator?password={}"])
 def test_the_backup_hides_the_database_password(tmp_path: Path, form: str) -> None:
     (tmp_path / "pg_dump").write_text(_RECORDS)
@@ -63,6 +64,7 @@ def test_the_backup_hides_the_database_password(tmp_path: Path, form: str) -> No
     assert len(list(tmp_path.glob("orchestrator-*.dump"))) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "url",
     ["postgresql://service:{}@db.example/orchestrator", "postgresql://service@db.example/orchestrator?password={}"],

@@ -6,11 +6,7 @@ import ast
 
 import pytest
 
-from deploy.dev.naming import find_long, find_names, find_repeats, find_words, main
-
-
-def test_the_tree_has_plain_names() -> None:
-    assert main() == 0
+from deploy.dev.naming import find_long, find_names, find_repeats, find_words
 
 
 def test_a_module_name_of_three_packages_is_found_and_one_of_two_is_not() -> None:

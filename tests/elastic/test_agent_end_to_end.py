@@ -71,6 +71,7 @@ def test_every_killed_worker_recovers_and_the_generation_rises(job: Job, tmp_pat
     assert len(agent.events("restart.in_place")) == kills
 
 
+@pytest.mark.long
 def test_an_error_that_repeats_ends_the_job_with_its_traceback_after_one_restart(job: Job) -> None:
     agent = job.policy(max_restarts=5).start(TWO, BROKEN, "1")
     assert agent.wait() == 1
@@ -119,6 +120,7 @@ def test_an_agent_stopped_during_the_import_of_torch_writes_an_exit_record(job: 
     assert agent.exit_record().outcome is Outcome.PREEMPTED
 
 
+@pytest.mark.long
 def test_a_stop_request_of_the_service_ends_the_agent_as_cancelled(job: Job, tmp_path: Path) -> None:
     agent = job.policy().start(STEADY, str(tmp_path / "finish"))
     agent.pids(1)
@@ -191,6 +193,7 @@ def test_outside_a_job_the_output_ends_with_a_sentence_and_the_first_failed_rank
     assert "broken.py" in last[2]
 
 
+@pytest.mark.long
 def test_a_guarded_torchrun_has_the_same_records(job: Job, tmp_path: Path) -> None:
     agent = job.policy().start(*torchrun("--max-restarts=1"), STEADY, str(tmp_path / "finish"), program=GUARD)
     agent.await_steps(1)

@@ -152,6 +152,7 @@ def test_an_address_that_is_not_http_is_logged_and_ignored(tmp_path: Path, capsy
     assert "ORCHESTRATOR_REPORT_URL" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_answer_to_a_report_stops_the_agent(job: Job, service: Service, tmp_path: Path) -> None:
     agent = job.policy().start(STEADY, str(tmp_path / "finish"), **service.environ)
     wait_for(lambda: service.taken("progress"), "reported progress")

@@ -35,7 +35,7 @@ def lines_of(printed: str) -> list[str]:
     return [line for line in printed.splitlines() if "[Gloo] Rank" not in line and "peer ranks" not in line]
 
 
-OFTEN = ("plain", "mp.spawn at its own port", "a shell wrapper")
+OFTEN = ("plain", "a shell wrapper")
 
 
 @pytest.mark.parametrize(

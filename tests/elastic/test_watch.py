@@ -127,6 +127,8 @@ def test_torn_and_invalid_lines_are_ignored(journal: Path) -> None:
     assert silent_for(watch, 1, 12) == [0]
 
 
+@pytest.mark.long
+@pytest.mark.smoke
 def test_a_hang_is_ended_by_a_restart_in_place_and_all_stacks_are_saved(job: Job) -> None:
     """The stop timeout, an hour, does not delay the restart."""
     job.policy(max_restarts=1, stop_timeout_s=3600, heartbeat_timeout_s=3.0)

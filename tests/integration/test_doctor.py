@@ -35,6 +35,7 @@ def options(command: tuple[str, ...]) -> list[str]:
     return [word.partition("=")[0] for word in command]
 
 
+@pytest.mark.long
 def test_two_workers_form_a_group_and_leave_no_files(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     (found,) = examine(Settings(root=root), "local")

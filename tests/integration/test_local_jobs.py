@@ -116,6 +116,7 @@ def test_a_taken_port_at_start_is_reported_with_advice(service: ThrowawayService
     other.stop()
 
 
+@pytest.mark.long
 def test_sigterm_ends_the_service_and_leaves_its_jobs_running(own: ThrowawayService) -> None:
     with Client(own.url) as client:
         job = until(client, client.submit(python_job(FOREVER)).id, running)

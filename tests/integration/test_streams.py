@@ -59,6 +59,7 @@ def about(job_id: str, kind: str) -> Callable[[Block], bool]:
     return lambda block: "data" in block and json.loads(block["data"]) == {"job_id": job_id, "kind": kind}
 
 
+@pytest.mark.long
 def test_every_block_of_a_stream_matches_its_schema(service: ThrowawayService, client: Client) -> None:
     with reading(service) as everything:
         broken = until(client, client.submit(python_job("raise ValueError('no such luck')")).id, ended)

@@ -57,13 +57,8 @@ def outside(tmp_path: Path) -> Outside:
     return Outside(tmp_path / "outside")
 
 
-OFTEN = "its next attempt is a link"
-
-
-@pytest.mark.parametrize(
-    "plant",
-    [pytest.param(plant, id=name, marks=() if name == OFTEN else pytest.mark.long) for name, plant in PLANTS.items()],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
 def test_a_planted_entry_gives_no_access_and_the_next_attempt_runs(
     service: ThrowawayService, client: Client, outside: Outside, plant: str
 ) -> None:

@@ -40,9 +40,8 @@ def others_read(file: Path) -> bool:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 @pytest.mark.usefixtures("usual_mask")
-@pytest.mark.parametrize(
-    "opened", [False, pytest.param(True, marks=pytest.mark.long)], ids=["fresh", "opened on purpose"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("opened", [False, True], ids=["fresh", "opened on purpose"])
 def test_another_user_reads_no_log_in_a_root_that_serve_made(reachable: Path, opened: bool) -> None:
     root = reachable / "fresh" / "root"
     if opened:

@@ -36,6 +36,7 @@ def site_of(root: Path, python: str = sys.executable) -> Site:
     return site(root, python=python, rendezvous_host=HEAD, local_address=LOCAL)
 
 
+@pytest.mark.long
 def test_two_workers_form_a_group_in_a_pod_and_nothing_is_left(
     api: FakeApi, backend: KubernetesBackend, tmp_path: Path
 ) -> None:

@@ -210,6 +210,7 @@ def test_a_message_is_sent_again_after_a_crash_with_the_same_id(
     assert (first.id, first.body) == (second.id, second.body)
 
 
+@pytest.mark.long
 def test_a_message_is_given_up_after_three_days(world: World, receiver: Receiver, post: Post) -> None:
     receiver.moods = ["500"] * 100
     world.submit()

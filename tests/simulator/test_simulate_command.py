@@ -27,6 +27,7 @@ def test_the_json_has_the_documented_fields() -> None:
     assert "simulated in" in done.stderr  # standard output must be the same in each run
 
 
+@pytest.mark.long
 def test_a_rule_that_was_left_out_is_missing_from_the_report() -> None:
     arguments = ("--gpus", "64", "--mtbf-hours", "6", "--days", "1")
     whole, without = simulate(*arguments), simulate(*arguments, "--without", "adopt_end")

@@ -36,6 +36,7 @@ def test_the_simulation_ends_with_its_only_job() -> None:
     assert result.lasted_us == (90 + 3600 + 7 * 5) * SECOND
 
 
+@pytest.mark.long
 def test_the_mean_of_three_seeds_is_close_to_dalys_model() -> None:
     """The benchmark simulate_ettr compares the mean of thirty seeds on large clusters."""
     scenario = make_scenario(mtbf_h=3.09, days=18)

@@ -17,6 +17,7 @@ from tests.telemetry.collector import collecting
 from tests.telemetry.scrape import read
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("torch") is None, reason="a job needs torch")
 def test_a_job_that_fails_is_counted_traced_and_logged(tmp_path: Path) -> None:
     spec = python_job("raise SystemExit(3)", supervise={"budgets": {"application": 0}})

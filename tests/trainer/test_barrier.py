@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.trainer.harness import start_group
 
 ENTRY = (str(Path(__file__).with_name("barrier_entry.py")),)
 
 
+@pytest.mark.long
 def test_an_evaluation_names_an_absent_rank(tmp_path):
     with start_group(tmp_path, 2, entry=ENTRY) as group:
         assert group.wait() == [0, 0], group.outputs()

@@ -29,6 +29,7 @@ def explain(error: Exception) -> OutOfMemory:
     return raised.value
 
 
+@pytest.mark.long
 def test_an_out_of_memory_error_says_what_to_change(tmp_path):
     options = {"preset": "nano", "seq_len": 1024, "global_batch": 64, "micro_batch": 64}
     with start_group(tmp_path, 1, entry=ENTRY, **options) as group:

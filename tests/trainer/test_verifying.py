@@ -81,6 +81,7 @@ def found(tmp_path_factory):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in CASES if case != "other-view"])
 def test_all_ranks_together_reach_the_verdict_of_one(found, case):
     together, alone_at = found[case]["folders"]

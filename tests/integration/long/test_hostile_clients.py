@@ -42,11 +42,6 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayService]
         yield service
 
 
-def often(table: Mapping[str, object], name: str) -> list[object]:
-    """Parametrize: one row for `make test`, the others for `make long`."""
-    return [pytest.param(each, marks=() if each == name else pytest.mark.long) for each in table]
-
-
 def attack(service: ThrowawayService, what: str, requests: Requests) -> set[int | None]:
     with withstanding(service, what):
         return set(asyncio.run(send_all(service.url, requests)))
@@ -97,7 +92,7 @@ SLOW: Mapping[str, Sequence[bytes]] = {
 }
 
 
-@pytest.mark.parametrize("what", often(SLOW, "a report"))
+@pytest.mark.parametrize("what", SLOW)
 def test_300_slow_connections_of_strangers(service: ThrowawayService, what: str) -> None:
     with withstanding(service, f"300 slow connections, {what}") as watch:
         asyncio.run(hold(service.url, [SLOW[what]] * 300, watch.has_heard(40), drop=b"x"))
@@ -137,7 +132,7 @@ ODD: Mapping[str, Requests] = {
 }
 
 
-@pytest.mark.parametrize("what", often(ODD, "reports before their turn"))
+@pytest.mark.parametrize("what", ODD)
 def test_odd_requests_of_strangers(service: ThrowawayService, what: str) -> None:
     statuses = attack(service, f"odd requests, {what}", ODD[what])
     assert 500 not in statuses
@@ -159,7 +154,7 @@ BOMBS: Mapping[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", often(BOMBS, "keys"))
+@pytest.mark.parametrize("what", BOMBS)
 def test_specs_that_are_costly_to_parse(used: ThrowawayService, what: str) -> None:
     body, kind = BOMBS[what]
     paths = ("/api/v1/jobs", "/api/v1/plan", "/api/v1/jobs/unknown-1/retry")

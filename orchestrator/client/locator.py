@@ -73,7 +73,7 @@ def read_address(root: Path) -> Address | None:
         document = json.loads((root / SERVICE_FILE).read_text(encoding="utf-8"))
         instance = document.get("instance")
         return Address(str(document["url"]), instance if isinstance(instance, str) else None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -54,7 +54,7 @@ def test_any_free_port_is_the_one_in_the_file(root: Path) -> None:
     assert locate(root=root, port=0).url == "http://127.0.0.1:8700"
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", '{"pid": 1}', "{"])
+@pytest.mark.parametrize("content", [None, "", "[]", '{"pid": 1}', "{", "[" * 100_000])
 def test_without_an_address_in_the_root_there_is_no_service(root: Path, content: str | None) -> None:
     """The default port may belong to somebody else."""
     (root / "service.json").unlink()

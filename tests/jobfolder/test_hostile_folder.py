@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.jobfolder.folder_access import CALLS, JOB, make_ground, use
 from tests.jobfolder.outside import CANARY, Outside
-from tests.jobfolder.plants import PLACES, PLANTS, plant, shuffle
+from tests.jobfolder.plants import PLACES, PLANTS, TEXTS, plant, shuffle
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -77,6 +77,19 @@ def test_a_change_between_check_and_open_gives_no_access(tmp_path: Path, seed: i
     outside.require_untouched()
     _open_all(tmp_path)
     shutil.rmtree(ground.root)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_text_in_any_place_is_read_or_counts_as_none(tmp_path: Path, place: str) -> None:
+    """Each text once in each place: the folder's owner may write anything."""
+    for number, text in enumerate(TEXTS):
+        ground = make_ground(tmp_path / str(number))
+        file = ground.root / JOB / place
+        if file.is_dir():
+            shutil.rmtree(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        use(ground, list(CALLS))
 
 
 def _open_all(folder: Path) -> None:

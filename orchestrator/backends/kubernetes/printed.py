@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from orchestrator.jobfolder.folder import Folder, JobFolder
+from orchestrator.rundir import UNREADABLE
 from trainer.contract import layout
 from trainer.contract.printed import parse_printed
 
@@ -171,5 +172,5 @@ def _read(folder: Folder) -> _State:
         document = json.loads(content or b"null")
         sizes = {str(name): int(size) for name, size in document["sizes"].items()}
         return _State(at_ns=int(document["at_ns"]), same=int(document["same"]), sizes=sizes)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, *UNREADABLE):
         return _State()

@@ -79,7 +79,9 @@ def test_a_change_between_check_and_open_gives_no_access(tmp_path: Path, seed: i
     shutil.rmtree(ground.root)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place", [pytest.param(each, marks=() if each.endswith("printed.json") else pytest.mark.long) for each in PLACES]
+)
 def test_a_text_in_any_place_is_read_or_counts_as_none(tmp_path: Path, place: str) -> None:
     """Each text once in each place: the folder's owner may write anything."""
     for number, text in enumerate(TEXTS):

@@ -19,7 +19,8 @@ from orchestrator.domain.specs.spec import MAX_SPEC_BYTES
 from orchestrator.domain.specs.validation import check_plain
 
 _TEXTS = ("run.env.", "labels.")  # fields whose values are texts: `--set run.env.N=1` needs no quotes
-_ARGUMENTS = ("args", "command", "env")
+_ARGUMENTS = ("run.args", "run.command", "run.env")
+_STRING = "tag:yaml.org,2002:str"
 _EXAMPLE = "such as `name: my-job` and below it `run: {script: train.py}`"
 
 
@@ -79,14 +80,14 @@ def _read(source: str) -> str:
         raise Refused(f"{source} is not UTF-8 text (byte {error.start}): is it a job's file?") from error
 
 
-def _parse(text: str, source: str) -> object:
+def _parse(text: str, source: str, path: str = "") -> object:
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text)
         except ValueError:
             pass  # may still be YAML's flow style
     try:
-        return yaml.load(text, _Loader)
+        return _load(text, path)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -98,12 +99,7 @@ def _parse(text: str, source: str) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the core schema and merge keys. Refuses duplicate keys. Numbers in arguments stay as written."""
-
-    def construct_document(self, node: yaml.Node) -> object:
-        for number in _list_numbers(node):
-            number.tag = "tag:yaml.org,2002:str"
-        return super().construct_document(node)
+    """SafeLoader with the core schema and merge keys. Refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: set[str] = set()
@@ -116,21 +112,33 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _list_numbers(document: yaml.Node) -> list[yaml.ScalarNode]:
-    """List the numbers in `run.args`, `run.command` and `run.env`: 1e5 and 010 must reach the script so."""
-    lists = [
-        field.value if isinstance(field, yaml.SequenceNode) else [value for _, value in field.value]
-        for run in _below(document, "run")
-        for name in _ARGUMENTS
-        for field in _below(run, name)
-        if isinstance(field, yaml.CollectionNode)
-    ]
-    found = [each for values in lists for each in values]
-    return [each for each in found if isinstance(each, yaml.ScalarNode) and each.tag.endswith((":int", ":float"))]
+def _load(text: str, path: str) -> object:
+    """Load a document, or the value of the field at a path. Raises yaml.YAMLError."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _keep_as_written(node, path)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
 
 
-def _below(node: yaml.Node, name: str) -> list[yaml.Node]:
-    return [value for key, value in node.value if key.value == name] if isinstance(node, yaml.MappingNode) else []
+def _keep_as_written(node: yaml.Node, path: str) -> None:
+    """Make the numbers in arguments and variables texts: 1e5 and 010 must reach the script so."""
+    if isinstance(node, yaml.SequenceNode) and path in _ARGUMENTS:
+        node.value = [_as_text(value) for value in node.value]
+    elif isinstance(node, yaml.MappingNode) and path in _ARGUMENTS:
+        node.value = [(key, _as_text(value)) for key, value in node.value]
+    elif isinstance(node, yaml.MappingNode) and path in ("", "run"):
+        for key, value in node.value:
+            _keep_as_written(value, f"{path}.{key.value}".removeprefix("."))
+
+
+def _as_text(node: yaml.Node) -> yaml.Node:
+    """Copy a number as a text. The node itself may be the anchor of a number elsewhere."""
+    return yaml.ScalarNode(_STRING, node.value) if node.tag.endswith((":int", ":float")) else node
 
 
 use_core_schema(_Loader)
@@ -148,7 +156,7 @@ def _apply(document: dict[str, object], change: str) -> None:
         if not isinstance(below, dict):
             raise Refused(f"--set {change}: {parent} is {_kind(below)} and has no fields")
         place = below
-    place[last] = text if path.startswith(_TEXTS) else _parse(text, f"--set {change}")
+    place[last] = text if path.startswith(_TEXTS) else _parse(text, f"--set {change}", path)
 
 
 def _kind(value: object) -> str:

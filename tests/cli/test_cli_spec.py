@@ -43,6 +43,14 @@ def test_numbers_in_arguments_stay_as_they_are_written() -> None:
     assert found["topology"] == {"nodes": 2}
     assert read("run: {command: [sleep, 3]}")["run"]["command"] == ["sleep", "3"]  # type: ignore[index]
     assert read("run: [1]") == {"run": [1]}
+    shared = read("steps: &steps 10\nrun: {env: {STEPS: *steps}}")
+    assert (shared["steps"], shared["run"]["env"]) == (10, {"STEPS": "10"})  # type: ignore[index]
+
+
+def test_numbers_in_changed_arguments_stay_as_they_are_written() -> None:
+    found = read("run: {script: a.py}", "run.args=[--lr, 3e-4, 010]", "run.env={A: 1e5}", "topology.nodes=2")
+    assert found["run"]["args"] == ["--lr", "3e-4", "010"]  # type: ignore[index]
+    assert (found["run"]["env"], found["topology"]) == ({"A": "1e5"}, {"nodes": 2})  # type: ignore[index]
 
 
 def test_json_is_read_with_its_tabs() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobId, find_job, print_items, print_json, print_json_line, reading
+from orchestrator.cli.common import NO_SNAPSHOTS, AsJson, JobId, find_job, print_items, print_json, print_json_line, reading
 from orchestrator.cli.render import print_events, print_snapshots
 from orchestrator.cli.terminal import echo
 from orchestrator.client import LogChoice
@@ -87,4 +87,6 @@ def snapshots(
 def _explain_none(job: JobView) -> str:
     if job.state.terminal:
         return "No snapshot was taken."
+    if not job.takes_snapshots:
+        return f"No snapshots: {NO_SNAPSHOTS}."
     return f"No snapshots yet; `orchestrator snapshot {job.id}` takes one while the job runs."

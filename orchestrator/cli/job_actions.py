@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobId, find_job, print_json, writing
+from orchestrator.cli.common import NO_SNAPSHOTS, AsJson, JobId, find_job, print_json, writing
 from orchestrator.cli.spec import read_patch
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.counted import counted
@@ -50,7 +50,7 @@ def delete(
 
 
 def suspend(job_id: JobId, as_json: AsJson = False) -> None:
-    """Take a snapshot, if the job can, and stop it until it is resumed."""
+    """Take a snapshot if possible, and stop a job until it is resumed."""
     with writing() as client:
         job = client.suspend(find_job(client, job_id).id)
     _print_result(job, f"is being suspended{_warn_of_no_snapshot(job)}" if job.suspending else job.reason, as_json)
@@ -88,10 +88,8 @@ def snapshot(job_id: JobId, as_json: AsJson = False) -> None:
     """Take a snapshot of a running job now."""
     with writing() as client:
         job = client.snapshot(find_job(client, job_id).id)
-    taken = f"list them: orchestrator snapshots {job.id}"
-    if _seems_without_snapshots(job):
-        taken = "this script has taken none yet; only scripts with `Supervised` take them"
-    _print_result(job, f"a snapshot is requested; {taken}", as_json)
+    next_step = f"list them: orchestrator snapshots {job.id}" if job.takes_snapshots else NO_SNAPSHOTS
+    _print_result(job, f"a snapshot is requested; {next_step}", as_json)
 
 
 def chaos(
@@ -131,13 +129,8 @@ def _describe_size(job: JobView) -> str:
     return f"its next attempt will have {size}"
 
 
-def _seems_without_snapshots(job: JobView) -> bool:
-    """Scripts that take snapshots report their steps."""
-    return job.spec.run.trainer is None and job.newest_snapshot is None and job.step is None
-
-
 def _warn_of_no_snapshot(job: JobView) -> str:
-    if not _seems_without_snapshots(job):
+    if job.takes_snapshots:
         return ""
     return f"; it has no snapshot, so it will start from {tell_beginning(job.spec, has_snapshot=False)}"
 

@@ -51,7 +51,7 @@ COMMANDS = {
     ),
     "cancel": ("orchestrator.cli.job_actions", "Cancel a job."),
     "delete": ("orchestrator.cli.job_actions", "Delete the record of a job that has ended."),
-    "suspend": ("orchestrator.cli.job_actions", "Take a snapshot, if the job can, and stop it until it is resumed."),
+    "suspend": ("orchestrator.cli.job_actions", "Take a snapshot if possible, and stop a job until it is resumed."),
     "resume": ("orchestrator.cli.job_actions", "Resume a suspended job."),
     "retry": ("orchestrator.cli.job_actions", "Start another attempt of a job."),
     "snapshot": ("orchestrator.cli.job_actions", "Take a snapshot of a running job now."),

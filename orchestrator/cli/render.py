@@ -59,7 +59,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> 
         table.add_column(name, no_wrap=name != "REASON", overflow="ellipsis")  # rich narrows columns that may wrap
     for row in cells:
         for cell in row:
-            cell.no_wrap, cell.overflow = True, "ellipsis"
+            cell.no_wrap = console().is_terminal  # one line, cut at the edge
         table.add_row(*row)
     if console().is_terminal:
         console().print(table)

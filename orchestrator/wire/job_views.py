@@ -70,6 +70,11 @@ class JobView(Answer):
     spec: JobSpec
 
     @property
+    def takes_snapshots(self) -> bool:
+        """Whether the job is known to take snapshots. Scripts that can, report their steps."""
+        return self.spec.run.trainer is not None or self.newest_snapshot is not None or self.step is not None
+
+    @property
     def ended(self) -> bool:
         """Whether the job is in a terminal state and no retry is pending."""
         return self.state.terminal and not self.retrying

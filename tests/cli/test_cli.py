@@ -376,6 +376,10 @@ def test_deleted_snapshots_are_listed_with_all(run: Run, service: FakeService) -
 def test_a_job_without_snapshots_says_how_to_get_one_where_it_can(run: Run, service: FakeService) -> None:
     service.add(make_job(name="gpt"))
     assert run("snapshots", "gpt").stderr == (
+        "No snapshots: this script has taken none; only scripts with `Supervised` take them.\n"
+    )
+    service.add(make_job(name="gpt", step=7))
+    assert run("snapshots", "gpt").stderr == (
         "No snapshots yet; `orchestrator snapshot gpt-0001` takes one while the job runs.\n"
     )
     service.add(make_job(state=JobState.SUCCEEDED))

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import NO_SNAPSHOTS, AsJson, JobId, find_job, print_items, print_json, print_json_line, reading
+from orchestrator.cli.common import (
+    NO_SNAPSHOTS,
+    AsJson,
+    JobId,
+    find_job,
+    print_items,
+    print_json,
+    print_json_line,
+    reading,
+)
 from orchestrator.cli.render import print_events, print_snapshots
 from orchestrator.cli.terminal import echo
 from orchestrator.client import LogChoice

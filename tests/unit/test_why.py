@@ -10,26 +10,13 @@ import pytest
 from orchestrator.domain.accounting.chronicle import Chronicle, read_life
 from orchestrator.domain.accounting.goodput import Ledger, add_up
 from orchestrator.domain.accounting.life import Kept, lay_out
-from orchestrator.domain.explanation.remedies import REMEDIES, find_remedy
-from orchestrator.domain.explanation.why import Why, explain
-from orchestrator.domain.job.attempt import Attempt, AttemptState
+from orchestrator.domain.explanation.why import explain
+from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.event import Event
-from orchestrator.domain.job.job import WORKERS_RUNNING, Job, JobState
+from orchestrator.domain.job.job import WORKERS_RUNNING, JobState
 from tests.builders import NOW, at, make_attempt, make_event, make_job, make_spec
+from tests.unit.explained import ODD, why_of
 from trainer.contract.failure import Failure, FailureKind
-
-RAISED = Failure(
-    kind=FailureKind.APPLICATION,
-    message="KeyError: 'labels'",
-    rank=0,
-    traceback=(
-        "Traceback (most recent call last):\n"
-        '  File "/src/train.py", line 40, in <module>\n    main()\n'
-        '  File "/src/train.py", line 12, in main\n    batch["labels"]\n'
-        "KeyError: 'labels'\n"
-    ),
-)
-ODD = Failure(kind=FailureKind.APPLICATION, message="AssertionError: 3 is not 4", rank=1, step=30)
 
 
 def failed(generation: int, *, seconds: float, attempt: int = 1, rank: int = 1, **evidence: object) -> Event:
@@ -66,11 +53,6 @@ REQUESTED_KILL = [
     ),
     make_event("chaos.injected", at=at(4), attempt=1, generation=1, evidence={"fault": "kill", "number": 7}),
 ]
-
-
-def why_of(job: Job, attempts: list[Attempt], events: list[Event]) -> Why:
-    chronicle = Chronicle(job=job, attempts=attempts, events=events, kept={}, heard_at={})
-    return explain(chronicle, read_life(chronicle), Ledger(), NOW)
 
 
 RUNNING = make_job(state=JobState.RUNNING, reason=WORKERS_RUNNING)
@@ -223,73 +205,6 @@ def test_a_failed_job_without_a_known_error_may_be_retried() -> None:
     assert (why.remedy, why.next) == (None, "Run `orchestrator retry job-1`.")
 
 
-def advice_on(failure: Failure, run: dict[str, object]) -> tuple[str | None, str]:
-    ended = make_attempt(state=AttemptState.FAILED, ended_at=at(9), failure=failure)
-    job = make_job(spec=make_spec(run=run), state=JobState.FAILED, reason="the same error twice")
-    why = why_of(job, [ended], [])
-    return None if why.remedy is None else why.remedy.fix, why.next
-
-
-def test_an_error_of_the_script_is_fixed_at_its_line() -> None:
-    fix, advice = advice_on(RAISED, {"script": "train.py"})
-    assert fix == "Fix the script at /src/train.py, line 12."
-    assert advice == "Fix the script at /src/train.py, line 12. Then run `orchestrator retry job-1`."
-
-
-def test_wrong_arguments_are_corrected_before_a_retry() -> None:
-    _, advice = advice_on(MESSAGES["arguments"], {"script": "train.py"})
-    assert advice == "Correct `run.args` (`--set 'run.args=[...]'`). Then run `orchestrator retry job-1`."
-
-
-def test_an_error_without_a_line_of_the_script_is_the_scripts_too() -> None:
-    elsewhere = replace(RAISED, traceback=(RAISED.traceback or "").replace("/src/", "/opt/venv/site-packages/"))
-    assert advice_on(elsewhere, {"module": "train"}) == (
-        "Fix the script.",
-        "Fix the script. Then run `orchestrator retry job-1`.",
-    )
-
-
-def test_the_bundled_trainer_is_not_a_script_to_fix_but_the_owners_task_is() -> None:
-    assert advice_on(RAISED, {"trainer": {}}) == (None, "Run `orchestrator retry job-1`.")
-    assert advice_on(RAISED, {"trainer": {"task": "train:task"}})[0] == "Fix the script at /src/train.py, line 12."
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "torch.distributed.DistNetworkError: Connection was likely closed. Did the remote server shutdown or crash?",
-        "torch.distributed.DistStoreError: wait timeout",
-        "RuntimeError: CUDA error: invalid device ordinal",
-        "RuntimeError: NCCL Error 1: unhandled cuda error",
-        "RuntimeError: cuDNN error: CUDNN_STATUS_MAPPING_ERROR",
-        "RuntimeError: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasSgemm",
-        "RuntimeError: HIP error: invalid argument",
-        "RuntimeError: Connection was likely closed. Did the remote server shutdown or crash?",
-    ],
-)
-def test_errors_of_torch_about_devices_and_peers_are_not_the_scripts(message: str) -> None:
-    assert advice_on(replace(RAISED, message=message, traceback=RAISED.traceback), {"script": "train.py"})[0] is None
-
-
-def test_the_remedy_of_a_kill_names_the_signal_and_who_did_not_send_it() -> None:
-    ended = make_attempt(state=AttemptState.FAILED, ended_at=at(9), failure=replace(MESSAGES["killed"], rank=1))
-    why = why_of(make_job(state=JobState.RECOVERING), [ended], [])
-    assert why.remedy is not None
-    assert why.remedy.cause.startswith("SIGKILL ended the worker. The service and the agents did not send it")
-
-
-@pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"])
-def test_every_signal_that_kills_a_worker_has_a_remedy(signal: str) -> None:
-    found = find_remedy(Failure(kind=FailureKind.UNKNOWN, message=f"the worker was killed by {signal}"))
-    assert found is not None
-    assert found.name == "killed"
-
-
-def test_an_error_that_only_mentions_a_device_is_the_scripts() -> None:
-    message = "AttributeError: 'Batch' object has no attribute 'cuda'"
-    assert advice_on(replace(RAISED, message=message), {"script": "train.py"})[0] is not None
-
-
 def test_a_job_that_succeeded_names_its_last_failure() -> None:
     ended = make_attempt(state=AttemptState.FAILED, ended_at=at(9), failure=ODD)
     job = make_job(state=JobState.SUCCEEDED, reason="training finished at step 60")
@@ -394,57 +309,6 @@ def test_a_retried_job_rested_between_its_end_and_the_retry() -> None:
     assert [(rest.since, rest.until) for rest in life.rests] == [(at(10), at(30))]
 
 
-MESSAGES = {
-    "device memory": Failure(kind=FailureKind.DEVICE_OOM, message="CUDA out of memory"),
-    "host memory": Failure(kind=FailureKind.HOST_OOM, message="the kernel killed it for memory"),
-    "disk quota": Failure(kind=FailureKind.STORAGE, message="OSError: [Errno 122] Disk quota exceeded"),
-    "disk full": Failure(kind=FailureKind.STORAGE, message="OSError: [Errno 28] No space left on device"),
-    "missing module": Failure(kind=FailureKind.APPLICATION, message="ImportError: cannot import name 'x'"),
-    "permission": Failure(kind=FailureKind.APPLICATION, message="PermissionError: [Errno 13] Permission denied"),
-    "image": Failure(kind=FailureKind.LAUNCH, message="ImagePullBackOff: pull access denied for trainer"),
-    "refused by the scheduler": Failure(
-        kind=FailureKind.LAUNCH, message="Slurm refuses the job: Batch job submission failed: Invalid partition name"
-    ),
-    "node environment": Failure(
-        kind=FailureKind.LAUNCH, message="Slurm job 7 could not start: module torch/99 cannot be loaded"
-    ),
-    "missing file or command": Failure(kind=FailureKind.LAUNCH, message="the script 'train.py' does not exist"),
-    "not a number": Failure(kind=FailureKind.NUMERIC, message="loss is nan"),
-    "network interface": Failure(kind=FailureKind.APPLICATION, message="Unable to find address for: eth9"),
-    "port taken": Failure(kind=FailureKind.RENDEZVOUS, message="port 29400 is already in use (EADDRINUSE)"),
-    "group did not form": Failure(kind=FailureKind.RENDEZVOUS, message="RendezvousTimeoutError"),
-    "collective timed out": Failure(
-        kind=FailureKind.APPLICATION, message="Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
-    ),
-    "lost peer": Failure(kind=FailureKind.APPLICATION, message="RuntimeError: Connection closed by peer [10.0.0.1]"),
-    "broken device": Failure(kind=FailureKind.APPLICATION, message="CUDA error: uncorrectable ECC error encountered"),
-    "arguments": Failure(
-        kind=FailureKind.APPLICATION,
-        message="the worker ended with exit code 2: train.py: error: the following arguments are required: --lr",
-    ),
-    "killed": Failure(kind=FailureKind.UNKNOWN, message="the worker was killed by SIGKILL", signal="SIGKILL"),
-    "cancelled in Slurm": Failure(
-        kind=FailureKind.PREEMPTED, message="it was cancelled in Slurm by alice (Slurm job 7, CANCELLED)"
-    ),
-    "hang": Failure(kind=FailureKind.HANG, message="reported nothing for 90 s in phase step"),
-    "time limit": Failure(kind=FailureKind.TIMEOUT, message="the time limit of the job"),
-    "deleted in Kubernetes": Failure(
-        kind=FailureKind.PREEMPTED, message="its Job was deleted in the cluster, and not by this service"
-    ),
-    "preemption": Failure(kind=FailureKind.PREEMPTED, message="preempted"),
-    "lost node": Failure(kind=FailureKind.NODE, message="node n3 is down"),
-    "storage": Failure(kind=FailureKind.STORAGE, message="no snapshot could be read"),
-    "error in the script": RAISED,
-}
-
-
-@pytest.mark.parametrize("remedy", [remedy.name for remedy in REMEDIES])
-def test_each_known_error_is_found_by_its_message(remedy: str) -> None:
-    found = find_remedy(MESSAGES[remedy])
-    assert found is not None
-    assert found.name == remedy
-
-
 def test_a_job_that_can_never_start_has_to_be_changed() -> None:
     reason = "waits in Slurm's queue as job 12: PartitionConfig (it can never start: no node has so much)"
     advice = "Run `orchestrator cancel job-1`, then submit it with other resources, topology or placement."
@@ -453,7 +317,3 @@ def test_a_job_that_can_never_start_has_to_be_changed() -> None:
         why_of(make_job(state=JobState.STARTING, reason="waits: Resources"), [], []).next
         == "Nothing to do. The job starts by itself."
     )
-
-
-def test_an_unknown_error_gets_no_remedy() -> None:
-    assert find_remedy(ODD) is None

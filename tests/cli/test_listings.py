@@ -1,0 +1,156 @@
+"""`ls`, `show`, `logs`, `events` and `snapshots` against a fake service."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from orchestrator.cli import render
+from orchestrator.domain.job.job import JobState
+from tests.cli.conftest import Run
+from tests.cli.fake_service import FakeService, make_event, make_failure, make_job, make_snapshot
+
+SEVERAL = {"name": "gpt", "run": {"script": "train.py", "workdir": "/src"}, "topology": {"nodes": "2"}}
+
+
+def test_ls_prints_a_table_ids_or_json(run: Run, service: FakeService) -> None:
+    for number in range(5):
+        service.add(make_job(f"gpt-{number}", reason="a [bold]long[/bold] reason " * 20, state=JobState.RUNNING))
+    table = run("ls").stdout.splitlines()
+    assert table[0].split() == ["ID", "PROJECT", "STATE", "STEP", "LOSS", "ATTEMPTS", "RESTARTS", "AGE", "REASON"]
+    assert len(table) == 6
+    assert table[1].endswith("a [bold]long[/bold] reason")
+    assert run("ls", "-q", "--state", "running").stdout.split() == [f"gpt-{number}" for number in range(5)]
+    listed = json.loads(run("ls", "--json", "--limit", "2").stdout)
+    assert (len(listed["items"]), listed["next_cursor"]) == (2, None)
+
+
+def test_a_terminal_of_80_columns_shows_each_job_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = render._CleanConsole(width=80, force_terminal=True, color_system=None, file=screen)
+    monkeypatch.setattr(render, "console", lambda: terminal)
+    waits = make_job("pretraining-large-0001", reason="waits for 8 of 8 slots; 2 free now, and so on " * 3)
+    trains = make_job(state=JobState.RUNNING, reason="the workers are running", restarts=3)
+    render.print_jobs([waits, trains])
+    header, first, second = screen.getvalue().splitlines()
+    assert header.split() == ["ID", "PROJECT", "STATE", "RESTARTS", "AGE", "REASON"], "the others are empty"
+    assert max(len(line) for line in (header, first, second)) <= 80
+    assert first.startswith("pretraining-large-0001  default")
+    assert first.rstrip().endswith("…")
+    assert second.split()[:4] == ["gpt-0001", "default", "RUNNING", "3"]
+
+
+def test_an_empty_list_is_an_empty_json_list(run: Run, service: FakeService) -> None:
+    assert json.loads(run("ls", "--json").stdout) == {"items": [], "next_cursor": None}
+    assert run("ls", "-q").stdout == ""
+
+
+def test_a_job_is_found_by_id_prefix_or_name(run: Run, service: FakeService) -> None:
+    service.add(make_job("gpt-abc1"))
+    service.add(make_job("vit-abc1", name="vit"))
+    service.add(make_job("vit-abc2", name="vit"))
+    assert json.loads(run("show", "gpt", "--json").stdout)["id"] == "gpt-abc1"
+    assert json.loads(run("show", "vit-abc2", "--json").stdout)["id"] == "vit-abc2"
+    several = run("show", "vit")
+    assert several.returncode == 2
+    assert "may mean 2 jobs: vit-abc1, vit-abc2" in several.stderr
+    assert "there is no job 'nope'" in run("show", "nope").stderr
+    assert "the id is empty" in run("show", "").stderr
+
+
+def test_show_prints_the_failure_without_control_characters(run: Run, service: FakeService) -> None:
+    failed = make_job(state=JobState.FAILED, reason="rank 1 \x1b[31mfailed", failure=make_failure(), step=7)
+    service.add(failed)
+    shown = run("show", "gpt-0001").stdout
+    assert "failure    application on rank 1: ValueError: boom" in shown
+    assert f"/jobs/{failed.id}" in shown
+    assert "\x1b" not in shown
+
+
+def test_show_prints_the_parts_of_a_steps_time(run: Run, service: FakeService) -> None:
+    service.add(make_job(state=JobState.RUNNING, step=7))
+    assert "step time" not in run("show", "gpt-0001").stdout
+    service.measured = {"step_s": 0.5, "compute_s": 0.4, "communication_s": 0.09, "data_s": 0.01, "mfu": 0.413}
+    shown = run("show", "gpt-0001").stdout
+    assert "mfu        41.3%" in shown
+    assert "step time  0.5 s: computing 80%, communication 18%, data 2%" in shown
+
+
+def test_logs_are_printed_by_the_options(run: Run, service: FakeService) -> None:
+    service.add(make_job(state=JobState.SUCCEEDED))
+    service.log = "one\ntwo\nthree\n"
+    assert run("logs", "gpt-0001").stdout == service.log
+    assert run("logs", "gpt-0001", "--tail", "1").stdout == "three\n"
+    assert run("logs", "gpt-0001", "-f").stdout == service.log
+    assert json.loads(run("logs", "gpt-0001", "--json").stdout)["lines"] == ["one", "two", "three"]
+    assert json.loads(run("logs", "gpt-0001", "-f", "--json").stdout.splitlines()[0]) == {"line": "one"}
+
+
+def test_log_options_become_query_parameters(run: Run, service: FakeService) -> None:
+    service.add(make_job(state=JobState.SUCCEEDED))
+    asked = ("--replica", "1", "--grep", "loss", "--agent", "--attempt", "2")
+    assert run("logs", "gpt-0001", *asked).returncode == 0
+    query = {"replica": "1", "grep": "loss", "stream": "agent", "attempt": "2", "tail": "10000"}
+    assert service.queries[-1] == query
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_events_name_their_replica_where_there_are_several(run: Run, service: FakeService, follow: bool) -> None:
+    told = [
+        make_event(1, "submitted"),
+        make_event(2, "generation 1 started", replica=0),
+        make_event(3, "generation 1 started", replica=1),
+        make_event(4, "replica 1 cancelled", replica=1),
+        make_event(5, "replica 11 is missed", replica=1),
+    ]
+
+    def printed(**changes: object) -> list[str]:
+        service.add(make_job(state=JobState.SUCCEEDED, **changes))
+        arguments = ("show", "gpt-0001", "--follow") if follow else ("events", "gpt-0001")
+        lines = run(*arguments).stdout.splitlines()
+        return [line.partition("  ")[2] for line in lines if line.startswith("2026-")]
+
+    service.events["gpt-0001"] = told[:2]
+    assert printed() == ["submitted", "generation 1 started"]
+    service.events["gpt-0001"] = told
+    assert printed(spec=SEVERAL) == [
+        "submitted",
+        "replica 0: generation 1 started",
+        "replica 1: generation 1 started",
+        "replica 1 cancelled",
+        "replica 1: replica 11 is missed",
+    ]
+
+
+def test_deleted_snapshots_are_listed_with_all(run: Run, service: FakeService) -> None:
+    service.add(make_job())
+    states = {"step-3": "committed", "step-2": "quarantined", "step-1": "deleted"}
+    told = [make_snapshot(name, int(name[-1]), state) for name, state in states.items()]
+    service.snapshots["gpt-0001"] = [*told]
+    assert _names(run("snapshots", "gpt-0001", "--json").stdout) == ["step-3", "step-2"]
+    assert _names(run("snapshots", "gpt-0001", "--all", "--json").stdout) == ["step-3", "step-2", "step-1"]
+    assert "deleted" not in run("snapshots", "gpt-0001").stdout
+    assert "deleted" in run("snapshots", "gpt-0001", "--all").stdout
+    service.snapshots["gpt-0001"] = told[-1:]
+    none_left = run("snapshots", "gpt-0001")
+    assert (none_left.returncode, none_left.stdout) == (0, "")
+    assert none_left.stderr == "All snapshots were deleted; --all lists them.\n"
+
+
+def test_a_job_without_snapshots_says_how_to_get_one_where_it_can(run: Run, service: FakeService) -> None:
+    service.add(make_job(name="gpt"))
+    assert run("snapshots", "gpt").stderr == (
+        "No snapshots: this script has taken none; only scripts with `Supervised` take them.\n"
+    )
+    service.add(make_job(name="gpt", step=7))
+    assert run("snapshots", "gpt").stderr == (
+        "No snapshots yet; `orchestrator snapshot gpt-0001` takes one while the job runs.\n"
+    )
+    service.add(make_job(state=JobState.SUCCEEDED))
+    assert run("snapshots", "gpt-0001").stderr == "No snapshot was taken.\n"
+
+
+def _names(printed: str) -> list[str]:
+    return [snapshot["name"] for snapshot in json.loads(printed)["items"]]

@@ -34,6 +34,12 @@ _COLORS = {
 }
 
 
+_GAP = 2  # between two columns
+_TEXTS = ("REASON", "MEANING")  # columns that a terminal may cut
+_SHORT_TEXT = 24  # what is left of them at least, as long as other columns can be left out
+Columns = dict[str, tuple[Text, ...]]
+
+
 @cache
 def console() -> Console:
     width = None if sys.stdout.isatty() else 10_000  # no line breaks in a pipe
@@ -48,24 +54,41 @@ class _CleanConsole(Console):
             yield segment if segment.control else segment._replace(text=clean(segment.text))
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
-    """Print one line for each row. A terminal gets no empty column, and a reason that is cut at its edge."""
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spare: Sequence[str] = ()) -> None:
+    """Print one line for each row. A narrow terminal gets no empty column, leaves out columns of `spare` in their
+    order, and cuts the last column if that is a text."""
     cells = [[cell if isinstance(cell, Text) else Text(clean_line(cell)) for cell in row] for row in rows]
-    if console().is_terminal:
-        shown = [place for place in range(len(header)) if any(row[place].plain for row in cells)]
-        header, cells = [header[place] for place in shown], [[row[place] for place in shown] for row in cells]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    if console().is_terminal and cells:
+        columns = {name: tuple(row[place] for row in cells) for place, name in enumerate(header)}
+        columns = _fit(columns, console().width, spare)
+        header, cells = list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     for name in header:
-        table.add_column(name, no_wrap=name != "REASON", overflow="ellipsis")  # rich narrows columns that may wrap
+        table.add_column(name, no_wrap=True)
     for row in cells:
-        for cell in row:
-            cell.no_wrap = console().is_terminal  # one line, cut at the edge
         table.add_row(*row)
     if console().is_terminal:
         console().print(table)
         return
     for line in console().render_lines(table, pad=False):
         console().print("".join(segment.text for segment in line).rstrip(), soft_wrap=True)
+
+
+def _fit(columns: Columns, width: int, spare: Sequence[str]) -> Columns:
+    """Return the columns that fit into a width, or as many as cannot be left out."""
+    shown = {name: cells for name, cells in columns.items() if any(cell.plain for cell in cells)}
+    widths = {name: max(len(name), *(cell.cell_len for cell in cells)) for name, cells in shown.items()}
+    text = next((name for name in _TEXTS if name in shown), None)
+    for name in spare:
+        needed = sum(min(each, _SHORT_TEXT) if one == text else each for one, each in widths.items())
+        if needed + _GAP * (len(widths) - 1) <= width:
+            break
+        widths.pop(name, None)
+    if text is not None:
+        room = width - sum(each + _GAP for name, each in widths.items() if name != text)
+        for cell in shown[text]:
+            cell.truncate(max(room, len(text)), overflow="ellipsis")
+    return {name: shown[name] for name in widths}
 
 
 def print_jobs(jobs: Sequence[JobView]) -> None:
@@ -86,6 +109,7 @@ def print_jobs(jobs: Sequence[JobView]) -> None:
             )
             for job in jobs
         ),
+        spare=("PROJECT", "LOSS", "AGE", "STEP", "ATTEMPTS"),
     )
 
 
@@ -163,6 +187,7 @@ def print_clusters(clusters: Iterable[ClusterView]) -> None:
             )
             for cluster in clusters
         ),
+        spare=("SINCE", "SUPERVISED BY"),
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.cli import render
 from orchestrator.domain.job.job import JobState
+from orchestrator.wire.job_views import JobView
 from tests.cli.conftest import Run
 from tests.cli.fake_service import FakeService, make_event, make_failure, make_job, make_snapshot
 
@@ -27,19 +28,38 @@ def test_ls_prints_a_table_ids_or_json(run: Run, service: FakeService) -> None:
     assert (len(listed["items"]), listed["next_cursor"]) == (2, None)
 
 
-def test_a_terminal_of_80_columns_shows_each_job_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, *jobs: JobView, width: int = 80) -> list[str]:
     screen = io.StringIO()
-    terminal = render._CleanConsole(width=80, force_terminal=True, color_system=None, file=screen)
+    terminal = render._CleanConsole(width=width, force_terminal=True, color_system=None, file=screen)
     monkeypatch.setattr(render, "console", lambda: terminal)
-    waits = make_job("pretraining-large-0001", reason="waits for 8 of 8 slots; 2 free now, and so on " * 3)
+    render.print_jobs(jobs)
+    lines = [line.rstrip() for line in screen.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    assert len(lines) == 1 + len(jobs)
+    return lines
+
+
+WAITS = "waits for 8 of 8 slots; 2 free now, and so on " * 3
+
+
+def test_a_terminal_gets_no_empty_column_and_a_reason_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = make_job("gpt-0002", reason=WAITS)
     trains = make_job(state=JobState.RUNNING, reason="the workers are running", restarts=3)
-    render.print_jobs([waits, trains])
-    header, first, second = screen.getvalue().splitlines()
+    header, first, second = shown_on_a_terminal(monkeypatch, waits, trains)
     assert header.split() == ["ID", "PROJECT", "STATE", "RESTARTS", "AGE", "REASON"], "the others are empty"
-    assert max(len(line) for line in (header, first, second)) <= 80
-    assert first.startswith("pretraining-large-0001  default")
-    assert first.rstrip().endswith("…")
+    assert first.endswith("…")
     assert second.split()[:4] == ["gpt-0001", "default", "RUNNING", "3"]
+
+
+def test_a_long_id_and_the_state_are_whole_on_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that matter less are left out, so that the reason has room."""
+    long_id = "sleeper-with-a-long-name-37kkk7bm"
+    job = make_job(long_id, state=JobState.SUSPENDED, reason=WAITS, restarts=3, attempts=2, step=10, loss=1.0)
+    header, line = shown_on_a_terminal(monkeypatch, job)
+    assert header.split() == ["ID", "STATE", "RESTARTS", "REASON"]
+    assert line.split()[:4] == [long_id, "SUSPENDED", "3", "waits"]
+    whole = shown_on_a_terminal(monkeypatch, job, width=300)
+    assert whole[1].endswith(WAITS.strip())
 
 
 def test_an_empty_list_is_an_empty_json_list(run: Run, service: FakeService) -> None:

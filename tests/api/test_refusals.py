@@ -161,3 +161,12 @@ def test_all_invalid_fields_are_named_at_once(world: World) -> None:
     answer = world.post_spec(priority=1000, labels={"a b": "c"}, topology={"nodes": "0"})
     pointers = {error["pointer"] for error in answer.json()["errors"]}
     assert pointers == {"/priority", "/labels/a b", "/topology/nodes"}
+
+
+def test_each_wrong_field_of_the_trainer_has_its_pointer(world: World) -> None:
+    run = {"workdir": str(world.workdir), "trainer": {"stratgy": "ddp", "steps": "many"}}
+    errors = world.post_spec(run=run).json()["errors"]
+    assert {error["pointer"]: error["detail"] for error in errors} == {
+        "/run/trainer/stratgy": "is not a field of the trainer; did you mean strategy?",
+        "/run/trainer/steps": "is 'many', must be int",
+    }

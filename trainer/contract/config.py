@@ -66,6 +66,7 @@ class ConfigError(ValueError):
 
     def __init__(self, field: str, message: str, others: Sequence[ConfigError] = ()) -> None:
         self.field = field
+        self.own_message, self.others = message, tuple(others)
         self.message = "\n".join([message, *(str(other) for other in others)])
         super().__init__(f"{field}: {self.message}")
 

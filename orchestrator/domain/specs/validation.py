@@ -43,7 +43,7 @@ def parse_model(model: type[Model], document: object, *, prefix: str = "") -> Mo
         if error.error_count() > _MOST_BUILT:
             raise InvalidSpec([FieldProblem(prefix, f"holds {error.error_count()} wrong fields")]) from None
         first = islice(error.errors(), MOST_PROBLEMS)
-        problems = _merged(_problem(detail, document, prefix) for detail in first)
+        problems = _merged(problem for detail in first for problem in _problems(detail, document, prefix))
         more = error.error_count() - MOST_PROBLEMS
         rest = [FieldProblem(prefix, f"holds {more} more wrong fields")] if more > 0 else []
         raise InvalidSpec([*problems, *rest]) from error
@@ -136,11 +136,19 @@ def _torn(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
+def _problems(detail: Mapping[str, Any], document: object, prefix: str) -> Iterator[FieldProblem]:
+    cause = detail.get("ctx", {}).get("error")
+    if not isinstance(cause, ConfigError):
+        yield _problem(detail, document, prefix)
+        return
+    pointer = prefix + _pointer_into(document, detail["loc"], missing=False)
+    for each in (cause, *cause.others):
+        yield FieldProblem(pointer + _token(each.field), each.own_message)
+
+
 def _problem(detail: Mapping[str, Any], document: object, prefix: str) -> FieldProblem:
     pointer = prefix + _pointer_into(document, detail["loc"], missing=detail["type"] == "missing")
     cause = detail.get("ctx", {}).get("error")
-    if isinstance(cause, ConfigError):
-        return FieldProblem(pointer + _token(cause.field), cause.message)
     if detail["type"] == "extra_forbidden":
         return FieldProblem(pointer, f"is not a known field{_suggestion(detail['loc'])}")
     if detail["type"] == "missing":

@@ -90,7 +90,7 @@ class Edge:
         """The problem of a request that is meant for the service of another run directory."""
         if headers.get(INSTANCE_HEADER, self._instance) == self._instance:
             return None
-        return build_problem("another-service", "The service here uses another run directory than the caller's.")
+        return build_problem("another-service", "This service uses another run directory than the request's.")
 
     async def _run(self, scope: Scope, receive: Receive, answer: _Answer, body_use: BodyUse) -> None:
         try:

@@ -176,7 +176,7 @@ def _raise_for(response: httpx.Response, url: str, *, repeatable: bool) -> None:
     if problem is None:
         raise ServiceUnreachable(url, f"does not answer like an orchestrator (HTTP status {response.status_code})")
     if response.status_code == _MISDIRECTED:
-        raise ServiceUnreachable(url, problem.detail or problem.title)
+        raise ServiceUnreachable(url, "uses another run directory than the one that the settings name")
     if response.status_code == 404:
         raise NotFound(problem.detail or problem.title)
     if response.status_code >= 500:

@@ -82,7 +82,7 @@ def test_an_invalid_url_is_refused_by_name(url: str) -> None:
 def test_another_service_at_the_port_in_the_file_gets_no_job(service: FakeService, tmp_path: Path) -> None:
     """A service was killed, and a stranger's service has its port."""
     announce(tmp_path, service.port)
-    service.refusals = [Answer(421, Problem(type="x", title="x", status=421, detail="another run directory"))]
+    service.refusals = [Answer(421, Problem(type="x", title="x", status=421, detail="x"))]
     with connect(Settings(root=tmp_path)) as client, pytest.raises(ServiceUnreachable, match="another run directory"):
         client.submit({"name": "gpt", "run": {"script": "train.py"}})
     assert service.instances == [name_instance(tmp_path)]

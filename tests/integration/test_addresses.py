@@ -45,5 +45,7 @@ def test_a_job_goes_to_the_service_of_the_named_root_only(
     (other / "service.json").write_text(json.dumps(announced))
     strange = submit(job_file, environment | {"ORCHESTRATOR_ROOT": str(other)})
     assert strange.returncode == UNREACHABLE
-    assert "another run directory" in strange.stderr
+    assert (
+        f"the service at {service.url} uses another run directory than the one that the settings name" in strange.stderr
+    )
     assert [job.id for job in client.jobs()] == [done.stdout.strip()]

@@ -15,7 +15,7 @@ from orchestrator.cli.common import AsJson, complete_job, find_job, print_json, 
 from orchestrator.cli.render import console, duration, print_table
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.accounting.breakdown import Grouping
-from orchestrator.domain.accounting.goodput import EXPLAINED, Bin
+from orchestrator.domain.accounting.goodput import EXPLAINED, Bin, show_bin
 from orchestrator.domain.errors import Refused
 from orchestrator.wire.insight import GoodputView, SharesView, ShareView
 
@@ -169,7 +169,7 @@ def _explain(name: str) -> str:
 def _print_goodput(found: GoodputView) -> None:
     whole = found.device_seconds
     rows = [
-        (name, f"{seconds:.1f}", f"{seconds / whole:.1%}" if whole else "", _explain(name))
+        (show_bin(name), f"{seconds:.1f}", f"{seconds / whole:.1%}" if whole else "", _explain(name))
         for name, seconds in found.bins.items()
         if seconds
     ]

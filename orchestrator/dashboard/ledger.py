@@ -21,7 +21,6 @@ HELPS: Mapping[Bin, str] = {
     Bin.FAILED: "See the failure of the attempt.",
     Bin.NOT_REPORTED: "Five lines with trainer.supervised report steps and take snapshots.",
 }
-_NAMES = {Bin.RE_DONE.value: "re-done", Bin.NOT_REPORTED.value: "not reported"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +33,6 @@ class Entry:
     seconds: float
     what: str
     helps: str
-
-
-def show_bin(name: str) -> str:
-    """Return a bin in words: "re-done", "start up"."""
-    return _NAMES.get(name, name.replace("_", " "))
 
 
 def build_ledger(bins: Mapping[str, float]) -> Sequence[Entry]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from orchestrator.dashboard import ledger, present, timeline
+from orchestrator.dashboard import present, timeline
+from orchestrator.domain.accounting.goodput import show_bin
 from orchestrator.domain.counted import counted
 from orchestrator.wire.problems import Problem
 
@@ -80,7 +81,7 @@ _environment.globals.update(
 _environment.filters.update(
     ago=present.show_ago,
     amount=present.show_bytes,
-    bin=ledger.show_bin,
+    bin=show_bin,
     clock=present.show_clock,
     command=shlex.join,
     counted=counted,

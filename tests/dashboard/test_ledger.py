@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.dashboard.ledger import build_ledger, show_bin
-from orchestrator.domain.accounting.goodput import EXPLAINED, Bin
+from orchestrator.dashboard.ledger import build_ledger
+from orchestrator.domain.accounting.goodput import EXPLAINED, Bin, show_bin
 
 
 def test_the_parts_fill_the_bar_in_the_order_of_the_bins() -> None:

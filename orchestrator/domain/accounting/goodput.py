@@ -52,8 +52,15 @@ EXPLAINED: Mapping[Bin, str] = {
 }
 
 
+_NAMES = {Bin.RE_DONE.value: "re-done", Bin.NOT_REPORTED.value: "not reported"}
+
 UNHELD = (Bin.QUEUE, Bin.IDLE)  # the job had no device then
 LOSSES = (Bin.RE_DONE, Bin.STALLED, Bin.RECOVERING, Bin.FAILED)  # what failures cost
+
+
+def show_bin(name: str) -> str:
+    """Return a bin in words: "re-done", "start up"."""
+    return _NAMES.get(name, name.replace("_", " "))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from orchestrator.domain.accounting.chronicle import ACTIONS, Chronicle
-from orchestrator.domain.accounting.goodput import LOSSES, Bin, Ledger
+from orchestrator.domain.accounting.goodput import LOSSES, Bin, Ledger, show_bin
 from orchestrator.domain.accounting.life import Life
 from orchestrator.domain.explanation.newest_cause import Cause, find_newest_cause
 from orchestrator.domain.explanation.obstacles import tell_next
@@ -97,7 +97,7 @@ def _tell_lost(ledger: Ledger) -> str:
     if not ledger.lost_us:
         return _NOT_REPORTED if ledger.bins.get(Bin.NOT_REPORTED) else "nothing"
     lost = {each: ledger.bins.get(each, 0) for each in LOSSES}
-    parts = ", ".join(f"{us / 1e6:.1f} {each.value.replace('_', '-')}" for each, us in lost.items() if us)
+    parts = ", ".join(f"{us / 1e6:.1f} {show_bin(each)}" for each, us in lost.items() if us)
     rest = f". The rest is {_NOT_REPORTED}" if ledger.bins.get(Bin.NOT_REPORTED) else ""
     return f"{ledger.lost_us / 1e6:.1f} of {ledger.whole_us / 1e6:.1f} device-seconds ({parts}){rest}"
 

@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -12,7 +13,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	@echo "Installing into $(VENV): torch and the rest, a minute or two."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	@$(PIP) -e '.[all]'
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.installed
+	@echo "Installing what the tests need into $(VENV), a minute."
+	@$(PIP) --quiet -e '.[all,dev]'
 	@touch $@
 
 install: $(VENV)/.installed ## into .venv: torch and the rest, a minute or two
@@ -23,49 +29,49 @@ demo: $(VENV)/.installed ## train through three kill -9 and finish (KEEP=1 leave
 serve: $(VENV)/.installed ## start the service with the embedded defaults
 	@$(BIN)/orchestrator serve
 
-test: $(VENV)/.installed ## the tests; what needs a missing service skips by name unless CI=true
+test: $(VENV)/.tools ## the tests; what needs a missing service skips by name unless CI=true
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m 'not long' --ignore-glob='*/long/*' --ignore-glob='*/live/*'
 
-long: $(VENV)/.installed ## tests of rare things that take minutes (ARGS="-m smoke": the few that CI runs)
+long: $(VENV)/.tools ## tests of rare things that take minutes (ARGS="-m smoke": the few that CI runs)
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m long --ignore-glob='*/live/*' $(ARGS)
 
-nightly: $(VENV)/.installed ## every suite in full, for hours, into docs/nightly.md (as root; ARGS="crash soak": these)
+nightly: $(VENV)/.tools ## every suite in full, for hours, into docs/nightly.md (as root; ARGS="crash soak": these)
 	@.ci/nightly $(ARGS)
 
-faults: $(VENV)/.installed ## every fault on every kind of cluster, at default settings: the tables of docs/failures.md (as root)
+faults: $(VENV)/.tools ## every fault on every kind of cluster, at default settings: the tables of docs/failures.md (as root)
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/faults $(ARGS)
 
-test-slurm: $(VENV)/.installed ## a real Slurm of several nodes on this machine, killed in every way (as root; ARGS="-m smoke")
+test-slurm: $(VENV)/.tools ## a real Slurm of several nodes on this machine, killed in every way (as root; ARGS="-m smoke")
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/slurm/live $(ARGS)
 
-test-kubernetes: $(VENV)/.installed ## jobs on the cluster of KUBECONFIG (ARGS="--image IMAGE --host-path PATH"; ARGS=--help)
+test-kubernetes: $(VENV)/.tools ## jobs on the cluster of KUBECONFIG (ARGS="--image IMAGE --host-path PATH"; ARGS=--help)
 	@$(BIN)/python -m pytest -q tests/kubernetes/live $(ARGS)
 
-test-browser: $(VENV)/.installed ## the pages of a real service in Debian's Chromium (apt install chromium)
+test-browser: $(VENV)/.tools ## the pages of a real service in Debian's Chromium (apt install chromium)
 	@$(BIN)/python -m pytest -q tests/browser/live
 
-test-api: $(VENV)/.installed ## every operation as callers of each role, by Schemathesis (ARGS="--examples 200", ARGS=--help)
+test-api: $(VENV)/.tools ## every operation as callers of each role, by Schemathesis (ARGS="--examples 200", ARGS=--help)
 	@$(BIN)/python -m pytest -v -s tests/api/live $(ARGS)
 
-mutate: $(VENV)/.installed ## take each guard and each policy rule out in turn: some test must notice (ARGS="--only rules")
+mutate: $(VENV)/.tools ## take each guard and each policy rule out in turn: some test must notice (ARGS="--only rules")
 	@$(BIN)/python -m deploy.dev.mutate $(ARGS)
 
-crash: $(VENV)/.installed ## kill and stop the service at every crash point (ARGS="--sample 60" for some of them)
+crash: $(VENV)/.tools ## kill and stop the service at every crash point (ARGS="--sample 60" for some of them)
 	@$(BIN)/python -m deploy.dev.crash_points $(ARGS)
 
-soak: $(VENV)/.installed ## train under a hundred random faults (ARGS=--short: a dozen)
+soak: $(VENV)/.tools ## train under a hundred random faults (ARGS=--short: a dozen)
 	@$(BIN)/python -m deploy.dev.soak $(ARGS)
 
-recovery: $(VENV)/.installed ## kill workers and time their return, beside torchrun (ARGS="--kills 1000 --launchers ours")
+recovery: $(VENV)/.tools ## kill workers and time their return, beside torchrun (ARGS="--kills 1000 --launchers ours")
 	@$(BIN)/python -m benchmarks.recovery $(ARGS)
 
-trajectories: $(VENV)/.installed ## the same loss curve on any ranks (ARGS="--trials fp32" for the quick half)
+trajectories: $(VENV)/.tools ## the same loss curve on any ranks (ARGS="--trials fp32" for the quick half)
 	@$(BIN)/python -m pytest -v -rP tests/trainer/long/test_trajectories.py --whole $(ARGS)
 
-matrix: $(VENV)/.installed ## lowest, pinned and newest Python, torch and all else, into docs/compatibility.md (ARGS=--smoke)
+matrix: $(VENV)/.tools ## lowest, pinned and newest Python, torch and all else, into docs/compatibility.md (ARGS=--smoke)
 	@$(BIN)/python -m deploy.dev.matrix $(ARGS)
 
-check: $(VENV)/.installed ## format, lint, types, imports
+check: $(VENV)/.tools ## format, lint, types, imports
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -73,11 +79,11 @@ check: $(VENV)/.installed ## format, lint, types, imports
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python -m deploy.dev.naming
 
-format: $(VENV)/.installed ## format and fix what can be fixed
+format: $(VENV)/.tools ## format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.installed ## every benchmark, into docs/benchmarks.md (ARGS="--only startup", ARGS=--quick, ARGS=--help)
+bench: $(VENV)/.tools ## every benchmark, into docs/benchmarks.md (ARGS="--only startup", ARGS=--quick, ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove what was made here

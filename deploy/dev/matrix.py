@@ -65,7 +65,7 @@ class Environment:
 
 
 _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
-_TRAINER, _SERVICE = ("trainer", "s3", "tensorboard"), ("service", "otel", "postgres", "kubernetes", "torchx")
+_TRAINER, _SERVICE = ("torch", "s3", "tensorboard"), ("otel", "postgres")
 _LONG = ("async_snapshots", "snapshot_exchange", "strategies")
 _TRAINER_SUITES = (
     Suite("launcher", ("tests/elastic",)),
@@ -107,9 +107,10 @@ class Failed(Exception):
 
 
 def read_requirements(pyproject: Mapping[str, Any], extras: Iterable[str]) -> list[Requirement]:
-    """Return the requirements of these extras."""
-    declared = pyproject["project"]["optional-dependencies"]
-    return [Requirement(text) for extra in extras for text in declared[extra]]
+    """Return the requirements of this project with these extras."""
+    project = pyproject["project"]
+    optional = project["optional-dependencies"]
+    return [Requirement(text) for text in (*project["dependencies"], *(t for extra in extras for t in optional[extra]))]
 
 
 def lowest_versions(requirements: Iterable[Requirement]) -> list[str]:

@@ -2,12 +2,12 @@
 # The service. From the repository's root:
 #   docker build -f deploy/docker/service.Dockerfile -t orchestrator:0.1.0 .
 # Where jobs run in this very container (compose, one machine), it needs torch as well:
-#   --build-arg EXTRAS=service,postgres,otel,trainer --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu
+#   --build-arg EXTRAS=postgres,otel,torch --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # For a build that can be repeated to the byte, name the base by its digest: --build-arg BASE=python@sha256:...
 ARG BASE=python:3.11.14-slim-bookworm
 
 FROM ${BASE} AS build
-ARG EXTRAS=service,postgres,otel
+ARG EXTRAS=postgres,otel
 ARG TORCH_INDEX=https://pypi.org/simple
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src

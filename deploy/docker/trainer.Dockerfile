@@ -13,13 +13,13 @@ COPY . .
 
 FROM source AS build-cpu
 RUN /opt/trainer/bin/pip install --no-cache-dir --constraint constraints.txt \
-      --extra-index-url https://download.pytorch.org/whl/cpu ".[trainer,s3,tensorboard]" "torch==2.13.0+cpu" \
+      --extra-index-url https://download.pytorch.org/whl/cpu ".[torch,s3,tensorboard]" "torch==2.13.0+cpu" \
  && /opt/trainer/bin/pip uninstall --yes pip
 
 FROM source AS build-cuda
 ARG CUDA_INDEX=https://pypi.org/simple
 RUN /opt/trainer/bin/pip install --no-cache-dir --constraint constraints.txt \
-      --extra-index-url "${CUDA_INDEX}" ".[trainer,s3,tensorboard]" \
+      --extra-index-url "${CUDA_INDEX}" ".[torch,s3,tensorboard]" \
  && /opt/trainer/bin/pip uninstall --yes pip
 
 FROM ${BASE} AS common

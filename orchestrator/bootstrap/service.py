@@ -147,7 +147,7 @@ def _traces(url: str, jobs: JobReader, history: HistoryReader, metrics: Metrics,
         otlp = importlib.import_module("orchestrator.telemetry.otlp")
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"ORCHESTRATOR_OTLP_URL needs OpenTelemetry ({error}): pip install 'elastic-orchestrator[service,otel]'"
+            f"ORCHESTRATOR_OTLP_URL needs OpenTelemetry ({error}): pip install 'elastic-orchestrator[otel]'"
         ) from error
     return Traces(jobs, history, otlp.OtlpExporter(url, version=version), metrics)
 

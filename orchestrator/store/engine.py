@@ -198,9 +198,7 @@ def _build_engine(url: URL, *, migrating: bool) -> Engine:
             connect_args={name: value for name, value in _POSTGRES_ARGUMENTS.items() if name not in url.query},
         )
     except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            "PostgreSQL needs a driver: pip install 'elastic-orchestrator[service,postgres]'"
-        ) from error
+        raise ConfigurationError("PostgreSQL needs a driver: pip install 'elastic-orchestrator[postgres]'") from error
     event.listen(engine, "do_executemany", _execute_one_by_one)
     engine.dialect.supports_sane_multi_rowcount = False
     return engine

@@ -163,7 +163,7 @@ def test_without_opentelemetry_the_error_says_what_to_install(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "orchestrator.telemetry.otlp", None)
-    with pytest.raises(ConfigurationError, match=r"elastic-orchestrator\[service,otel\]"):
+    with pytest.raises(ConfigurationError, match=r"elastic-orchestrator\[otel\]"):
         build(Settings(root=tmp_path, otlp_url="http://collector.example:4318"), database, "http://127.0.0.1:8700")
 
 

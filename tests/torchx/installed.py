@@ -16,7 +16,7 @@ import tomllib
 
 ROOT = Path(__file__).parents[2]
 STABLE, NIGHTLY = "torchx==0.7.0", "torchx-nightly"
-_BESIDE = ("httpx>=0.27", "pydantic>=2.8", "pydantic-settings>=2.4", "pyyaml>=6")  # pyproject's extra `torchx`
+_BESIDE = ("httpx>=0.27", "pydantic>=2.8", "pydantic-settings>=2.4", "pyyaml>=6")  # what the client imports
 _BUILD_S = 600
 
 

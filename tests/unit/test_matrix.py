@@ -28,7 +28,7 @@ from deploy.dev.matrix import (
 )
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SOME = Environment("lowest", "3.10", Level.LOWEST, ("trainer",), (), ())
+SOME = Environment("lowest", "3.10", Level.LOWEST, ("torch",), (), ())
 
 
 def test_the_lowest_version_is_the_declared_bound() -> None:
@@ -51,7 +51,7 @@ def test_every_dependency_of_users_is_in_the_matrix() -> None:
 
 def test_every_python_and_both_ends_of_the_versions_are_in_the_matrix() -> None:
     trainers = {(each.python, each.level) for each in ENVIRONMENTS if each.exchanges}
-    services = {(each.python, each.level) for each in ENVIRONMENTS if "service" in each.extras}
+    services = {(each.python, each.level) for each in ENVIRONMENTS if "torch" not in each.extras}
     assert {python for python, _ in trainers} == {"3.10", "3.11", "3.12", "3.13"}
     assert {python for python, _ in services} == {"3.11", "3.12", "3.13"}
     assert {level for _, level in trainers} == {level for _, level in services} == set(Level)
@@ -80,7 +80,7 @@ def test_a_name_that_runs_nothing_is_passed_over(tmp_path: Path, monkeypatch: py
 
 
 def test_an_environment_without_its_interpreter_is_not_run_and_not_good(tmp_path: Path) -> None:
-    missing = Environment("lowest", "3.99", Level.LOWEST, ("trainer",), (), ())
+    missing = Environment("lowest", "3.99", Level.LOWEST, ("torch",), (), ())
     result = Bench(tmp_path, is_smoke=False, wheel=tmp_path, pyproject=PYPROJECT).run(missing)
     assert not result.is_good
     page = render_page([result], [], [], "make matrix", date(2026, 1, 1))

@@ -156,11 +156,15 @@ def _run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[Exi
     fork_server = ForkServerClient()
     if isinstance(parse_program(flags.command), Program):
         fork_server.prepare(["torch"])  # while this process imports it too
-    # Declared lazy start-up path: torch takes seconds to import, and the records must be open before.
-    from trainer.elastic.launch import run_agent  # noqa: PLC0415
-
     try:
+        # Declared lazy start-up path: torch takes seconds to import, and the records must be open before.
+        from trainer.elastic.launch import run_agent  # noqa: PLC0415
+
         return run_agent(flags, record, stop, fork_server)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return _refuse(f"{sys.executable} has no PyTorch; there, pip install 'elastic-orchestrator[torch]'"), ""
     finally:
         fork_server.close()
 

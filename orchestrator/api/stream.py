@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+from anyio import CapacityLimiter, to_thread
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
@@ -66,6 +67,17 @@ async def stream_lines(listener: Listener, may_continue: MayContinue) -> AsyncIt
             yield text
         elif not listener.ended:
             await asyncio.sleep(EVERY_S)
+
+
+async def stream_pieces(
+    pieces: Iterator[bytes], readers: CapacityLimiter, may_continue: MayContinue
+) -> AsyncIterator[bytes]:
+    """Yield each piece, read by one of `readers`, to the last or until `may_continue` returns False."""
+    while await may_continue():
+        piece = await to_thread.run_sync(next, pieces, None, limiter=readers)
+        if piece is None:
+            return
+        yield piece
 
 
 async def stream_changes(

@@ -17,17 +17,19 @@ from orchestrator.cli.common import (
     reading,
 )
 from orchestrator.cli.render import print_events, print_snapshots
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, echo_lines
 from orchestrator.client import LogChoice
 from orchestrator.wire.job_views import JobView
 
 
 def logs(
     job_id: JobId,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the log as it grows.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Print the last 10,000 lines, then new ones as they come.")
+    ] = False,
     replica: Annotated[int | None, typer.Option(min=0, help="Show only the workers of this replica.")] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Show only this rank.")] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="Show only the last N lines.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show only the last N lines.")] = None,
     attempt: Annotated[int | None, typer.Option(min=1, help="Show this attempt. Default: the newest.")] = None,
     grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Show only lines that contain TEXT.")] = None,
     since: Annotated[
@@ -49,11 +51,11 @@ def logs(
     with reading() as client:
         job = find_job(client, job_id)
         if not follow:
-            text = client.logs(job.id, **which)
+            lines = client.whole_log(job.id, **which) if tail is None else client.logs(job.id, **which).splitlines()
             if as_json:
-                print_json({"job": job.id, "lines": text.splitlines()})
+                print_json({"job": job.id, "lines": list(lines)})
             else:
-                echo(text, nl=bool(text) and not text.endswith("\n"))
+                echo_lines(lines)
             return
         for line in client.follow_logs(job.id, **which):
             if as_json:

@@ -242,8 +242,12 @@ class Client(AccessCalls):
         return self._calls.get("/projects", Page[ProjectView]).items
 
     def logs(self, job_id: str, **which: Unpack[LogChoice]) -> str:
-        """Return the last lines of the workers' logs."""
+        """Return the last lines of the workers' logs, 10,000 unless `tail` says how many."""
         return self._calls.text(f"{path_of(job_id)}/logs", watch.chosen(which))
+
+    def whole_log(self, job_id: str, **which: Unpack[LogChoice]) -> Iterator[str]:
+        """Yield all lines of the workers' logs, without line ends, oldest generation first. `tail` has no effect."""
+        return watch.whole_log(self._calls, job_id, which)
 
     def follow_logs(self, job_id: str, *, outage_s: float = 600, **which: Unpack[LogChoice]) -> Iterator[str]:
         """Yield the last lines, without line ends, and each new one until the job has ended.

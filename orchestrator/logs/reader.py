@@ -40,6 +40,8 @@ MAX_ANSWER_BYTES = 16 * 1024 * 1024  # the oldest lines beyond it are dropped
 MAX_SEARCHED_BYTES = 64 * 1024 * 1024  # per file, from its end
 _ALL_SEARCHED_BYTES = 8 * MAX_SEARCHED_BYTES  # all files together; beyond it, little of each
 _WORKERS_PAGE = 200
+_LAST_LINES_SEARCHED, _LAST_LINE_LENGTH = 20, 300  # lines searched for one that is not empty, characters kept
+_LEFT_OUT = "[older lines are left out here: they do not fit into one answer]"
 _FEW_GENERATIONS, _MOST_GENERATIONS = 100, 10_000  # events, one per replica and generation
 
 
@@ -57,6 +59,7 @@ class LogRequest:
     tail: int = 200
     grep: str | None = None
     since: datetime | None = None
+    whole: bool = False  # all lines, whatever `tail` is
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,17 @@ class Selection:
 
     @property
     def prefixed(self) -> bool:
-        """Whether each line names its worker: only if there are several."""
-        return len({(source.replica, source.local_rank) for source in self.sources}) > 1
+        """Whether each line names its generation and worker: only if there are several."""
+        return len(self.sources) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class LastLine:
+    """The beginning of the last line that a worker printed. It is not empty."""
+
+    replica: int
+    local_rank: int
+    text: str
 
 
 class Logs:
@@ -109,6 +121,22 @@ class Logs:
         sources = _written_since(folder, self._sources(job_id, folder, attempt, request), request.since)
         over = context.at_rest or attempt != newest
         return Selection(folder, attempt, sources, over, self._mask_of(context.project))
+
+    def last_lines(self, job_id: str, *, most: int) -> list[LastLine]:
+        """Return the last line of each worker of the newest attempt. Empty if there are more than `most` workers."""
+        selection = self.select(job_id, LogRequest())
+        if selection is None:
+            return []
+        newest = {(source.replica, source.local_rank): source for source in sorted(selection.sources)}
+        if len(newest) > most:
+            return []
+        lines, allowance = list[LastLine](), _Allowance()
+        for (replica, local_rank), source in sorted(newest.items(), key=lambda item: item[1].path):
+            last = _tail_of_source(selection, source, _LAST_LINES_SEARCHED, None, None, allowance)
+            text = next((line for line in reversed(last) if line.strip()), None)
+            if local_rank is not None and text is not None:
+                lines.append(LastLine(replica, local_rank, text[:_LAST_LINE_LENGTH]))
+        return sorted(lines, key=lambda line: (line.replica, line.local_rank))
 
     def last_output(self, cluster_name: str, attempt: Attempt) -> Output | None:
         """Return when an attempt's workers last printed. None if unknown. Raises OSError."""
@@ -172,7 +200,7 @@ class Logs:
 def _written_since(folder: JobFolder, sources: list[Source], since: datetime | None) -> list[Source]:
     if since is None:
         return sources
-    return [source for source in sources if _last_written(folder, source) >= since.timestamp()]
+    return [source for source in sources if last_written(folder, source) >= since.timestamp()]
 
 
 def _newest_stacks(folder: JobFolder, workers: Sequence[Source]) -> list[Source]:
@@ -195,22 +223,27 @@ def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int
     for _, group in groupby(newest_first, key=lambda source: (source.generation, source.incarnation)):
         sources = list(group)  # the last replica first
         room = request.tail - len(kept)
-        if room <= 0 or sum(map(_weigh, kept)) > MAX_ANSWER_BYTES:
+        if room <= 0:
+            break
+        if sum(map(_weigh, kept)) > MAX_ANSWER_BYTES:
+            allowance.cut = True
             break
         found = _read_fairly(selection, sources, room, request, ends, allowance)
         # The worker that wrote last comes last, where readers look first.
-        written = {source: _last_written(selection.folder, source) for source in sources}
+        written = {source: last_written(selection.folder, source) for source in sources}
         for source in sorted(sources, key=written.__getitem__, reverse=True):
             label = source.label(selection.attempt) if selection.prefixed else ""
             kept.extendleft(label + line for line in reversed(found[source]))
-    return list(_keep_last(kept, request.tail))
+    lines = _keep_last(kept, request.tail, allowance)
+    return [_LEFT_OUT, *lines] if allowance.cut else list(lines)
 
 
 @dataclass(slots=True)
 class _Allowance:
-    """How many bytes one answer may still read. The first files get the most."""
+    """How many bytes one answer may still read. The first files get the most. `cut`: some lines did not fit."""
 
     left: int = _ALL_SEARCHED_BYTES
+    cut: bool = False
 
     @property
     def of_file(self) -> int:
@@ -233,6 +266,7 @@ def _read_fairly(
 
     def read(source: Source, count: int) -> Sequence[str]:
         if sum(sizes.values()) > MAX_ANSWER_BYTES:
+            allowance.cut = True
             return found.get(source, ())
         end = None if ends is None else ends.get(source, 0)
         lines = _tail_of_source(selection, source, count, request.grep, end, allowance)
@@ -253,7 +287,7 @@ def _read_fairly(
     return found
 
 
-def _last_written(folder: JobFolder, source: Source) -> float:
+def last_written(folder: JobFolder, source: Source) -> float:
     status = look_at_log(folder, source.path)
     return 0.0 if status is None else status.st_mtime
 
@@ -281,21 +315,24 @@ def _tail_of_file(
     with file:
         end = file.seek(0, io.SEEK_END) if end is None else end
         start = max(0, end - allowance.of_file)
+        least = start
         if grep is None:
-            start = start_of_last_lines(file, count, end, least=start)
-            allowance.spend(end - start)
-            return _keep_last(map(hide, read_lines(file, start, end)), count)
+            start = start_of_last_lines(file, count, end, least=least)
         allowance.spend(end - start)
-        return _keep_last((line for line in map(hide, read_lines(file, start, end)) if grep in line), count)
+        lines = map(hide, read_lines(file, start, end))
+        kept = _keep_last(lines if grep is None else (line for line in lines if grep in line), count, allowance)
+        allowance.cut |= 0 < least == start and len(kept) < count
+        return kept
 
 
-def _keep_last(lines: Iterable[str], count: int) -> deque[str]:
+def _keep_last(lines: Iterable[str], count: int, allowance: _Allowance) -> deque[str]:
     kept: deque[str] = deque()
     size = 0
     for line in lines:
         kept.append(line)
         size += _weigh(line)
         while len(kept) > count or (size > MAX_ANSWER_BYTES and len(kept) > 1):
+            allowance.cut |= len(kept) <= count
             size -= _weigh(kept.popleft())
     return kept
 

@@ -85,11 +85,11 @@ def test_new_generations_and_attempts_are_followed(world: World, job_id: str) ->
     follower = follow(world, job_id)
     assert follower.poll() == ["first"]
     world.write_log(job_id, "again\n", "1/g2/local-0/log")
-    assert polls(follower) == ["again"]
+    assert polls(follower) == ["[a1 g2 r0/0] again"]
     append(log, "late words of the old generation\n")
     world.start(job_id, 2, state=AttemptState.RUNNING)
     world.write_log(job_id, "anew\n", attempt=2)
-    assert polls(follower) == ["late words of the old generation", "anew"]
+    assert polls(follower) == ["[a1 g1 r0/0] late words of the old generation", "anew"]
 
 
 def test_the_last_lines_of_an_attempt_come_before_the_next_one(world: World, job_id: str) -> None:

@@ -41,7 +41,7 @@ def test_since_leaves_out_older_logs(world: World, job_id: str) -> None:
     old = world.write_log(job_id, "old\n", where="1/g1/local-0/log")
     os.utime(old, (1_000_000_000, 1_000_000_000))  # 2001-09-09T01:46:40Z
     world.write_log(job_id, "new\n", where="1/g2/local-0/log")
-    assert read(world, job_id, "since=2001-09-09T01:46:40Z") == ["old", "new"]
+    assert read(world, job_id, "since=2001-09-09T01:46:40Z") == ["[a1 g1 r0/0] old", "[a1 g2 r0/0] new"]
     assert read(world, job_id, "since=2001-09-09T01:46:41Z") == ["new"]
     assert read(world, job_id, "since=2001-09-09T03:46:41%2B02:00") == ["new"]
     assert read(world, job_id, "since=2999-01-01T00:00:00Z") == []
@@ -78,8 +78,10 @@ def test_older_generations_come_first(world: World, job_id: str) -> None:
     world.write_log(job_id, "old 1\nold 2\n", "1/g1/local-0/log")
     world.write_log(job_id, "new 1\n", "1/g10/local-0/log")
     world.write_log(job_id, "middle\n", "1/g9/local-0/log")
-    assert read(world, job_id) == ["old 1", "old 2", "middle", "new 1"]
-    assert read(world, job_id, "tail=3") == ["old 2", "middle", "new 1"]
+    everything = ["[a1 g1 r0/0] old 1", "[a1 g1 r0/0] old 2", "[a1 g9 r0/0] middle", "[a1 g10 r0/0] new 1"]
+    for query in ("", "rank=0", "whole=true", "whole=true&rank=0"):
+        assert read(world, job_id, query) == everything
+    assert read(world, job_id, "tail=3") == everything[1:]
 
 
 def test_a_rotated_log_comes_before_the_current_one(world: World, job_id: str) -> None:
@@ -87,6 +89,7 @@ def test_a_rotated_log_comes_before_the_current_one(world: World, job_id: str) -
     world.write_log(job_id, "c\n")
     assert read(world, job_id) == ["a", "b", "c"]
     assert read(world, job_id, "tail=2") == ["b", "c"]
+    assert read(world, job_id, "whole=true") == ["a", "b", "c"]
 
 
 def test_a_rank_is_found_where_it_reported_from(world: World, job_id: str) -> None:
@@ -242,3 +245,34 @@ def test_an_unknown_rank_is_named_in_the_error(world: World, job_id: str) -> Non
     answer = world.client.get(f"/api/v1/jobs/{job_id}/logs?rank=9")
     assert answer.status_code == 404
     assert "no log of rank 9" in answer.json()["detail"]
+
+
+def test_the_whole_log_has_every_line_and_takes_little_memory(world: World, job_id: str) -> None:
+    """50 MB, as `orchestrator logs` and the page's download read it."""
+    lines = [f"line {number} {'x' * 500}" for number in range(100_000)]
+    world.write_log(job_id, "".join(f"{line}\n" for line in lines))
+    world.write_log(job_id, "hello\n", "1/g1/local-1/log")
+    os.utime(world.root / job_id / "attempts/1/replica-0/1/g1/local-1/log", (1, 1))
+    found = read(world, job_id, "whole=true")
+    assert found[0] == "[a1 g1 r0/1] hello"
+    assert found[1:] == [f"[a1 g1 r0/0] {line}" for line in lines]
+    assert read(world, job_id, "whole=true&grep=line 99999 ") == [f"[a1 g1 r0/0] {lines[-1]}"]
+    assert read(world, job_id, "whole=true&grep=nowhere") == []
+
+
+def test_an_answer_says_if_older_lines_did_not_fit(world: World, job_id: str) -> None:
+    line = "x" * 60_000
+    world.write_log(job_id, f"{line}\n" * 1000)
+    found = read(world, job_id, "tail=1000")
+    assert found[0] == "[older lines are left out here: they do not fit into one answer]"
+    assert set(found[1:]) == {line}
+    assert 200 < len(found) < 1000
+    assert read(world, job_id, "tail=20") == [line] * 20
+    world.write_log(job_id, f"found\n{line}\n" * 1200)  # more than a search reads
+    assert read(world, job_id, "tail=2000&grep=found")[0].startswith("[older lines are left out")
+    assert set(read(world, job_id, "tail=20&grep=found")) == {"found"}
+
+
+def test_a_whole_log_of_an_unknown_job_or_of_none_started(world: World) -> None:
+    assert world.client.get("/api/v1/jobs/nothing-0000/logs?whole=true").status_code == 404
+    assert read(world, world.submit(), "whole=true") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -202,7 +203,8 @@ class FakeService:
             return Answer(200, MetricsView.model_validate({**terms, "series": series}))
         if what == "logs":
             lines = self.log.splitlines(keepends=True)
-            return Answer(200, text="".join(lines[-int(query["tail"]) :] if query.get("tail") != "0" else []))
+            kept = lines if query.get("whole") == "true" else lines[len(lines) - min(int(query["tail"]), len(lines)) :]
+            return Answer(200, text="".join(kept))
         lists: dict[str, list[BaseModel]] = {
             "events": [*self.events.get(job_id, [])],
             "snapshots": [*self.snapshots.get(job_id, [])],
@@ -316,6 +318,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.fake.before_answer(parts.path)
         answer = self.fake.answer(self.command, parts.path, query, body, self.headers.get("Idempotency-Key"))
         content = answer.text.encode()
+        job_id = parts.path.split("/")[-2]
+        while query.get("follow") and len(self.fake.script.get(job_id, [])) > 1:  # a followed log ends with its job
+            time.sleep(0.01)
         if isinstance(answer.document, BaseModel):
             content = answer.document.model_dump_json(by_alias=True).encode()
         elif answer.document is not None:

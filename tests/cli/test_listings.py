@@ -112,8 +112,10 @@ def test_log_options_become_query_parameters(run: Run, service: FakeService) -> 
     service.add(make_job(state=JobState.SUCCEEDED))
     asked = ("--replica", "1", "--grep", "loss", "--agent", "--attempt", "2")
     assert run("logs", "gpt-0001", *asked).returncode == 0
-    query = {"replica": "1", "grep": "loss", "stream": "agent", "attempt": "2", "tail": "10000"}
-    assert service.queries[-1] == query
+    query = {"replica": "1", "grep": "loss", "stream": "agent", "attempt": "2"}
+    assert service.queries[-1] == {**query, "whole": "true"}
+    assert run("logs", "gpt-0001", *asked, "--tail", "5").returncode == 0
+    assert service.queries[-1] == {**query, "tail": "5"}
 
 
 @pytest.mark.parametrize("follow", [False, True])

@@ -97,7 +97,7 @@
   // Only a visible page has a stream, because a browser opens few connections to one service.
   const start = () => {
     clearTimeout(timer);
-    download.href = `${address}?${query(10000)}`;
+    download.href = `${address}?${query(0)}&whole=true`;
     if (tools.elements.follow.checked && !document.hidden) follow();
     else fetchOnce().catch(() => (state.textContent = "The log could not be loaded."));
   };

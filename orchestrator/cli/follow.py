@@ -1,10 +1,12 @@
-"""Watch a job until it ends: a live line on a terminal, plain lines elsewhere, JSON lines for programs."""
+"""Watch a job until it ends: its output and its events, and on a terminal a live line. JSON lines for programs."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from queue import Empty, Queue
 from typing import Protocol
 
 import typer
@@ -13,22 +15,29 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.common import exit_by, jsonable, print_json, print_json_line
+from orchestrator.cli.common import exit_by, jsonable, print_json, print_json_line, reading
 from orchestrator.cli.render import colored, console, duration, event_line, speed, steps
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, echo_lines
 from orchestrator.client import Client
+from orchestrator.domain.errors import OrchestratorError
+from orchestrator.domain.terminal import clean
 from orchestrator.wire.job_views import EventView, JobView, name_replicas
 
 _INTERRUPTED = 130
 _OUTAGE_S = 600.0  # how long the service may be away while we watch
 _LOOK_EVERY_S = 0.5
 _PLAIN_EVERY_S = 10.0  # the time between two lines of progress without a terminal
+_LAST_LINES_S = 5.0  # after the end of the job, output that is silent for so long has ended
+_WAITING_LINES = 10_000
 
 
-def attend(client: Client, job: JobView, *, follow: bool, as_json: bool) -> None:
-    """Follow the job until it ends, and exit with its status. Ctrl-C leaves the job running."""
+def attend(client: Client, job: JobView, *, follow: bool, as_json: bool, old_lines: int) -> None:
+    """Follow the job until it ends, and exit with its status. Ctrl-C leaves the job running.
+
+    With `follow`, print its events and its output: the last `old_lines` lines and all new ones.
+    """
     try:
-        watch = partial(_follow, display=_display(as_json)) if follow else _wait
+        watch = partial(_follow, display=_display(as_json), old_lines=old_lines) if follow else _wait
         ended = watch(client, job)
     except KeyboardInterrupt:
         echo(
@@ -48,20 +57,55 @@ def _wait(client: Client, job: JobView) -> JobView:
     return client.wait(job.id, outage_s=_OUTAGE_S)
 
 
-def _follow(client: Client, job: JobView, display: Display) -> JobView:
-    tail = _EventTail(client, job.id)
+def _follow(client: Client, job: JobView, display: Display, old_lines: int) -> JobView:
+    tail, output = _EventTail(client, job.id), _Output(job.id, old_lines)
+    output.start()
     with display:
         while True:
             for event in tail.new():
                 display.event(job, event)
-            display.job(job)
+            display.output(output.new())
             if job.ended:
                 break
+            display.job(job)
             time.sleep(_LOOK_EVERY_S)
             job = client.job(job.id, patience_s=_OUTAGE_S)
+        while output.is_alive() and (lines := output.new(wait_s=_LAST_LINES_S)):
+            display.output(lines)
+        display.output(output.new())
         for event in tail.new():  # events between the last two requests
             display.event(job, event)
+        display.job(job)
     return job
+
+
+class _Output(threading.Thread):
+    """Follows the job's log in a thread with a client of its own."""
+
+    def __init__(self, job_id: str, old_lines: int) -> None:
+        super().__init__(daemon=True, name="output")
+        self._job_id, self._old_lines = job_id, old_lines
+        self._lines: Queue[str] = Queue(_WAITING_LINES)
+
+    def run(self) -> None:
+        try:
+            with reading() as client:
+                for line in client.follow_logs(self._job_id, outage_s=_OUTAGE_S, tail=self._old_lines):
+                    self._lines.put(line)
+        except OrchestratorError:
+            pass  # the requests for the job fail in the same way, and tell it
+
+    def new(self, *, wait_s: float = 0.0) -> Sequence[str]:
+        """Return the lines since the last call. If there are none, wait for one, at most `wait_s`."""
+        lines: list[str] = []
+        try:
+            if wait_s:
+                lines.append(self._lines.get(timeout=wait_s))
+            while len(lines) < _WAITING_LINES:
+                lines.append(self._lines.get_nowait())
+        except Empty:
+            pass
+        return lines
 
 
 class _EventTail:
@@ -89,6 +133,7 @@ class Display(Protocol):
     def __enter__(self) -> object: ...
     def __exit__(self, *error: object) -> None: ...
     def event(self, job: JobView, event: EventView) -> None: ...
+    def output(self, lines: Sequence[str]) -> None: ...
     def job(self, job: JobView) -> None: ...
 
 
@@ -111,7 +156,11 @@ class _Lines:
 
 
 class _JsonLines(_Lines):
-    """{"event": ...} for each event, {"job": ...} for each change of state and at the end."""
+    """{"event": ...} for each event, {"line": ...} of output, {"job": ...} for each change of state and at the end."""
+
+    def output(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            print_json_line({"line": line})
 
     def event(self, job: JobView, event: EventView) -> None:
         print_json_line({"event": jsonable(event)})
@@ -124,6 +173,9 @@ class _JsonLines(_Lines):
 
 class _PlainLines(_Lines):
     _shown_at = 0.0
+
+    def output(self, lines: Sequence[str]) -> None:
+        echo_lines(lines)
 
     def event(self, job: JobView, event: EventView) -> None:
         echo(event_line(event, named=name_replicas(job, [event])).plain)
@@ -138,7 +190,7 @@ class _PlainLines(_Lines):
 
 
 class _LiveLine:
-    """A live line at the bottom, with events above it."""
+    """A live line at the bottom, with events and output above it."""
 
     def __init__(self) -> None:
         self._live = Live(console=console(), refresh_per_second=4)
@@ -151,6 +203,10 @@ class _LiveLine:
 
     def event(self, job: JobView, event: EventView) -> None:
         console().print(event_line(event, named=name_replicas(job, [event])), soft_wrap=True)
+
+    def output(self, lines: Sequence[str]) -> None:
+        if lines:
+            console().print(Text(clean("\n".join(lines))), soft_wrap=True)
 
     def job(self, job: JobView) -> None:
         grid = Table.grid(padding=(0, 1))

@@ -16,7 +16,8 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.wire.job_views import JobView
 
 _NEWEST_STEPS = 20
-Follow = Annotated[bool, typer.Option("--follow", help="Show progress and events until the job ends.")]
+_OLD_LINES = 10  # shown by --follow
+Follow = Annotated[bool, typer.Option("--follow", help="Show output, progress and events until the end.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job ends, and exit with its status.")]
 
 
@@ -65,7 +66,7 @@ def show(job_id: JobId, wait: Wait = False, follow: Follow = False, as_json: AsJ
     with writing() if wait or follow else reading() as client:
         job = find_job(client, job_id)
         if wait or follow:
-            attend(client, job, follow=follow, as_json=as_json)
+            attend(client, job, follow=follow, as_json=as_json, old_lines=_OLD_LINES)
         if as_json:
             print_json(job)
         else:

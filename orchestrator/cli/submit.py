@@ -16,6 +16,7 @@ from orchestrator.domain.errors import Refused
 from orchestrator.domain.specs.validation import parse_spec
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML or JSON file. '-' reads standard input.")]
+_OLD_LINES = 10_000  # a new job has fewer
 Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field. Repeatable.")
 ]
@@ -25,7 +26,7 @@ def submit(
     file: File,
     changes: Changes = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Show progress and events until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show output, progress and events until the end.")] = False,
     idempotency_key: Annotated[
         str | None, typer.Option(help="An idempotency key: the same key and file give the same job.")
     ] = None,
@@ -55,7 +56,7 @@ def submit(
         elif not (wait or follow):
             print_json(job)
         if wait or follow:
-            attend(client, job, follow=follow, as_json=as_json)
+            attend(client, job, follow=follow, as_json=as_json, old_lines=_OLD_LINES)
 
 
 def _print_note(sentence: str) -> None:

@@ -17,14 +17,14 @@ from orchestrator.dashboard.answers import CurrentRequest, PageRequest, answer_p
 from orchestrator.dashboard.charts import MAX_POINTS, render_charts
 from orchestrator.dashboard.grid import build_grid
 from orchestrator.dashboard.ledger import build_ledger
-from orchestrator.dashboard.page_cache import Parts
+from orchestrator.dashboard.page_cache import Parts, Recent
 from orchestrator.dashboard.pages import render_page
 from orchestrator.dashboard.timeline import build_timeline
 from orchestrator.domain.access.identity import Role
 from orchestrator.domain.accounting.step_time import describe_split
 from orchestrator.domain.errors import InvalidSpec, LaunchRefused, NotFound
 from orchestrator.domain.specs.beginning import tell_beginning
-from orchestrator.logs.reader import LogRequest, Logs
+from orchestrator.logs.reader import LastLine, LogRequest, Logs
 from orchestrator.ports.clock import Clock
 from orchestrator.queries.accounts import Accounts
 from orchestrator.queries.job_queries import Queries
@@ -43,6 +43,7 @@ SNAPSHOTS_SHOWN = 12
 SNAPSHOTS_MARKED = 300
 NEWEST_STEPS = 20  # steps in which the newest value of each metric is searched, since a step may lack some metrics
 STACK_LINES, RANK_LOG_LINES = 300, 60
+_LAST_LINES_KEPT_S = 3.0
 _BUCKET_S = 10.0  # an active job's page is rebuilt this often even without reports, to show how long the job is silent
 
 Rank = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
@@ -78,6 +79,7 @@ class JobPage:
     logs: Logs
     clock: Clock
     slow_parts: Parts[SlowParts] = field(default_factory=lambda: Parts(keep_s=_BUCKET_S))
+    last_lines: Recent[Sequence[LastLine]] = field(default_factory=lambda: Recent(keep_s=_LAST_LINES_KEPT_S))
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/jobs/{job_id}", self.show, methods=["GET"])
@@ -144,6 +146,7 @@ class JobPage:
             grid=grid,
             in_table=grid.size <= WORKERS_IN_A_TABLE,
             worst_shown=WORST_SHOWN,
+            last_lines=[] if grid.size > WORKERS_IN_A_TABLE else self._last_lines(job),
             rank_view=rank_view,
             rank_cell=None if rank_view is None else grid.find(rank_view.rank),
             # The script of an open page updates the log itself.
@@ -189,6 +192,12 @@ class JobPage:
         if stacks is not None and stacks.text is not None:
             return RankView(rank, stacks.text.splitlines()[-STACK_LINES:], stacks.at, log)
         return RankView(rank, self._tail(job_id, LogRequest(rank=rank, stream="stacks", tail=STACK_LINES)), None, log)
+
+    def _last_lines(self, job: JobView) -> Sequence[LastLine]:
+        try:
+            return self.last_lines.get(job.id, lambda: self.logs.last_lines(job.id, most=WORKERS_IN_A_TABLE))
+        except NotFound:  # its cluster is no longer configured
+            return []
 
     def _tail(self, job_id: str, request: LogRequest) -> Sequence[str]:
         try:

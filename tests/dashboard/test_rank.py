@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import unescape
+from re import findall
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
@@ -51,3 +52,23 @@ def test_the_launch_page_shows_the_request_of_the_newest_attempt(world: World) -
     answer = world.client.get(f"/api/v1/jobs/{job_id}/request").json()
     assert answer["rendezvous_endpoint"] == "127.0.0.1:20003"
     assert answer["native_request"] in unescape(text)
+
+
+def test_the_page_shows_the_last_line_of_each_worker_of_a_script_that_reports_nothing(world: World) -> None:
+    job_id = world.submit(topology={"workers_per_node": 2})
+    world.advance(job_id, JobState.STARTING, JobState.RUNNING)
+    world.start(job_id, state=AttemptState.RUNNING)
+    world.write_log(job_id, "an old generation\n", "1/g1/local-0/log")
+    world.write_log(job_id, "first\nepoch 3 <b>loss</b> 0.1\n\n", "1/g2/local-0/log")
+    world.write_log(job_id, "x" * 5000, "1/g2/local-1/log")
+    rows = findall(r"<td>(local rank .)</td><td class=\"code\"><div>(.*)</div>", page(world, f"/jobs/{job_id}"))
+    assert rows == [("local rank 0", "epoch 3 &lt;b&gt;loss&lt;/b&gt; 0.1"), ("local rank 1", "x" * 300)]
+
+
+def test_the_page_leaves_out_the_last_lines_of_many_workers(world: World) -> None:
+    job_id = world.submit()
+    world.advance(job_id, JobState.STARTING, JobState.RUNNING)
+    world.start(job_id, state=AttemptState.RUNNING)
+    for rank in range(40):
+        world.write_log(job_id, f"hello from {rank}\n", f"1/g1/local-{rank}/log")
+    assert "Last line of output" not in page(world, f"/jobs/{job_id}")

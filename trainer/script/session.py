@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import SupportsFloat
+from typing import SupportsFloat, cast
 
 from trainer.contract import env, layout
 from trainer.contract.config import parse_interval
@@ -26,6 +26,7 @@ from trainer.snapshot import lineage
 from trainer.snapshot.cadence import Cadence, Cost
 from trainer.snapshot.events import tell_restored
 from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.retries import Retries
 from trainer.worker.signals import StopFlag
 from trainer.worker.snapshot_requests import SnapshotRequests, desired_of
 
@@ -103,10 +104,7 @@ class Script:
         due = (is_first or self._interval.steps is not None) and self._cadence.is_due(done, time.monotonic())
         due = due or (is_first and self._requests.is_due(time.monotonic()))
         too_late = is_first and not self._cadence.fits(self._place.notice_s)
-        flags = [self._stop.is_set, due, too_late]
-        if self._place.world_size > 1 and "torch" in sys.modules:
-            flags = _torch_side().agree(flags)
-        stop, due, too_late = flags
+        stop, due, too_late = self._agree([self._stop.is_set, due, too_late])
         return (not too_late if stop else due), stop
 
     @contextmanager
@@ -126,13 +124,33 @@ class Script:
     def save(self, objects: Mapping[str, object], done: int, *, is_last: bool) -> None:
         """Save the objects as a distributed checkpoint, unless this step has a snapshot.
 
-        A failure is reported and training continues. Raises SnapshotError if it was the last snapshot.
+        A failure is reported and training continues. The last snapshot is tried again. Raises SnapshotError if none of
+        the tries succeeds.
         """
+        self._try_to_save(objects, done)
+        retries = Retries(self._stop)
+        while is_last and self._is_missing(done, retries):
+            retries.pause()
+            self._try_to_save(objects, done)
+
+    def _try_to_save(self, objects: Mapping[str, object], done: int) -> None:
         if self.saved_step != done:
             with suppress(OSError), self.slot(done, _DCP) as folder:
                 _torch_side().save(objects, folder)
-        if is_last and self.saved_step != done:
+
+    def _is_missing(self, done: int, retries: Retries) -> bool:
+        """Whether the last snapshot is not committed yet. Rank 0 decides. Raises SnapshotError after the last try."""
+        is_first = self._place.rank == 0
+        missing, over = self._agree([is_first and self.saved_step != done, is_first and retries.are_over])
+        if missing and over:
             raise SnapshotError(f"training ended at step {done}, and its last snapshot could not be written")
+        return missing
+
+    def _agree(self, flags: list[bool]) -> list[bool]:
+        """For each flag, whether any rank has set it."""
+        if self._place.world_size > 1 and "torch" in sys.modules:
+            return cast(list[bool], _torch_side().agree(flags))
+        return flags
 
     def load(self, objects: Mapping[str, object], folder: Path) -> None:
         if not (folder / ".metadata").exists():

@@ -46,6 +46,7 @@ class Committer:
         self._parent = None if beginning.restore is None else beginning.restore.path.name
         self._config, self._strategy, self._data = run.config, strategy, data
         self._tell, self._provenance = run.heartbeat.tell, provenance
+        self._told = ""
 
     def plan(self, state: RunState, requests: int) -> PendingSnapshot:
         path = self._directory / str(SnapshotName(state.step, self._term))
@@ -88,12 +89,13 @@ class Committer:
         if is_opened:
             with suppress(OSError):  # the store may be unavailable; the next generation removes the rest
                 snapshot.remove(pending.path)
-        sentence = f"snapshot of step {pending.step} failed, training continues: {error}"
+        why = f"another process writes {pending.path}" if isinstance(error, FileExistsError) else str(error)
+        what_next = "it is tried again" if pending.step == self._config.steps else "training continues"
+        sentence = f"snapshot of step {pending.step} failed, {what_next}: {why}"
         if isinstance(error, StaleTerm):
             sentence = f"snapshot of step {pending.step} was refused: {error}"
-        elif isinstance(error, FileExistsError):
-            sentence = (
-                f"snapshot of step {pending.step} failed, training continues: another process writes {pending.path}"
-            )
+        if sentence == self._told:  # of the last step, which is tried again and again
+            return
+        self._told = sentence
         evidence: dict[str, object] = {"name": pending.path.name, "step": pending.step, "error": str(error)}
         self._tell(EventKind.SNAPSHOT_FAILED, sentence, evidence)

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.trainer.harness import ROOT, free_port, make_manifest, start_group
+from tests.trainer.harness import ROOT, free_port, make_manifest, start_group, wait_for
 from trainer import snapshot
 from trainer.contract import env
 from trainer.contract.fence import Term
@@ -135,6 +135,8 @@ def test_an_unreachable_store_costs_snapshots_and_not_the_run(server, tmp_path):
         group.wait_for_commit(20)
         server.kill()
         server.wait()
+        wait_for(lambda: "snapshot of step 60 failed" in group.outputs(), "the last snapshot to fail")
+        group.processes[0].send_signal(signal.SIGTERM)  # it would try for an hour
         assert group.wait() == [1]
         output = group.outputs()
     assert max(group.losses()) == 60, output

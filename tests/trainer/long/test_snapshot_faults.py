@@ -4,12 +4,13 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.trainer.harness import make_snapshot, start_group
+from tests.trainer.harness import Group, make_snapshot, start_group, wait_for
 from trainer import snapshot
 from trainer.contract import env
 from trainer.contract.fence import Term
@@ -113,15 +114,21 @@ def test_a_folder_that_becomes_read_only_costs_snapshots_and_not_the_run(tmp_pat
         group.wait_for_step(11)
         group.wait_for_commit(10)
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+        wait_for(lambda: 40 in steps_of_failed_snapshots(group), "the last snapshot to fail")
+        group.processes[0].send_signal(signal.SIGTERM)  # it would try for an hour
         assert group.wait() == [1], group.outputs()
         output = group.outputs()
     assert max(group.losses()) == 40, output
     assert all("Read-only file system" in event["sentence"] for event in group.events("snapshot.failed"))
-    assert {event["evidence"]["step"] for event in group.events("snapshot.failed")} >= {30, 40}
+    assert set(steps_of_failed_snapshots(group)) >= {30, 40}
     assert "SnapshotError: training ended at step 40, and its last snapshot could not be written" in output
     with start_group(tmp_path, 1, generation=2, variables={env.SNAPSHOT_DIR: str(small_disk)}) as after:
         assert after.wait() == [1]
         assert f"snapshots cannot be written to {small_disk}: Read-only file system" in after.outputs()
+
+
+def steps_of_failed_snapshots(group: Group) -> list[int]:
+    return [event["evidence"]["step"] for event in group.events("snapshot.failed")]
 
 
 def test_a_shard_that_cannot_be_read_now_is_not_damaged(tmp_path):

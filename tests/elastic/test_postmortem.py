@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from trainer.contract.failure import Failure, FailureKind, Pattern
 from trainer.elastic.guard import parse_summary
@@ -167,3 +171,20 @@ def test_a_death_is_explained_despite_a_broken_journal_and_pipes_in_place_of_log
         os.mkfifo(tmp_path / name)
     assert read_steps(tmp_path / "pipe.jsonl") == {}
     assert find_failure(death(tmp_path, exit_code=3), {}).failure.message.endswith("exit code 3")
+
+
+@pytest.mark.parametrize(
+    "save", ["torch.save(torch.zeros(10_000_000), path)", "open(path, 'wb').write(bytes(40_000_000))"]
+)
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_a_full_file_system_is_named(tmp_path: Path, small_disk: Path, save: str, is_shown: bool) -> None:
+    """The error of torch.save does not say that the disk is full, and that of write(2) does not say which."""
+    path = repr(str(small_disk / "checkpoint.pt"))
+    save = save.replace("path", path) if is_shown else save
+    script = tmp_path / "script.py"
+    script.write_text(f"import torch\npath = {path}\n{save}\n")
+    with (tmp_path / "log").open("wb") as log:
+        ended = subprocess.run([sys.executable, script], stderr=log, check=False, timeout=300)
+    failure = find_failure(death(tmp_path, exit_code=ended.returncode), {}).failure
+    assert failure.kind is FailureKind.STORAGE
+    assert f"(No space left on device: {small_disk}" in failure.message

@@ -26,6 +26,8 @@ TELLING = [
     ("HOST_OOM", "RuntimeError: DataLoader worker (pid 325) is killed by signal: Killed. "),
     ("HOST_OOM", "RuntimeError: DataLoader worker (pid 325) is killed by signal: Bus error. It is possible that"),
     ("STORAGE", "OSError: [Errno 28] No space left on device: '/data/x'"),
+    ("STORAGE", "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"),
+    ("STORAGE", "RuntimeError: PytorchStreamWriter failed writing file data/0: file write failed"),
     ("STORAGE", "OSError: [Errno 122] Disk quota exceeded"),
     ("STORAGE", "OSError: [Errno 30] Read-only file system: '/runs'"),
     ("STORAGE", "OSError: [Errno 116] Stale file handle"),

@@ -85,6 +85,10 @@ MESSAGES = {
     "device memory": Failure(kind=FailureKind.DEVICE_OOM, message="CUDA out of memory"),
     "host memory": Failure(kind=FailureKind.HOST_OOM, message="the kernel killed it for memory"),
     "disk quota": Failure(kind=FailureKind.STORAGE, message="OSError: [Errno 122] Disk quota exceeded"),
+    "file not written": Failure(
+        kind=FailureKind.STORAGE,
+        message="RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598",
+    ),
     "disk full": Failure(kind=FailureKind.STORAGE, message="OSError: [Errno 28] No space left on device"),
     "missing module": Failure(kind=FailureKind.APPLICATION, message="ImportError: cannot import name 'x'"),
     "permission": Failure(kind=FailureKind.APPLICATION, message="PermissionError: [Errno 13] Permission denied"),

@@ -191,6 +191,9 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"(\[Errno 5\]|:) Input/output error", FailureKind.STORAGE),
     Pattern(r"Transport endpoint is not connected: ['\"b]", FailureKind.STORAGE),  # Python's OSError with a file
     Pattern(r"cannot (access|open) .*: Transport endpoint is not connected", FailureKind.STORAGE),  # coreutils
+    # torch.save: caffe2/serialize/inline_container.cc, where the file system is full or failed
+    Pattern(r"inline_container\.cc:\d+\] .*unexpected pos \d+ vs \d+", FailureKind.STORAGE),
+    Pattern(r"PytorchStreamWriter failed writing (file|central directory)", FailureKind.STORAGE),
     Pattern(r"^(trainer: |[\w.]*\b)(SnapshotError|DamagedSnapshot)\b", FailureKind.STORAGE),  # trainer/errors.py
     # torch: c10/cuda/CUDACachingAllocator.cpp, which says HIP on ROCm; cudaErrorMemoryAllocation (2), CUDA Runtime API
     Pattern(r"\b(CUDA|HIP|XPU) out of memory", FailureKind.DEVICE_OOM),

@@ -35,7 +35,7 @@ class ScriptSaver:
         self.saved_step: int | None = None
         self._place, self._folder, self._fence, self._heartbeat = place, folder, fence, heartbeat
         self._parent = parent
-        self._told = ""
+        self._last_failure = ""
         self._retention = Retention(folder, fence, heartbeat.tell, keep=keep, keep_every=keep_every, verified=parent)
         self._term = Term(place.attempt, place.generation)
 
@@ -106,8 +106,8 @@ class ScriptSaver:
             return
         with suppress(OSError):  # the next generation removes the rest
             snapshot.remove(path)
-        if (told := f"{step}: {error}") == self._told:  # the last snapshot is tried again and again
+        if (failure := f"{step}: {error}") == self._last_failure:  # the last snapshot is tried again and again
             return
-        self._told = told
+        self._last_failure = failure
         evidence: dict[str, object] = {"name": path.name, "step": step, "error": str(error)}
         self._heartbeat.tell(EventKind.SNAPSHOT_FAILED, f"snapshot of step {step} failed: {error}", evidence)

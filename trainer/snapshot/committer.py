@@ -46,7 +46,7 @@ class Committer:
         self._parent = None if beginning.restore is None else beginning.restore.path.name
         self._config, self._strategy, self._data = run.config, strategy, data
         self._tell, self._provenance = run.heartbeat.tell, provenance
-        self._told = ""
+        self._last_failure = ""
 
     def plan(self, state: RunState, requests: int) -> PendingSnapshot:
         path = self._directory / str(SnapshotName(state.step, self._term))
@@ -94,8 +94,8 @@ class Committer:
         sentence = f"snapshot of step {pending.step} failed, {what_next}: {why}"
         if isinstance(error, StaleTerm):
             sentence = f"snapshot of step {pending.step} was refused: {error}"
-        if sentence == self._told:  # of the last step, which is tried again and again
+        if sentence == self._last_failure:  # of the last step, which is tried again and again
             return
-        self._told = sentence
+        self._last_failure = sentence
         evidence: dict[str, object] = {"name": pending.path.name, "step": pending.step, "error": str(error)}
         self._tell(EventKind.SNAPSHOT_FAILED, sentence, evidence)

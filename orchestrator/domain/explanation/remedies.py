@@ -76,6 +76,12 @@ REMEDIES: tuple[Remedy, ...] = (
         fix="Free space, keep fewer snapshots with snapshot.keep, or give the container a larger /dev/shm.",
     ),
     Remedy(
+        name="file not written",
+        pattern=r"inline_container\.cc:\d+\] .*unexpected pos|PytorchStreamWriter failed writing",
+        cause="torch.save could not write all of its file. Usually the file system is full, or a quota is used up.",
+        fix="Free space where the script saves its files.",
+    ),
+    Remedy(
         name="missing module",
         pattern=r"ModuleNotFoundError|ImportError|cannot import name",
         cause="The Python that runs the workers lacks a package or has another version of it.",

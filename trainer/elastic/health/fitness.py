@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.records.files import read_text, say
 
 _PROBE_BYTES = 1024 * 1024
+_QUOTED_PATH, _MOST_PATHS = re.compile(r"""['"](/[^'"\n]{1,1000})['"]"""), 50
+_OWN_KINDS = {"ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay"}
 _LEAST_MEMORY_SHARE = 0.01
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 _LOOK_EVERY_S = 0.5
@@ -48,6 +52,32 @@ def find_full_disk(folder: Path) -> str | None:
         with suppress(OSError):
             probe.unlink()
     return None
+
+
+def find_full_place(output: str, folders: Sequence[Path]) -> Path | None:
+    """The first path in quotes in this output, else of these folders, else of the machine's own file systems (other
+    ones may hang) that has no space left.
+
+    A path that does not exist stands for its nearest folder that does. Quotas are not seen.
+    """
+    for path in (*map(Path, _QUOTED_PATH.findall(output)[-_MOST_PATHS:]), *folders, *_own_file_systems()):
+        with suppress(OSError):
+            while not path.exists():
+                path = path.parent
+            status = os.statvfs(path)
+            if status.f_bavail * status.f_frsize < _PROBE_BYTES:
+                return path
+    return None
+
+
+def _own_file_systems() -> list[Path]:
+    """Where local file systems are mounted for writing, by proc(5)."""
+    mounts = [line.split() for line in read_text(Path("/proc/self/mounts")).splitlines()]
+    return [
+        Path(place.replace("\\040", " "))
+        for _, place, kind, options, *_ in mounts
+        if kind in _OWN_KINDS and "rw" in options.split(",")
+    ]
 
 
 def find_memory_shortage(meminfo: str) -> str | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +23,7 @@ from trainer.contract.failure import (
     signal_name,
 )
 from trainer.contract.words import TRACEBACK
-from trainer.elastic.health.fitness import find_full_disk
+from trainer.elastic.health.fitness import find_full_disk, find_full_place
 from trainer.elastic.records.files import read_document, read_tail
 
 _LOG_TAIL_BYTES = 64 * 1024
@@ -77,6 +80,8 @@ def find_failure(
     if death.exit_code > 0 and not output and death.folder is not None:
         full = find_full_disk(death.folder)  # a full disk explains why the worker wrote nothing
         kind, message = (kind, message) if full is None else (FailureKind.STORAGE, f"{message}: {full}")
+    if kind is FailureKind.STORAGE and "/" not in message:
+        message += _where_full(output, death.folder)
     failure = Failure(
         kind=kind,
         message=message,
@@ -87,6 +92,13 @@ def find_failure(
         traceback=(traceback or last_lines)[-_TRACEBACK_LIMIT:] or None,
     )
     return Finding(failure=failure, at_s=at_s)
+
+
+def _where_full(output: str, folder: Path | None) -> str:
+    """The file system that has no space left: an error of write(2) names no file, and torch's not even the reason."""
+    folders = [Path.cwd(), Path(tempfile.gettempdir()), Path("/dev/shm"), *([] if folder is None else [folder])]
+    place = find_full_place(output, folders)
+    return "" if place is None else f" ({os.strerror(errno.ENOSPC)}: {place})"
 
 
 def shows_failure(folder: Path) -> bool:

@@ -43,7 +43,7 @@ COMMANDS = {
     "logs": ("orchestrator.cli.history_commands", "Print the logs of a job's workers."),
     "events": ("orchestrator.cli.history_commands", "List a job's events."),
     "snapshots": ("orchestrator.cli.history_commands", "List a job's snapshots."),
-    "stacks": ("orchestrator.cli.stacks", "Show the Python stacks of a running job's ranks."),
+    "stacks": ("orchestrator.cli.stacks", "Show the Python stacks of a job's ranks."),
     "why": ("orchestrator.cli.insight", "Explain the state of a job and what to do next."),
     "goodput": (
         "orchestrator.cli.goodput_report",

@@ -1,18 +1,20 @@
-"""`stacks`: the current Python stacks of a running job."""
+"""`stacks`: the current Python stacks of a running job, or those that were saved of an ended one."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobId, find_job, print_items, writing
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.common import AsJson, JobId, find_job, print_items, print_json, writing
+from orchestrator.cli.terminal import echo, echo_lines
 from orchestrator.client import Client
-from orchestrator.domain.errors import Refused
+from orchestrator.domain.errors import NotFound, Refused
 from orchestrator.wire.history_views import StacksView
+from orchestrator.wire.job_views import JobView
 
 _LOOK_EVERY_S = 0.3
 
@@ -23,12 +25,16 @@ def stacks(
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for all ranks.")] = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show the Python stacks of a running job's ranks.
+    """Show the Python stacks of a job's ranks.
 
-    Training continues. Exit status 2: no rank answered in time.
+    Training continues. Of a job that has ended, show the stacks that were saved when a worker hung or was killed. Exit
+    status 2: no rank answered in time, or none were saved.
     """
     with writing() as client:
         job = find_job(client, job_id)
+        if job.ended:
+            _print_saved(_find_saved(client, job, rank), job, as_json=as_json)
+            return
         before = {each.rank: each.wish or 0 for each in client.stacks(job.id)}
         asked = client.ask_stacks(job.id, rank=rank)
         expected = {rank} if rank is not None else set(range(asked.world_size or 0))
@@ -45,6 +51,25 @@ def stacks(
     missing = sorted(expected - {each.rank for each in found})
     if missing:
         echo(f"no answer from rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}", err=True)
+
+
+def _find_saved(client: Client, job: JobView, rank: int | None) -> Sequence[str]:
+    """Return the lines of the newest attempt with saved stacks."""
+    for attempt in range(job.attempts, 0, -1):
+        with suppress(NotFound):  # the attempt has no such rank
+            lines = list(client.whole_log(job.id, attempt=attempt, rank=rank, stream="stacks"))
+            if lines:
+                return lines
+    return ()
+
+
+def _print_saved(lines: Sequence[str], job: JobView, *, as_json: bool) -> None:
+    if not lines:
+        raise Refused(f"{job.id} has ended, and no stacks were saved: no worker hung or had to be killed")
+    if as_json:
+        print_json({"job": job.id, "lines": list(lines)})
+    else:
+        echo_lines(lines)
 
 
 def _await(

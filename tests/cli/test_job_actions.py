@@ -234,6 +234,17 @@ def test_ranks_that_did_not_answer_are_named(run: Run, service: FakeService) -> 
     assert (done.returncode, done.stderr.strip()) == (0, "no answer from ranks 0, 2")
 
 
+def test_the_saved_stacks_of_an_ended_job_are_printed(run: Run, service: FakeService) -> None:
+    service.add(make_job(state=JobState.FAILED, attempts=2, attempt=2))
+    none = run("stacks", "gpt-0001")
+    assert (none.returncode, "no stacks were saved" in none.stderr) == (2, True)
+    service.log = '[a2 g1 r0/1] File "train.py", line 3 in step\n'
+    assert run("stacks", "gpt-0001", "--rank", "1").stdout == service.log
+    assert service.queries[-1] == {"attempt": "2", "rank": "1", "stream": "stacks", "whole": "true"}
+    assert json.loads(run("stacks", "gpt-0001", "--json").stdout)["lines"] == service.log.splitlines()
+    assert ("POST", "/api/v1/jobs/gpt-0001/stacks") not in service.requests
+
+
 def test_a_suspended_job_is_shown_and_resumed(run: Run, service: FakeService) -> None:
     service.add(make_job(state=JobState.SUSPENDED, suspended=True, reason="suspended by its owner"))
     assert "SUSPENDED" in run("ls").stdout

@@ -191,8 +191,8 @@ REMEDIES: tuple[Remedy, ...] = (
         name="hang",
         kinds=frozenset({FailureKind.HANG}),
         cause="A rank made no progress for longer than its limit.",
-        fix="Read the stacks of the ranks, which were saved before the kill as "
-        "attempts/*/replica-*/*/g*/local-*/stacks.txt in the job's folder.",
+        fix="Read the stacks that were saved before the kill. The job's page shows those of each rank. Once the job "
+        "has ended, `orchestrator stacks` shows all.",
     ),
     Remedy(
         name="time limit",

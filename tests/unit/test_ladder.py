@@ -326,6 +326,16 @@ def test_a_suspended_job_that_is_cancelled_ends() -> None:
     assert decide(a_situation(job)).action == Finish(JobState.CANCELLED)
 
 
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.SUSPENDED])
+def test_a_cancelled_retry_that_has_not_started_leaves_the_success(state: JobState) -> None:
+    job, ended = a_job(state, desired=Desired(cancelled=True)), {"ended_at": ago(60)}
+    assert decide(a_situation(job)).action == Finish(JobState.CANCELLED)
+    assert decide(a_situation(job, an_attempt(AttemptState.FAILED, **ended))).action == Finish(JobState.CANCELLED)
+    decision = decide(a_situation(job, an_attempt(AttemptState.SUCCEEDED, **ended)))
+    assert decision.action == Finish(JobState.SUCCEEDED)
+    assert decision.sentence == "its owner cancelled the retry; training had finished before"
+
+
 def test_a_success_during_a_suspension_counts() -> None:
     finished = seen(Presence.GONE, DEAD, exits={0: an_exit(Outcome.SUCCEEDED)})
     action = decide(a_situation(a_job(desired=SUSPENDED), an_attempt(stopping_since=ago(1)), finished)).action

@@ -43,6 +43,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
             JobState.STARTING,  # admitted and submitted
             JobState.SUSPENDED,  # suspended before it started
             JobState.CANCELLED,  # cancelled before it started
+            JobState.SUCCEEDED,  # the retry of a finished job was cancelled before it started
             JobState.FAILED,  # it can never start
         }
     ),
@@ -78,6 +79,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
         {
             JobState.QUEUED,  # its owner resumed it or requested a retry
             JobState.CANCELLED,
+            JobState.SUCCEEDED,  # the retry of a finished job was cancelled
         }
     ),
     # A retry is the only way out of these states.

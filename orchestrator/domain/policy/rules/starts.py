@@ -13,6 +13,8 @@ from orchestrator.domain.policy.rules.kinds import while_idle
 from orchestrator.domain.policy.rules.live import explain_silence
 from orchestrator.domain.policy.situation import CANCELLED, RETRY_REQUESTED, SUSPENDED, Situation
 
+_RETRY_WITHDRAWN = "its owner cancelled the retry; training had finished before"
+
 
 @while_idle
 def begin_retry(s: Situation) -> Decision | None:
@@ -24,9 +26,12 @@ def begin_retry(s: Situation) -> Decision | None:
 
 @while_idle
 def finish_cancelled(s: Situation) -> Decision | None:
-    """A cancelled job ends once no attempt is live."""
+    """A cancelled job ends once no attempt is live. If a retry had not started yet, an earlier success stays one."""
     if s.job.state.terminal or not s.job.desired.cancelled:
         return None
+    has_not_started = s.job.state in (JobState.QUEUED, JobState.SUSPENDED)
+    if has_not_started and s.attempt is not None and s.attempt.state is AttemptState.SUCCEEDED:
+        return Decision(action=Finish(JobState.SUCCEEDED), sentence=_RETRY_WITHDRAWN)
     return Decision(action=Finish(JobState.CANCELLED), sentence=CANCELLED)
 
 

@@ -39,9 +39,9 @@ _MADE = "Generated from the code by `python -m deploy.dev.reference`. Do not edi
 def render_cli() -> str:
     lines = ["# The command line", "", _MADE, "", "    orchestrator [--profile NAME] COMMAND ...", ""]
     lines += [
-        "`--json` prints JSON, `--help` explains a command. Exit status: 0 succeeded, 1 the job failed, 2 wrong usage",
-        "or refused, 3 the service is not reachable, 130 interrupted. `orchestrator --install-completion` installs",
-        "completion for your shell.",
+        "`--json` prints JSON; an error is then JSON on standard error. `--help` explains a command. Exit status: 0",
+        "succeeded, 1 the job failed, 2 wrong usage or refused, 3 the service is not reachable, 130 interrupted.",
+        "`orchestrator --install-completion` installs completion for your shell.",
     ]
     for name, (module, _) in COMMANDS.items():
         command = getattr(importlib.import_module(module), name)

@@ -2,6 +2,7 @@
 
 Start-up is lazy by design: the module of a command is imported only when that command is asked for, so that `--help`
 loads neither the HTTP client nor Rich, and only `serve` and `db` load the service.
+With --json an error is JSON too, on standard error.
 Exit status: 0 succeeded, 1 the job failed, 2 usage or refused, 3 the service is not reachable, 130 interrupted.
 """
 
@@ -18,6 +19,7 @@ import typer
 from orchestrator.cli.terminal import echo
 from orchestrator.collector import calm_collector
 from orchestrator.domain.errors import InvalidSpec, OrchestratorError, Unavailable
+from orchestrator.domain.terminal import dump_json
 
 REFUSED, UNREACHABLE = 2, 3
 _CONFLICT = 409
@@ -174,4 +176,7 @@ def _list_next_steps(status: int, job_id: str | None) -> list[str]:
 
 
 def _print_lines(message: str, *more: str) -> None:
-    echo("\n  ".join((f"orchestrator: {message}", *more)), err=True)
+    if "--json" in sys.argv:
+        echo(dump_json({"error": message, "details": more}), err=True)
+    else:
+        echo("\n  ".join((f"orchestrator: {message}", *more)), err=True)

@@ -218,6 +218,15 @@ def test_a_refused_spec_shows_every_field_with_its_pointer(run: Run, service: Fa
     assert done.stdout == ""
 
 
+def test_an_error_is_json_where_json_is_asked_for(run: Run, service: FakeService, spec: str) -> None:
+    done = run("submit", spec, "--set", "prioritie=3", "--json")
+    error = json.loads(done.stderr.splitlines()[-1])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert any(each.startswith("/prioritie: is not a known field") for each in error["details"])
+    missing = run("show", "nothing", "--json")
+    assert json.loads(missing.stderr)["error"].startswith("there is no job 'nothing'")
+
+
 def test_an_error_of_the_service_prints_no_traceback(run: Run, service: FakeService) -> None:
     service.refusals = [Answer(500, Problem(type="x", title="oh", status=500, detail="KeyError"))]
     done = run("ls")

@@ -125,6 +125,7 @@ class FakeService:
         self.bodies: list[dict[str, object]] = []
         self.refusals: list[Answer] = []  # given before anything else
         self.before_answer: Callable[[str], None] = lambda _: None
+        self.log_ends_with_job = False  # whether a followed log ends only with the last view of its job
         self.cut_log_after: int | None = None  # characters of the next followed log, before the connection breaks
         self._server: ThreadingHTTPServer | None = None
 
@@ -319,7 +320,7 @@ class _Handler(BaseHTTPRequestHandler):
         answer = self.fake.answer(self.command, parts.path, query, body, self.headers.get("Idempotency-Key"))
         content = answer.text.encode()
         job_id = parts.path.split("/")[-2]
-        while query.get("follow") and len(self.fake.script.get(job_id, [])) > 1:  # a followed log ends with its job
+        while query.get("follow") and self.fake.log_ends_with_job and len(self.fake.script.get(job_id, [])) > 1:
             time.sleep(0.01)
         if isinstance(answer.document, BaseModel):
             content = answer.document.model_dump_json(by_alias=True).encode()

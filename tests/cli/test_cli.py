@@ -89,7 +89,7 @@ def test_following_prints_events_once_and_in_plain_lines_when_piped(run: Run, se
         make_job(state=JobState.SUCCEEDED, step=9, total_steps=9, reason="all workers ended well"),
     )
     service.events["gpt-0001"] = [make_event(number, f"Sentence {number}.") for number in range(1, 6)]
-    service.log = "".join(f"output {number}\n" for number in range(30))
+    service.log, service.log_ends_with_job = "".join(f"output {number}\n" for number in range(30)), True
     done = run("show", "gpt-0001", "--follow")
     assert done.returncode == 0
     assert [done.stdout.count(f"Sentence {number}.") for number in range(1, 6)] == [1] * 5
@@ -103,7 +103,7 @@ def test_following_prints_events_once_and_in_plain_lines_when_piped(run: Run, se
 def test_following_as_json_prints_one_document_in_each_line(run: Run, service: FakeService) -> None:
     service.add(make_job(), make_job(state=JobState.SUCCEEDED))
     service.events["gpt-0001"] = [make_event(1, "Sentence.")]
-    service.log = "printed\n"
+    service.log, service.log_ends_with_job = "printed\n", True
     lines = [json.loads(line) for line in run("show", "gpt-0001", "--follow", "--json").stdout.splitlines()]
     assert [next(iter(line)) for line in lines if "line" not in line] == ["event", "job", "job"]
     assert {"line": "printed"} in lines
@@ -113,7 +113,7 @@ def test_following_as_json_prints_one_document_in_each_line(run: Run, service: F
 def test_following_on_a_terminal_shows_a_live_line_and_honours_no_color(
     environment: dict[str, str], service: FakeService
 ) -> None:
-    service.log = "printed\n"
+    service.log, service.log_ends_with_job = "printed\n", True
     for extra, colored in (({}, True), ({"NO_COLOR": "1"}, False)):
         service.add(make_job(state=JobState.RUNNING, step=3, total_steps=9), make_job(state=JobState.SUCCEEDED, step=9))
         shown = _on_a_terminal(["show", "gpt-0001", "--follow"], {**environment, "TERM": "xterm-256color", **extra})

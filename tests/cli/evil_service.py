@@ -37,7 +37,7 @@ _SINGLE: Mapping[str, type[BaseModel]] = {"why": WhyView, "metrics": MetricsView
 class EvilService(FakeService):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.text, self.refuses, self._requests = "", False, count(1)
+        self.text, self.refuses, self.state, self._requests = "", False, "FAILED", count(1)
 
     def answer(self, method: str, path: str, query: dict[str, str], body: bytes, key: str | None) -> Answer:
         if self.refuses:
@@ -54,7 +54,8 @@ class EvilService(FakeService):
         if method == "GET" and last in _LISTS and before in ([], ["jobs", before[-1] if before else ""]):
             fresh = {"wish": next(self._requests)} if last == "stacks" else {}
             return Answer(200, {"items": [fill(_LISTS[last], self.text, **fresh)], "next_cursor": None})
-        return Answer(200, fill(_SINGLE.get(last, JobView), self.text))
+        model = _SINGLE.get(last, JobView)
+        return Answer(200, fill(model, self.text, **({"state": self.state} if model is JobView else {})))
 
 
 def fill(model: type[BaseModel], text: str, **known: object) -> dict[str, Any]:

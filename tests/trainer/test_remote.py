@@ -17,6 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.trainer.harness import make_manifest
 from trainer import snapshot
 from trainer.contract import env
+from trainer.contract.config import TrainerConfig
 from trainer.contract.env import parse_place
 from trainer.contract.fence import Term, TermRecord
 from trainer.contract.manifest import SnapshotName
@@ -179,6 +180,7 @@ def test_a_failed_snapshot_is_reported_even_if_it_cannot_be_removed(monkeypatch)
     reported = []
     monkeypatch.setattr(snapshot, "remove", refuse)
     committer = object.__new__(Committer)
+    committer._config, committer._last_failure = TrainerConfig(steps=9), ""
     committer._tell = lambda kind, sentence, evidence: reported.append(sentence)
     pending = PendingSnapshot(path=Remote("local:///nowhere/step-4"), step=4, samples_seen=0, requests=0)
     committer.give_up(pending, OSError("no room"))

@@ -127,16 +127,20 @@ class Logs:
         selection = self.select(job_id, LogRequest())
         if selection is None:
             return []
-        newest = {(source.replica, source.local_rank): source for source in sorted(selection.sources)}
+        newest = {
+            (source.replica, source.local_rank): source
+            for source in sorted(selection.sources)
+            if source.local_rank is not None
+        }
         if len(newest) > most:
             return []
         lines, allowance = list[LastLine](), _Allowance()
-        for (replica, local_rank), source in sorted(newest.items(), key=lambda item: item[1].path):
+        for (replica, local_rank), source in sorted(newest.items()):
             last = _tail_of_source(selection, source, _LAST_LINES_SEARCHED, None, None, allowance)
             text = next((line for line in reversed(last) if line.strip()), None)
-            if local_rank is not None and text is not None:
+            if text is not None:
                 lines.append(LastLine(replica, local_rank, text[:_LAST_LINE_LENGTH]))
-        return sorted(lines, key=lambda line: (line.replica, line.local_rank))
+        return lines
 
     def last_output(self, cluster_name: str, attempt: Attempt) -> Output | None:
         """Return when an attempt's workers last printed. None if unknown. Raises OSError."""

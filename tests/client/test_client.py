@@ -181,6 +181,24 @@ def test_a_followed_log_is_requested_again_until_the_job_ends(client: Client, se
     assert list(lines) == ["two"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "new"),
+    [
+        ("one\n", "[a1 g1 r0/0] one\n[a1 g2 r0/0] two\n", "[a1 g2 r0/0] two"),  # a second generation began
+        ("[a1 g1 r0/0] x\n", "[a1 g1 r0/1] x\n[a1 g1 r0/0] x\n", "[a1 g1 r0/1] x"),  # ranks print the same
+    ],
+)
+def test_lines_that_were_shown_are_recognized_by_their_labels(
+    client: Client, service: FakeService, before: str, after: str, new: str
+) -> None:
+    service.add(make_job(state=JobState.RUNNING), make_job(state=JobState.SUCCEEDED))
+    service.log = before
+    lines = client.follow_logs("gpt-0001")
+    assert next(lines) == before.rstrip()
+    service.log = after
+    assert list(lines) == [new]
+
+
 def test_a_silent_log_is_followed_beyond_the_outage_limit(service: FakeService) -> None:
     service.add(make_job(state=JobState.SUCCEEDED))
     service.log = "at last\n"

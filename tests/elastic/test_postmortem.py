@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -188,3 +189,10 @@ def test_a_full_file_system_is_named(tmp_path: Path, small_disk: Path, save: str
     failure = find_failure(death(tmp_path, exit_code=ended.returncode), {}).failure
     assert failure.kind is FailureKind.STORAGE
     assert f"(No space left on device: {small_disk}" in failure.message
+
+
+def test_another_error_of_storage_is_not_blamed_on_a_full_file_system(tmp_path: Path, small_disk: Path) -> None:
+    (small_disk / "rest").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+    (tmp_path / "log").write_text(f"{TRACE}OSError: [Errno 5] Input/output error\n")
+    failure = find_failure(death(tmp_path), {}).failure
+    assert (failure.kind, failure.message) == (FailureKind.STORAGE, "OSError: [Errno 5] Input/output error")

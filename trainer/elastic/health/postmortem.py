@@ -34,6 +34,7 @@ _LAST_LINES = 20
 _CANNOT_START = "can't open file"  # Python, and child.py
 _FROM_OUTSIDE = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}
 _FATAL = "Fatal Python error"  # faulthandler
+_NAMES_NO_PLACE = re.compile(r"^[^/]*(No space left on device|inline_container|PytorchStreamWriter)[^/]*$")
 _EPILOGUE_LINES = 60  # the most that C++ prints about an abort after the traceback
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch's excepthook, once a process group exists
 _CHAINED = re.compile(
@@ -80,7 +81,7 @@ def find_failure(
     if death.exit_code > 0 and not output and death.folder is not None:
         full = find_full_disk(death.folder)  # a full disk explains why the worker wrote nothing
         kind, message = (kind, message) if full is None else (FailureKind.STORAGE, f"{message}: {full}")
-    if kind is FailureKind.STORAGE and "/" not in message:
+    if kind is FailureKind.STORAGE and _NAMES_NO_PLACE.search(message):
         message += _where_full(output, death.folder)
     failure = Failure(
         kind=kind,

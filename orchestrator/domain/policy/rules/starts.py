@@ -29,8 +29,7 @@ def finish_cancelled(s: Situation) -> Decision | None:
     """A cancelled job ends once no attempt is live. If a retry had not started yet, an earlier success stays one."""
     if s.job.state.terminal or not s.job.desired.cancelled:
         return None
-    has_not_started = s.job.state in (JobState.QUEUED, JobState.SUSPENDED)
-    if has_not_started and s.attempt is not None and s.attempt.state is AttemptState.SUCCEEDED:
+    if s.attempt is not None and s.attempt.state is AttemptState.SUCCEEDED:
         return Decision(action=Finish(JobState.SUCCEEDED), sentence=_RETRY_WITHDRAWN)
     return Decision(action=Finish(JobState.CANCELLED), sentence=CANCELLED)
 

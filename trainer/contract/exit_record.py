@@ -78,6 +78,7 @@ class EventKind(str, Enum):
     METADATA_NOTED = "metadata.noted"  # this and the next two come from a script, through torchx's tracker
     ARTIFACT_ADDED = "artifact.added"
     SOURCE_ADDED = "source.added"
+    FUNCTION_RETURNED = "function.returned"  # rank 0 of a submitted function; has its value
     AGENT_EXITED = "agent.exited"
 
 

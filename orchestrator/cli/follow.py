@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from queue import Empty, Queue
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import typer
 from rich.live import Live
@@ -31,26 +32,53 @@ _LAST_LINES_S = 5.0  # after the end of the job, output that is silent for so lo
 _WAITING_LINES = 10_000
 
 
-def attend(client: Client, job: JobView, *, follow: bool, as_json: bool, old_lines: int) -> None:
+def attend(client: Client, job: JobView, *, follow: bool, as_json: bool, old_lines: int, ask: bool = False) -> None:
     """Follow the job until it ends, and exit with its status. Ctrl-C leaves the job running.
 
-    With `follow`, print its events and its output: the last `old_lines` lines and all new ones.
+    With `follow`, print its events and its output: the last `old_lines` lines and all new ones. With `ask`, Ctrl-C on
+    a terminal asks whether to cancel the job.
     """
+    watch = partial(_follow, display=_display(as_json), old_lines=old_lines) if follow else _wait
     try:
-        watch = partial(_follow, display=_display(as_json), old_lines=old_lines) if follow else _wait
         ended = watch(client, job)
     except KeyboardInterrupt:
-        echo(
-            f"\nThe job continues. Watch it again: orchestrator show {job.id} --follow\n"
-            f"End it: orchestrator cancel {job.id}",
-            err=True,
-        )
-        raise typer.Exit(_INTERRUPTED) from None
+        if not ask or as_json or not _wants_cancel(job):
+            _leave(job)
+        follow, ended = False, _cancel(client, job)
     if not follow and as_json:
         print_json(ended)
     elif not follow:
         echo(f"{ended.id} {ended.state}: {ended.reason}")
     exit_by(ended)
+
+
+def _leave(job: JobView) -> NoReturn:
+    echo(
+        f"\nThe job continues. Watch it again: orchestrator show {job.id} --follow\n"
+        f"End it: orchestrator cancel {job.id}",
+        err=True,
+    )
+    raise typer.Exit(_INTERRUPTED) from None
+
+
+def _cancel(client: Client, job: JobView) -> JobView:
+    """Cancel the job and wait for its end."""
+    try:
+        return _wait(client, client.cancel(job.id))
+    except KeyboardInterrupt:
+        echo(f"\nThe job is being cancelled: orchestrator show {job.id}", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+def _wants_cancel(job: JobView) -> bool:
+    """Ask on a terminal. A second Ctrl-C, the end of the input and any other answer leave the job running."""
+    if not sys.stdin.isatty():
+        return False
+    echo(f"\nCancel {job.id}? y: cancel it. Enter: leave it running. ", err=True, nl=False)
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    except KeyboardInterrupt:
+        return False
 
 
 def _wait(client: Client, job: JobView) -> JobView:

@@ -30,10 +30,17 @@ NEXT_STEPS = {
     403: "Your token does not allow this. Ask an admin for another role, then run orchestrator login URL.",
     429: "Try again later.",
 }
+PASSES_OPTIONS_ON = "run"  # options behind its first argument belong to the program that it runs
 # For each command its module, and the first line of its docstring.
 COMMANDS = {
     "serve": ("orchestrator.cli.serve", "Run the service until SIGTERM or Ctrl-C."),
+    "run": ("orchestrator.cli.run", "Run a script or program as a job, and show its output."),
+    "init": ("orchestrator.cli.init", "Write a job file with the common fields, their defaults and what they mean."),
     "submit": ("orchestrator.cli.submit", "Submit a job from a YAML or JSON file."),
+    "resubmit": (
+        "orchestrator.cli.run",
+        "Submit the spec of an earlier job again, changed by --set, as a new job.",
+    ),
     "plan": ("orchestrator.cli.submit", "Show what a job file would launch, without submitting it."),
     "preflight": (
         "orchestrator.cli.preflight",
@@ -114,7 +121,7 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name)(command)
+            app.command(name, context_settings={"allow_interspersed_args": name != PASSES_OPTIONS_ON})(command)
     return app
 
 

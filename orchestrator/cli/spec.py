@@ -34,11 +34,7 @@ def read_spec(source: str, changes: Sequence[str] = ()) -> dict[str, object]:
         raise Refused(f"{source} is empty; a job's file contains a mapping, {_EXAMPLE}")
     if not isinstance(document, dict):
         raise Refused(f"{source} contains {_kind(document)}, must contain a mapping, {_EXAMPLE}")
-    for change in changes:
-        _apply(document, change)
-    problems = check_plain(document)
-    if problems:
-        raise InvalidSpec(problems)
+    apply_changes(document, changes)
     _make_workdir_absolute(document)
     return document
 
@@ -52,15 +48,20 @@ def read_patch(source: str | None, changes: Sequence[str] = ()) -> dict[str, obj
     if document is not None and not isinstance(document, dict):
         raise Refused(f"{source} contains {_kind(document)}, must contain a mapping, {_EXAMPLE}")
     patch: dict[str, object] = document or {}
-    for change in changes:
-        _apply(patch, change)
-    problems = check_plain(patch)
-    if problems:
-        raise InvalidSpec(problems)
+    apply_changes(patch, changes)
     run = patch.get("run")
     if isinstance(run, dict) and isinstance(run.get("workdir"), str):
         _make_workdir_absolute(patch)
     return patch or None
+
+
+def apply_changes(document: dict[str, object], changes: Sequence[str]) -> None:
+    """Set fields, each written as "key.path=value". Raises Refused, InvalidSpec."""
+    for change in changes:
+        _apply(document, change)
+    problems = check_plain(document)
+    if problems:
+        raise InvalidSpec(problems)
 
 
 def _read(source: str) -> str:

@@ -16,7 +16,7 @@ from orchestrator.domain.errors import Refused
 from orchestrator.domain.specs.validation import parse_spec
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML or JSON file. '-' reads standard input.")]
-_OLD_LINES = 10_000  # a new job has fewer
+OLD_LINES = 10_000  # a new job has fewer
 Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field. Repeatable.")
 ]
@@ -46,20 +46,20 @@ def submit(
         raise Refused("--preflight and --idempotency-key cannot be combined, because a preflight may change the job")
     document = read_spec(file, changes or ())
     with writing() as client:
-        spec = clear(client, parse_spec(document), say=_print_note) if preflight else document
+        spec = clear(client, parse_spec(document), say=print_note) if preflight else document
         job = client.submit(spec, idempotency_key=idempotency_key)
         for warning in job.warnings:
-            _print_note(f"warning: {warning}")
-        _print_note(f"submitted to {client.url}")
+            print_note(f"warning: {warning}")
+        print_note(f"submitted to {client.url}")
         if not as_json:
             echo(job.id)
         elif not (wait or follow):
             print_json(job)
         if wait or follow:
-            attend(client, job, follow=follow, as_json=as_json, old_lines=_OLD_LINES)
+            attend(client, job, follow=follow, as_json=as_json, old_lines=OLD_LINES)
 
 
-def _print_note(sentence: str) -> None:
+def print_note(sentence: str) -> None:
     """Print to standard error, because scripts read standard output."""
     echo(sentence, err=True)
 

@@ -17,13 +17,12 @@ from pathlib import Path
 from orchestrator.client.client import Client, connect
 from orchestrator.domain.errors import OrchestratorError, Refused
 from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.spec import MAX_NAME
 from orchestrator.domain.specs.validation import merge_patch, parse_spec
 from orchestrator.settings import load_settings
 from orchestrator.wire.job_views import JobView
 from trainer.contract.exit_record import EventKind
 from trainer.contract.function_call import MODULE, VALUE, FunctionCall, pack
-
-_NAME_LENGTH = 63
 
 
 class FunctionFailed(OrchestratorError):
@@ -122,7 +121,7 @@ def submit_function(
 def _name(function: Callable[..., object]) -> str:
     """Return a name for the job: lower-case letters, digits and hyphens."""
     name = getattr(function, "__name__", type(function).__name__).lower()
-    return re.sub("[^a-z0-9]+", "-", name)[:_NAME_LENGTH].strip("-") or "function"
+    return re.sub("[^a-z0-9]+", "-", name)[:MAX_NAME].strip("-") or "function"
 
 
 def _describe(job: JobView) -> str:

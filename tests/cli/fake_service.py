@@ -117,6 +117,7 @@ class FakeService:
         self.native_kind, self.native_request = "processes", "text"  # of any plan
         self.log = ""
         self.warnings: list[str] = []  # of any submission
+        self.next_view: dict[str, object] = {}  # of a submitted job
         self.keys: dict[str, str] = {}
         self.requests: list[tuple[str, str]] = []
         self.queries: list[dict[str, str]] = []
@@ -266,7 +267,9 @@ class FakeService:
             )
         if key in self.keys:
             return Answer(200, self.jobs[self.keys[key]])
-        job = make_job(f"{spec.name}-{len(self.jobs):04}", name=spec.name, spec=spec, labels=dict(spec.labels))
+        job = make_job(
+            f"{spec.name}-{len(self.jobs):04}", name=spec.name, spec=spec, labels=dict(spec.labels), **self.next_view
+        )
         self.keys[str(key)] = job.id
         return Answer(201, SubmittedView(**dict(self.add(job)), warnings=self.warnings))
 

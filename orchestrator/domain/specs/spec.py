@@ -28,6 +28,7 @@ def _number_as_text(value: object) -> object:
 
 Text = Annotated[str, Field(max_length=4096), AfterValidator(_without_nul)]
 Argument = Annotated[str, BeforeValidator(_number_as_text), Field(max_length=32768), AfterValidator(_without_nul)]
+MAX_NAME = 63  # characters
 Name = Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$")]

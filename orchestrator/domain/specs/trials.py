@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
-from orchestrator.domain.specs.spec import Budgets, JobSpec, Snapshot, Supervise
+from orchestrator.domain.specs.spec import MAX_NAME, Budgets, JobSpec, Snapshot, Supervise
 from trainer.contract.chaos import Fault
 from trainer.contract.config import TrainerConfig, render_config
 
-_NAME_LENGTH = 63
 LABEL = "drill"  # the label of a drill's jobs; its value is the name of the real job
 _PRIORITY = -100  # the lowest, so that real jobs go first
 _SAVES = 6  # snapshots of a drill; the fault comes between two of them, so that some steps are repeated
@@ -112,4 +111,4 @@ def _config(config: TrainerConfig) -> tuple[str, str]:
 
 
 def _name(spec: JobSpec, suffix: str) -> str:
-    return f"{spec.name[: _NAME_LENGTH - len(suffix) - 1].rstrip('-')}-{suffix}"
+    return f"{spec.name[: MAX_NAME - len(suffix) - 1].rstrip('-')}-{suffix}"

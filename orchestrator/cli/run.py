@@ -1,0 +1,111 @@
+"""`run`: submit a script, module or program without a file, and follow it. `resubmit`: an earlier job's spec again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, JobId, find_job, print_json, writing
+from orchestrator.cli.follow import attend
+from orchestrator.cli.spec import apply_changes
+from orchestrator.cli.submit import OLD_LINES, Changes, print_note
+from orchestrator.cli.terminal import echo
+from orchestrator.client import Client
+from orchestrator.domain.errors import Refused
+from orchestrator.domain.specs.spec import MAX_NAME
+
+Detach = Annotated[bool, typer.Option("--detach", help="Submit only; do not follow the job.")]
+
+
+def run(
+    program: Annotated[
+        list[str], typer.Argument(metavar="PROGRAM", help="A Python file, or a program. Then its arguments.")
+    ],
+    workers: Annotated[
+        int | None,
+        typer.Option("-n", "--workers", metavar="N", help="Workers per node. Default: one for each GPU, or 1."),
+    ] = None,
+    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs per node.")] = 0,
+    nodes: Annotated[str, typer.Option(metavar="N|MIN:MAX", help="The number of nodes, or a range.")] = "1",
+    is_module: Annotated[bool, typer.Option("-m", "--module", help="PROGRAM is a module, as in `python -m`.")] = False,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The job's name. Default: PROGRAM's.")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="A cluster of `orchestrator clusters`.")] = None,
+    variables: Annotated[
+        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="An environment variable. Repeatable.")
+    ] = None,
+    changes: Changes = None,
+    detach: Detach = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a script or program as a job, and show its output.
+
+    `orchestrator run -n 2 train.py --lr 3e-4` runs train.py on two workers. A PROGRAM that does not end in .py is
+    started as it is. The workdir is the current folder. Ctrl-C asks whether to cancel the job or to leave it running.
+    The exit status is the job's: 0 succeeded, 1 failed or cancelled.
+    """
+    width = workers or ("gpu" if gpus else 1)
+    document: dict[str, object] = {
+        "name": name or make_name(program[0]),
+        "run": {**_what(program, is_module=is_module), "workdir": str(Path.cwd())},
+        "topology": {"nodes": nodes, "workers_per_node": width},
+        "resources": {"gpus": gpus},
+    }
+    if cluster is not None:
+        document["cluster"] = cluster
+    apply_changes(document, [*(f"run.env.{each}" for each in variables or ()), *(changes or ())])
+    with writing() as client:
+        _start(client, document, detach=detach, as_json=as_json)
+
+
+def resubmit(
+    job_id: JobId,
+    changes: Changes = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Another name.")] = None,
+    detach: Detach = False,
+    as_json: AsJson = False,
+) -> None:
+    """Submit the spec of an earlier job again, changed by --set, as a new job.
+
+    The new job starts from its beginning. To continue from a snapshot, use `retry`, or set snapshot.from. Follows the
+    job as `run` does.
+    """
+    with writing() as client:
+        old = find_job(client, job_id)
+        document = old.spec.model_dump(mode="json", exclude_defaults=True)
+        apply_changes(document, [*([f"name={name}"] if name else ()), *(changes or ())])
+        _start(client, document, detach=detach, as_json=as_json)
+
+
+def _start(client: Client, document: dict[str, object], *, detach: bool, as_json: bool) -> None:
+    job = client.submit(document)
+    for warning in job.warnings:
+        print_note(f"warning: {warning}")
+    print_note(f"submitted {job.id} to {client.url}")
+    if not detach:
+        attend(client, job, follow=True, as_json=as_json, old_lines=OLD_LINES, ask=True)
+    elif as_json:
+        print_json(job)
+    else:
+        echo(job.id)
+
+
+def _what(program: Sequence[str], *, is_module: bool) -> dict[str, object]:
+    first, args = program[0], list(program[1:])
+    if is_module:
+        return {"module": first, "args": args}
+    if first.endswith(".py"):
+        return {"script": first, "args": args}
+    return {"command": list(program)}
+
+
+def make_name(program: str) -> str:
+    """Return a name for the job: lower-case letters, digits and hyphens. Raises Refused if nothing is left."""
+    stem = Path(program).name.removesuffix(".py").lower()
+    name = re.sub("[^a-z0-9]+", "-", stem)[:MAX_NAME].strip("-")
+    if not name:
+        raise Refused(f"{program!r} gives the job no name; it needs a letter or a digit")
+    return name

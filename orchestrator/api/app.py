@@ -14,6 +14,7 @@ from orchestrator.api.edge import Edge
 from orchestrator.api.errors import ProblemPage, install_handlers
 from orchestrator.api.openapi import describe
 from orchestrator.api.routes import (
+    arrays,
     clusters,
     events,
     goodput,
@@ -71,6 +72,7 @@ def _build_api_routes() -> Sequence[BaseRoute]:
     for module in (
         jobs,
         job_requests,
+        arrays,
         history,
         goodput,
         events,

@@ -16,6 +16,7 @@ from orchestrator.api.documents import parse_document
 from orchestrator.api.errors import HttpProblem
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.domain.specs.spec import MAX_SPEC_BYTES, JobSpec
+from orchestrator.domain.specs.sweep import ArraySpec
 from orchestrator.domain.specs.validation import MAX_NODES, parse_model
 from orchestrator.wire.credential_views import SecretRequest, TokenRequest
 from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, ScaleRequest, StacksRequest
@@ -80,6 +81,7 @@ def _parse_hiding(pointer: str, rule: str, model: type[Model], document: object)
 
 
 SpecBody = Annotated[JobSpec, Depends(Body(model=JobSpec, most_bytes=MAX_SPEC_BYTES).read)]
+ArrayBody = Annotated[ArraySpec, Depends(Body(model=ArraySpec, most_bytes=MAX_SPEC_BYTES).read)]
 RetryBody = Annotated[RetryRequest, Depends(Body(model=RetryRequest, most_bytes=MAX_SPEC_BYTES, required=False).read)]
 ScaleBody = Annotated[ScaleRequest, Depends(Body(model=ScaleRequest).read)]
 StacksBody = Annotated[StacksRequest, Depends(Body(model=StacksRequest, required=False).read)]

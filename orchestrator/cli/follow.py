@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.common import exit_by, jsonable, print_json, print_json_line, reading
+from orchestrator.cli.common import OUTAGE_S, exit_by, jsonable, print_json, print_json_line, reading
 from orchestrator.cli.render import colored, console, duration, event_line, speed, steps
 from orchestrator.cli.terminal import echo, echo_lines
 from orchestrator.client import Client
@@ -25,7 +25,6 @@ from orchestrator.domain.terminal import clean
 from orchestrator.wire.job_views import EventView, JobView, name_replicas
 
 _INTERRUPTED = 130
-_OUTAGE_S = 600.0  # how long the service may be away while we watch
 _LOOK_EVERY_S = 0.5
 _PLAIN_EVERY_S = 10.0  # the time between two lines of progress without a terminal
 _LAST_LINES_S = 5.0  # after the end of the job, output that is silent for so long has ended
@@ -82,7 +81,7 @@ def _wants_cancel(job: JobView) -> bool:
 
 
 def _wait(client: Client, job: JobView) -> JobView:
-    return client.wait(job.id, outage_s=_OUTAGE_S)
+    return client.wait(job.id, outage_s=OUTAGE_S)
 
 
 def _follow(client: Client, job: JobView, display: Display, old_lines: int) -> JobView:
@@ -97,7 +96,7 @@ def _follow(client: Client, job: JobView, display: Display, old_lines: int) -> J
                 break
             display.job(job)
             time.sleep(_LOOK_EVERY_S)
-            job = client.job(job.id, patience_s=_OUTAGE_S)
+            job = client.job(job.id, patience_s=OUTAGE_S)
         while output.is_alive() and (lines := output.new(wait_s=_LAST_LINES_S)):
             display.output(lines)
         display.output(output.new())
@@ -118,7 +117,7 @@ class _Output(threading.Thread):
     def run(self) -> None:
         try:
             with reading() as client:
-                for line in client.follow_logs(self._job_id, outage_s=_OUTAGE_S, tail=self._old_lines):
+                for line in client.follow_logs(self._job_id, outage_s=OUTAGE_S, tail=self._old_lines):
                     self._lines.put(line)
         except OrchestratorError:
             pass  # the requests for the job fail in the same way, and tell it
@@ -145,7 +144,7 @@ class _EventTail:
     def new(self) -> Iterator[EventView]:
         """Yield the events that were not printed yet."""
         while True:
-            page = self._client.events_page(self._job_id, cursor=self._cursor, patience_s=_OUTAGE_S)
+            page = self._client.events_page(self._job_id, cursor=self._cursor, patience_s=OUTAGE_S)
             for event in page.items:
                 if event.id > self._last:
                     self._last = event.id

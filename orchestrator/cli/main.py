@@ -58,6 +58,7 @@ COMMANDS = {
         "orchestrator.cli.goodput_report",
         "Show where the device time of a job, or of all jobs, went.",
     ),
+    "array": ("orchestrator.cli.array", "Show, cancel and retry arrays."),
     "cancel": ("orchestrator.cli.job_actions", "Cancel a job."),
     "delete": ("orchestrator.cli.job_actions", "Delete the record of a job that has ended."),
     "suspend": ("orchestrator.cli.job_actions", "Take a snapshot if possible, and stop a job until it is resumed."),

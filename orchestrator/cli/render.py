@@ -18,6 +18,7 @@ from orchestrator.domain.accounting.step_time import describe_split
 from orchestrator.domain.counted import counted
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean, clean_line
+from orchestrator.wire.array_views import MemberView
 from orchestrator.wire.cluster_views import ClusterView, NodeView
 from orchestrator.wire.history_views import SnapshotView
 from orchestrator.wire.job_views import EventView, JobView, name_replicas
@@ -243,7 +244,7 @@ def budgets(job: JobView) -> str:
     return ", ".join(spent + free)
 
 
-def steps(job: JobView) -> str:
+def steps(job: JobView | MemberView) -> str:
     if job.step is None:
         return ""
     return f"{job.step}/{job.total_steps}" if job.total_steps else str(job.step)

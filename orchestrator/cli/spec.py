@@ -132,9 +132,29 @@ def _keep_as_written(node: yaml.Node, path: str) -> None:
         node.value = [_as_text(value) for value in node.value]
     elif isinstance(node, yaml.MappingNode) and path in _ARGUMENTS:
         node.value = [(key, _as_text(value)) for key, value in node.value]
-    elif isinstance(node, yaml.MappingNode) and path in ("", "run"):
+    elif isinstance(node, yaml.MappingNode) and path in ("", "run", "sweep"):
         for key, value in node.value:
             _keep_as_written(value, f"{path}.{key.value}".removeprefix("."))
+    elif path.startswith("sweep."):
+        _keep_swept(node)
+
+
+def _keep_swept(node: yaml.Node) -> None:
+    """Do the same below the keys of a sweep that are arguments or variables."""
+    if isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            _keep_swept(each)
+    elif isinstance(node, yaml.MappingNode):
+        node.value = [
+            (key, _as_texts(value) if key.value.startswith(("-", "run.env.")) else value) for key, value in node.value
+        ]
+
+
+def _as_texts(node: yaml.Node) -> yaml.Node:
+    """Copy a number, or a list of numbers and lists, as texts."""
+    if isinstance(node, yaml.SequenceNode):
+        return yaml.SequenceNode(node.tag, [_as_texts(each) for each in node.value])
+    return _as_text(node)
 
 
 def _as_text(node: yaml.Node) -> yaml.Node:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from orchestrator.cli.array import attend_array, print_members
 from orchestrator.cli.clearing import clear
-from orchestrator.cli.common import AsJson, find_job, print_json, reading, writing
+from orchestrator.cli.common import AsJson, find_job, jsonable, print_json, reading, writing
 from orchestrator.cli.follow import attend
 from orchestrator.cli.render_plan import print_against, print_plan
 from orchestrator.cli.spec import read_spec
 from orchestrator.cli.terminal import echo
+from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Refused
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.sweep import expand, is_sweep, parse_array
 from orchestrator.domain.specs.validation import parse_spec
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML or JSON file. '-' reads standard input.")]
@@ -39,12 +44,18 @@ def submit(
 
     A relative `run.workdir` starts at the current folder. With --wait or --follow the exit status is the job's: 0
     succeeded, 1 failed or cancelled. With --preflight it is also 1 if the preflight failed; then nothing is submitted.
+    A file with `sweep` submits an array of jobs.
     """
     if idempotency_key == "":
         raise Refused("--idempotency-key is empty; leave it out or give a text")
     if idempotency_key is not None and preflight:
         raise Refused("--preflight and --idempotency-key cannot be combined, because a preflight may change the job")
     document = read_spec(file, changes or ())
+    if is_sweep(document):
+        if preflight:
+            raise Refused("--preflight checks one job; submit the sweep without it")
+        _submit_array(document, idempotency_key, watch=wait or follow, as_json=as_json)
+        return
     with writing() as client:
         spec = clear(client, parse_spec(document), say=print_note) if preflight else document
         job = client.submit(spec, idempotency_key=idempotency_key)
@@ -57,6 +68,18 @@ def submit(
             print_json(job)
         if wait or follow:
             attend(client, job, follow=follow, as_json=as_json, old_lines=OLD_LINES)
+
+
+def _submit_array(document: dict[str, object], idempotency_key: str | None, *, watch: bool, as_json: bool) -> None:
+    with writing() as client:
+        found = client.submit_array(document, idempotency_key=idempotency_key)
+        print_note(f"submitted {counted(found.size, 'job')} to {client.url}")
+        if watch:
+            attend_array(client, found, as_json=as_json)
+        elif as_json:
+            print_json(found)
+        else:
+            echo(found.id)
 
 
 def print_note(sentence: str) -> None:
@@ -72,13 +95,25 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a job file would launch, without submitting it."""
-    spec = read_spec(file, changes or ())
+    """Show what a job file would launch, without submitting it.
+
+    Of a sweep it lists the members and shows the launch of the first one.
+    """
+    document = read_spec(file, changes or ())
+    members = expand(parse_array(document), "preview") if is_sweep(document) else []
+    spec = members[0].model_copy(update={"array": None}) if members else document
     with reading() as client:
         planned = client.plan(spec, against=None if diff is None else find_job(client, diff).id)
     if as_json:
-        print_json(planned)
-    elif planned.against is not None:
+        print_json({"members": _values_of(members), "plan": jsonable(planned)} if members else planned)
+        return
+    print_members(_values_of(members))
+    if planned.against is not None:
         print_against(planned.against)
     else:
         print_plan(planned)
+
+
+def _values_of(members: Sequence[JobSpec]) -> list[dict[str, str]]:
+    """Return what the sweep chose for each member."""
+    return [member.array.values for member in members if member.array is not None]

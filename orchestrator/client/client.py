@@ -27,6 +27,7 @@ from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.settings import Settings
 from orchestrator.wire.answers import Page
+from orchestrator.wire.array_views import ArrayView
 from orchestrator.wire.cluster_views import ClusterView, NodeView, ProjectView
 from orchestrator.wire.history_views import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
 from orchestrator.wire.insight import GoodputView, SharesView, WhyView
@@ -97,6 +98,23 @@ class Client(AccessCalls):
         """
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         return self._calls.post("/jobs", SubmittedView, body=_document(spec), headers=headers, repeatable=True)
+
+    def submit_array(self, spec: Mapping[str, object], *, idempotency_key: str | None = None) -> ArrayView:
+        """Submit the jobs of a sweep. Repeated calls with the same key return the same array. Default: a new key."""
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        return self._calls.post("/arrays", ArrayView, body=dict(spec), headers=headers, repeatable=True)
+
+    def array(self, array_id: str, *, patience_s: float | None = None) -> ArrayView:
+        """Return an array and its members."""
+        return self._calls.get(f"/arrays/{quote(array_id, safe='')}", ArrayView, patience_s=patience_s)
+
+    def cancel_array(self, array_id: str) -> ArrayView:
+        """Cancel the members that have not ended. Idempotent."""
+        return self._calls.post(f"/arrays/{quote(array_id, safe='')}/cancel", ArrayView, repeatable=True)
+
+    def retry_array(self, array_id: str) -> ArrayView:
+        """Retry the members that failed."""
+        return self._calls.post(f"/arrays/{quote(array_id, safe='')}/retry", ArrayView, repeatable=False)
 
     def plan(self, spec: Spec, *, against: str | None = None) -> PlanView:
         """Show what would be launched, and how that differs from the job `against`. Submits nothing."""

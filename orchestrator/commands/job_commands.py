@@ -32,6 +32,7 @@ from orchestrator.domain.job.requests import (
 )
 from orchestrator.domain.specs.ineffective_fields import list_ineffective
 from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.sweep import ArraySpec, expand
 from orchestrator.domain.specs.time_limit import list_limit_warnings
 from orchestrator.domain.specs.validation import leaves, merge_patch, parse_spec
 from orchestrator.ports.clock import Clock
@@ -41,7 +42,8 @@ from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, StacksReq
 from trainer.contract.location import is_url
 from trainer.contract.manifest import parse_snapshot_name
 
-_FIXED = ("name", "project", "cluster")  # fields that a retry cannot change
+_ID_BYTES = 5
+_FIXED = ("name", "project", "cluster", "array")  # fields that a retry cannot change
 
 
 class Commands:
@@ -75,14 +77,41 @@ class Commands:
 
     def submit(self, spec: JobSpec, idempotency_key: str | None) -> tuple[Job, bool]:
         """Store a job. Returns False if the caller already stored it with this key. Raises InvalidSpec, Conflict."""
-        caller = self._checks.caller.name
-        if idempotency_key is not None:
-            # Before the checks: what the spec names may be gone since the first call, but the answer must be the same.
-            repeated = self._jobs.repeated(spec.project, caller, idempotency_key, digest(spec))
-            if repeated is not None:
-                return repeated, False
-        stored = self._checks.accept(spec)
-        now = self._clock.now()
+        if spec.array is not None:
+            raise InvalidSpec([FieldProblem("/array", "is set by the service; submit a sweep to make an array")])
+        # Before the checks: what the spec names may be gone since the first call, but the answer must be the same.
+        repeated = self._find_repeated(spec, idempotency_key)
+        return (repeated, False) if repeated else self._add(spec, self._checks.accept(spec), idempotency_key)
+
+    def submit_array(self, spec: ArraySpec, idempotency_key: str | None) -> tuple[list[Job], bool]:
+        """Store the members of an array. Returns False if the caller already stored all of them with this key.
+
+        Stores none unless all are accepted. Raises InvalidSpec, Conflict.
+        """
+        members = expand(spec, f"{spec.name}-{self._array_suffix(spec.project, idempotency_key)}")
+        keys = [None if idempotency_key is None else f"{idempotency_key}/{each.name}" for each in members]
+        jobs = [self._find_repeated(member, key) for member, key in zip(members, keys, strict=True)]
+        accepted = [None if job else self._checks.accept(member) for job, member in zip(jobs, members, strict=True)]
+        answers = [
+            (job, False) if job or not stored else self._add(member, stored, key)
+            for job, member, stored, key in zip(jobs, members, accepted, keys, strict=True)
+        ]
+        return [job for job, _ in answers if job], any(created for _, created in answers)
+
+    def _array_suffix(self, project: str, key: str | None) -> str:
+        """Return a random suffix, or with a key always the same one, so that a repeated call names the same array."""
+        if key is None:
+            return _random_id()
+        named = json.dumps([project, self._checks.caller.name, key]).encode()
+        return _as_id(hashlib.sha256(named).digest()[:_ID_BYTES])
+
+    def _find_repeated(self, spec: JobSpec, key: str | None) -> Job | None:
+        """Return the job that the caller stored with this key. Raises Conflict if its spec is another one."""
+        return None if key is None else self._jobs.repeated(spec.project, self._checks.caller.name, key, digest(spec))
+
+    def _add(self, spec: JobSpec, stored: JobSpec, idempotency_key: str | None) -> tuple[Job, bool]:
+        """Store a job that was accepted as `stored`. Returns False if another call stored it with this key first."""
+        caller, now = self._checks.caller.name, self._clock.now()
         job = Job(
             id=f"{spec.name}-{_random_id()}",
             spec=stored,
@@ -274,4 +303,8 @@ def _retry_sentence(request: RetryRequest) -> str:
 
 
 def _random_id() -> str:
-    return base64.b32encode(secrets.token_bytes(5)).decode().lower()
+    return _as_id(secrets.token_bytes(_ID_BYTES))
+
+
+def _as_id(raw: bytes) -> str:
+    return base64.b32encode(raw).decode().lower()

@@ -19,6 +19,7 @@ from orchestrator.domain.access.identity import LOCAL, Principal, Role
 from orchestrator.domain.access.route_roles import RULES
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.worker_token import LATE, issue_worker_token
+from orchestrator.domain.specs.sweep import parse_array
 from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.store.engine import Database
 from orchestrator.wire.webhook_views import WebhookRequest
@@ -64,6 +65,10 @@ NEEDS: dict[str, str] = {
         f"POST /jobs/{{job_id}}/{verb}": "operator"
         for verb in ("cancel", "suspend", "resume", "snapshot", "scale", "retry", "stacks", "chaos")
     },
+    "POST /api/v1/arrays": "submitter",
+    "GET /api/v1/arrays/{array_id}": "viewer",
+    "POST /api/v1/arrays/{array_id}/cancel": "submitter",
+    "POST /api/v1/arrays/{array_id}/retry": "submitter",
     "POST /api/v1/jobs": "submitter",
     "POST /api/v1/plan": "submitter",
     "GET /api/v1/jobs": "viewer",
@@ -111,7 +116,9 @@ FOREIGN = {
         f"GET /api/v1/{what}": 200
         for what in ("jobs", "events", "clusters", "nodes", "projects", "goodput", "webhooks", "tokens", "secrets")
     },
-    **{f"POST /api/v1/{what}": 403 for what in ("jobs", "plan", "tokens", "secrets")},  # the caller named the project
+    **{
+        f"POST /api/v1/{what}": 403 for what in ("jobs", "arrays", "plan", "tokens", "secrets")
+    },  # the caller named the project
     **dict.fromkeys(EVERYWHERE, 403),
     **dict.fromkeys(("POST /submit", "POST /tokens", "POST /secrets"), 422),  # pages that show the error
     "POST /submit/draft": 200,
@@ -121,7 +128,7 @@ FOREIGN = {
 
 # Names of objects that do not exist, with the status for a caller with the needed role.
 UNKNOWN = {"{job_id}": "unknown-1", "{token_id}": "0" * 16, "{project}/{name}": "research/NONE", "{webhook}": "none"}
-UNKNOWN |= {"{name}": "none.css", "{cluster}/{node}": "local/none"}
+UNKNOWN |= {"{array_id}": "unknown-1", "{name}": "none.css", "{cluster}/{node}": "local/none"}
 
 
 def expected_of_unknown(operation: str, role: Role, where: str) -> int:
@@ -159,6 +166,8 @@ class Place:
         method, _, path = operation.partition(" ")
         if "{job_id}" in path:
             path = path.replace("{job_id}", self._fresh_job(owner))
+        if "{array_id}" in path:
+            path = path.replace("{array_id}", self._array())
         if "{token_id}" in path:
             tokens = self.world.services.identity.tokens
             made, _ = tokens.create("x", {"research": Role.VIEWER}, by=LOCAL, expires_at=None)
@@ -178,6 +187,11 @@ class Place:
         if method != "GET" and answer.status_code < 400:
             self.fresh.pop(owner, None)
         return answer
+
+    def _array(self) -> str:
+        spec = self.world.spec(project="research", sweep={"product": {"--lr": [1]}})
+        jobs, _ = self.world.services.commands.acting(LOCAL).submit_array(parse_array(spec), "one")
+        return jobs[0].spec.labels["array"]
 
     def _fresh_job(self, owner: str) -> str:
         """Reuse a job after a refused request, because each job makes the lists longer."""
@@ -228,6 +242,9 @@ class Place:
     def _body(self, operation: str) -> dict[str, Any]:
         bodies: dict[str, Callable[[], dict[str, Any]]] = {
             "POST /api/v1/jobs": lambda: {"json": self.world.spec(project="research")},
+            "POST /api/v1/arrays": lambda: {
+                "json": self.world.spec(project="research", sweep={"product": {"--lr": [1]}})
+            },
             "POST /api/v1/plan": lambda: {"json": self.world.spec(project="research")},
             "POST /api/v1/jobs/{job_id}/scale": lambda: {"json": {"nodes": 1}},
             "POST /api/v1/jobs/{job_id}/chaos": lambda: {"json": {"fault": "kill"}},
@@ -308,7 +325,7 @@ def test_each_role_may_do_exactly_what_the_table_says(place: Place, operation: s
                 assert status == 403, (operation, role, where, status)
         foreign = place.ask(operation, place.headers[role, "vision"]).status_code
         expected = FOREIGN.get(operation, 404)
-        if not enough and (operation in FOREIGN or "{token_id}" in operation):
+        if not enough and (operation in FOREIGN or "{token_id}" in operation or "{array_id}" in operation):
             expected = 403  # the caller has the role in no project
         assert foreign == expected, (operation, role, foreign)
 

@@ -18,6 +18,7 @@ from orchestrator.domain.errors import InvalidSpec
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.domain.specs.validation import parse_spec
+from orchestrator.wire.array_views import ArrayView, MemberView
 from orchestrator.wire.history_views import MetricsView, SnapshotView, StacksView
 from orchestrator.wire.job_views import DeletionView, EventView, FailureView, JobView, SubmittedView
 from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanView, ReplicaPlanView, RungView
@@ -59,6 +60,25 @@ def make_job(job_id: str = "gpt-0001", **changes: object) -> JobView:
         "spec": JobSpec.model_validate(document),
     }
     return JobView.model_validate({**values, **changes})
+
+
+def make_array(*states: JobState, **changes: object) -> ArrayView:
+    members = [
+        MemberView(
+            job_id=f"lr-{index}-0000",
+            index=index,
+            values={"--lr": f"1e-{index}"},
+            state=state,
+            ended=state.terminal,
+            reason="its reason",
+            step=3,
+            total_steps=9,
+            loss=0.25,
+        )
+        for index, state in enumerate(states, start=1)
+    ]
+    fields = {"id": "lr-aaaaaaaa", "project": "default", "cluster": "local", "size": len(states), "at_once": None}
+    return ArrayView.model_validate({**fields, "members": members, **changes})
 
 
 def make_event(number: int, sentence: str, job_id: str = "gpt-0001", *, replica: int | None = None) -> EventView:
@@ -114,6 +134,7 @@ class FakeService:
             what: [] for what in ("clusters", "nodes", "projects", "webhooks", "secrets")
         }
         self.accounts: dict[str, BaseModel] = {}  # by the path below /api/v1
+        self.arrays: list[ArrayView] = []  # the answers to the next requests for any array; the last one is repeated
         self.native_kind, self.native_request = "processes", "text"  # of any plan
         self.log = ""
         self.warnings: list[str] = []  # of any submission
@@ -174,8 +195,8 @@ class FakeService:
             return self._submit(json.loads(body), key, plan=parts == ["plan"], against=query.get("against"))
         if parts == ["jobs"]:
             return _page(self._matching(query), query)
-        if "/".join(parts) in self.accounts:
-            return Answer(200, self.accounts["/".join(parts)])
+        if (fixed := self._fixed(parts)) is not None:
+            return Answer(200, fixed)
         if parts[0] == "secrets" and method != "GET":
             stored = {"project": "p", "name": "KEY", "updated_at": AT.isoformat(), "updated_by": "alice"}
             return Answer(201, stored) if method == "POST" else Answer(204)
@@ -191,6 +212,11 @@ class FakeService:
         if parts[2:] == ["stacks"] and method == "GET":
             return _page([*(self.stacks.pop(0) if len(self.stacks) > 1 else self.stacks[0])], query)
         return self._of_job(parts[1], parts[2] if len(parts) > 2 else "", query)
+
+    def _fixed(self, parts: list[str]) -> BaseModel | None:
+        if parts[0] == "arrays":
+            return self.arrays.pop(0) if len(self.arrays) > 1 else self.arrays[0]
+        return self.accounts.get("/".join(parts))
 
     def _of_job(self, job_id: str, what: str, query: dict[str, str]) -> Answer:
         if what == "":

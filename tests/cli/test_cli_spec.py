@@ -53,6 +53,16 @@ def test_numbers_in_changed_arguments_stay_as_they_are_written() -> None:
     assert (found["run"]["env"], found["topology"]) == ({"A": "1e5"}, {"nodes": 2})  # type: ignore[index]
 
 
+def test_numbers_of_a_sweep_stay_as_they_are_written_where_they_become_texts() -> None:
+    product = "sweep: {product: {--lr: [1e-3, 010], run.env.N: [007], --b: [[.9, 1]], run.trainer.steps: [010]}}"
+    assert read(product)["sweep"] == {
+        "product": {"--lr": ["1e-3", "010"], "run.env.N": ["007"], "--b": [[".9", "1"]], "run.trainer.steps": [10]}
+    }
+    listed = read("sweep: {list: [{--lr: 1e-3, priority: 010}], at_once: 2}")["sweep"]
+    assert listed == {"list": [{"--lr": "1e-3", "priority": 10}], "at_once": 2}
+    assert read("sweep: [1e3]")["sweep"] == [1000.0]
+
+
 def test_json_is_read_with_its_tabs() -> None:
     assert read('{\n\t"name": "a"\n}') == {"name": "a"}
 

@@ -218,6 +218,24 @@ def test_a_limit_of_jobs_on_the_cluster_applies_to_every_project() -> None:
     assert judge(a_waiting_job("next", 1), limits=Limits(slots=9, max_jobs=1))["next"].admitted
 
 
+def test_an_array_runs_as_many_members_at_a_time_as_its_sweep_says() -> None:
+    def member(index: int, array: str = "lr-1", at_once: int | None = 2) -> Job:
+        place = {"id": array, "index": index, "size": 4, "at_once": at_once}
+        return a_waiting_job(f"{array}-{index}", 1, age=9 - index, array=place)
+
+    verdicts = judge(*(member(index) for index in range(1, 5)), member(5, "other"), member(6, "free", None), slots=9)
+    assert {job_id for job_id, verdict in verdicts.items() if verdict.admitted} == {
+        "lr-1-1",
+        "lr-1-2",
+        "other-5",
+        "free-6",
+    }
+    assert verdicts["lr-1-3"] == Admission(False, "waits: array lr-1 runs 2 of at most 2 at a time")
+    running = replace(a_holder(), job=replace(a_holder().job, spec=member(1).spec))
+    assert judge(running, member(2), member(3), slots=9)["lr-1-2"].admitted
+    assert not judge(running, member(2), member(3), slots=9)["lr-1-3"].admitted
+
+
 def test_a_job_waits_for_its_dependencies_and_says_what_may_help() -> None:
     job = a_waiting_job("second", 1, after=["first"])
     sentences = {

@@ -15,7 +15,7 @@ from tests.builders import make_spec
 
 # These have an effect on every job that accepts them.
 EFFECTIVE = frozenset(
-    {"name", "project", "cluster", "launcher", "after", "labels", "notify"}
+    {"name", "project", "cluster", "launcher", "after", "labels", "notify", "array"}
     | {f"run.{name}" for name in ("trainer", "script", "module", "command", "args", "pass_local_rank")}
     | {f"run.{name}" for name in ("workdir", "image", "env", "secrets")}
     | {"topology.nodes", "topology.workers_per_node", "resources.extra"}

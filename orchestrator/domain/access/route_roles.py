@@ -69,6 +69,11 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/metrics", Scope.SOMEWHERE, Role.VIEWER),
     # Jobs
     Rule("POST", "/api/v1/jobs", Scope.BODY, Role.SUBMITTER),
+    Rule("POST", "/api/v1/arrays", Scope.BODY, Role.SUBMITTER),
+    Rule("GET", "/api/v1/arrays/{array_id}", Scope.SOMEWHERE, Role.VIEWER),
+    # The rule of each member's own route is checked too.
+    Rule("POST", "/api/v1/arrays/{array_id}/cancel", Scope.SOMEWHERE, Role.SUBMITTER),
+    Rule("POST", "/api/v1/arrays/{array_id}/retry", Scope.SOMEWHERE, Role.SUBMITTER),
     Rule("POST", "/api/v1/plan", Scope.BODY, Role.SUBMITTER),
     Rule("GET", "/api/v1/jobs", Scope.SOMEWHERE, Role.VIEWER),
     Rule("GET", "/api/v1/events", Scope.SOMEWHERE, Role.VIEWER),

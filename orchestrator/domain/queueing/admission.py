@@ -1,7 +1,7 @@
 """Which jobs may start now, and on how many nodes.
 
 Higher priority first, then first come, first served. No job overtakes one that waits for slots. A job that waits for
-another job or for its project's quota lets others pass.
+another job, for its array or for its project's quota lets others pass.
 """
 
 from __future__ import annotations
@@ -105,10 +105,12 @@ class _Use:
         self._free = limits.slots
         self._jobs: Counter[str] = Counter()
         self._devices: Counter[str] = Counter()
+        self._members: Counter[str] = Counter()  # by array
 
     def take(self, job: Job, devices: int) -> None:
         if devices:
             self._jobs[job.spec.project] += 1
+            self._members.update(_arrays_of(job))
             self._devices[job.spec.project] += devices
             self._free = None if self._free is None else self._free - devices
 
@@ -154,14 +156,18 @@ class _Use:
         return admissions
 
     def over_quota(self, job: Job) -> Admission | None:
-        """Return the limit of the cluster or project that the job would exceed even on its least number of nodes."""
-        project, limits = job.spec.project, self._limits
+        """Return the limit that the job would exceed even on its least number of nodes: its cluster's, array's or
+        project's."""
+        project, limits, array = job.spec.project, self._limits, job.spec.array
         quota = limits.quotas.get(project, Quota())
         needed = job.spec.topology.min_nodes * workers_per_node(job.spec, limits.gpus_per_node)
         devices = self._devices[project]
         if limits.max_jobs is not None and self._jobs.total() >= limits.max_jobs:
             most = counted(limits.max_jobs, "job")
             return Admission(False, f"waits: the cluster runs {self._jobs.total()} of at most {most}")
+        if array is not None and array.at_once is not None and self._members[array.id] >= array.at_once:
+            running = self._members[array.id]
+            return Admission(False, f"waits: array {array.id} runs {running} of at most {array.at_once} at a time")
         if quota.max_jobs is not None and self._jobs[project] >= quota.max_jobs:
             most = counted(quota.max_jobs, "job")
             return Admission(False, f"waits: project {project} runs {self._jobs[project]} of at most {most}")
@@ -194,8 +200,13 @@ class _Use:
     def _give_back(self, job: Job, devices: int) -> None:
         if devices:
             self._jobs[job.spec.project] -= 1
+            self._members.subtract(_arrays_of(job))
             self._devices[job.spec.project] -= devices
             self._free = None if self._free is None else self._free + devices
+
+
+def _arrays_of(job: Job) -> tuple[str, ...]:
+    return () if job.spec.array is None else (job.spec.array.id,)
 
 
 def devices_of(job: Job, attempt: Attempt | None, gpus_per_node: int) -> int:

@@ -216,6 +216,19 @@ class Supervise(_Part):
         return value
 
 
+ARRAY_LABEL = "array"  # each member of an array has this label; its value is the array's id
+
+
+class ArrayPlace(_Part):
+    """The place of a job in an array. The service sets it when it expands a sweep."""
+
+    id: Text
+    index: Count  # from 1
+    size: Count
+    at_once: Count | None = None  # how many members may run at a time
+    values: dict[str, str] = Field(default_factory=dict)  # what this member was made from, for people
+
+
 class JobSpec(_Part):
     """A training job. docs/job.md describes every field; `orchestrator plan FILE` checks a spec."""
 
@@ -233,6 +246,7 @@ class JobSpec(_Part):
     after: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
     labels: dict[Label, Annotated[str, Field(max_length=255)]] = Field(default_factory=dict, max_length=64)
     notify: Annotated[tuple[Text, ...], Field(max_length=20)] = ()
+    array: ArrayPlace | None = None  # set by the service only
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 

@@ -149,6 +149,8 @@ def _problems(detail: Mapping[str, Any], document: object, prefix: str) -> Itera
 def _problem(detail: Mapping[str, Any], document: object, prefix: str) -> FieldProblem:
     pointer = prefix + _pointer_into(document, detail["loc"], missing=detail["type"] == "missing")
     cause = detail.get("ctx", {}).get("error")
+    if detail["type"] == "extra_forbidden" and detail["loc"] == ("sweep",):
+        return FieldProblem(pointer, "makes an array of jobs; send it to /api/v1/arrays, or use `orchestrator submit`")
     if detail["type"] == "extra_forbidden":
         return FieldProblem(pointer, f"is not a known field{_suggestion(detail['loc'])}")
     if detail["type"] == "missing":

@@ -96,12 +96,15 @@ def _fill(client: Client) -> dict[str, list[str]]:
     for job in (cancelled, *spare):
         _until(client, job, lambda job: job.ended)
     _until(client, running, lambda job: job.state == "RUNNING")
+    array = client.submit_array(_spec("array", _SLEEP, sweep={"product": {"run.env.N": [1, 2]}}))
+    client.cancel_array(array.id)
     token = client.create_token("known", {"research": Role.VIEWER})
     webhook = client.create_webhook("known", "https://hooks.example/jobs")
     for project in PROJECTS:
         client.store_secret("WANDB_API_KEY", "of nobody", project=project)
     return {
         "job_id": [job.id for job in (running, trained, failed, rests, cancelled)],
+        "array_id": [array.id],
         "token_id": [token.id],
         "project": list(PROJECTS),
         "name": ["WANDB_API_KEY"],

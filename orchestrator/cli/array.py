@@ -1,0 +1,122 @@
+"""`array`: the jobs that one sweep made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import JOB_FAILED, OUTAGE_S, AsJson, print_json, print_json_line, reading, writing
+from orchestrator.cli.render import colored, print_table, steps
+from orchestrator.cli.terminal import echo
+from orchestrator.client import Client
+from orchestrator.domain.counted import counted
+from orchestrator.domain.job.job import JobState
+from orchestrator.wire.array_views import ArrayView
+
+_INTERRUPTED = 130
+_LOOK_EVERY_S = 2.0
+ArrayId = Annotated[str, typer.Argument(metavar="ARRAY", help="The id of an array, as `submit` printed it.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until all members have ended.")]
+
+array = typer.Typer(
+    help="Show, cancel and retry arrays.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
+)
+
+
+@array.command()
+def show(array_id: ArrayId, wait: Wait = False, as_json: AsJson = False) -> None:
+    """Show an array and its members.
+
+    With --wait the exit status is 0 if all members succeeded, else 1.
+    """
+    with reading() as client:
+        found = client.array(array_id)
+        if wait:
+            attend_array(client, found, as_json=as_json)
+        print_array(found, as_json=as_json)
+
+
+@array.command()
+def cancel(array_id: ArrayId, as_json: AsJson = False) -> None:
+    """Cancel the members that have not ended."""
+    with writing() as client:
+        _print_requested(client.cancel_array(array_id), as_json=as_json)
+
+
+@array.command()
+def retry(array_id: ArrayId, as_json: AsJson = False) -> None:
+    """Retry the members that failed."""
+    with writing() as client:
+        _print_requested(client.retry_array(array_id), as_json=as_json)
+
+
+def attend_array(client: Client, found: ArrayView, *, as_json: bool) -> None:
+    """Wait until all members have ended, and exit with 0 if all succeeded. Ctrl-C leaves them running."""
+    shown = None
+    try:
+        while True:
+            if as_json and found.count() != shown:
+                print_json_line({"array": found.model_dump(mode="json")})
+            elif found.count() != shown:
+                echo(summary(found))
+            if found.ended:
+                break
+            shown = found.count()
+            time.sleep(_LOOK_EVERY_S)
+            found = client.array(found.id, patience_s=OUTAGE_S)
+    except KeyboardInterrupt:
+        echo(f"\nThe jobs continue: orchestrator array show {found.id}", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+    raise typer.Exit(0 if all(member.state is JobState.SUCCEEDED for member in found.members) else JOB_FAILED)
+
+
+def summary(found: ArrayView) -> str:
+    """Return one line, such as "lr-abcdefgh  8 jobs: 2 RUNNING, 6 QUEUED"."""
+    counts = ", ".join(f"{count} {state}" for state, count in found.count().items())
+    limit = f", at most {found.at_once} at a time" if found.at_once is not None else ""
+    return f"{found.id}  {counted(found.size, 'job')}{limit}: {counts}"
+
+
+def print_members(values: Sequence[Mapping[str, str]]) -> None:
+    """Print what a sweep chooses for each member. Nothing without members."""
+    if values:
+        keys = list(dict.fromkeys(key for each in values for key in each))
+        echo(f"the sweep makes {counted(len(values), 'job')}; the first one is planned below")
+        rows = ((str(index), *(each.get(key, "") for key in keys)) for index, each in enumerate(values, start=1))
+        print_table(("#", *keys), rows)
+        echo()
+
+
+def print_array(found: ArrayView, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    echo(summary(found))
+    print_table(
+        ("#", *found.keys, "STATE", "STEP", "LOSS", "ID", "REASON"),
+        (
+            (
+                str(member.index),
+                *(member.values.get(key, "") for key in found.keys),
+                colored(member.state),
+                steps(member),
+                "" if member.loss is None else f"{member.loss:.4g}",
+                member.job_id,
+                member.reason,
+            )
+            for member in found.members
+        ),
+        spare=("STEP", "LOSS"),
+    )
+
+
+def _print_requested(found: ArrayView, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    for sentence in found.refused:
+        echo(sentence, err=True)
+    echo(summary(found))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from orchestrator.store.records import MetricPoint
+from orchestrator.wire.curves import Curve
 from orchestrator.wire.history_views import SnapshotView
 
 MAX_POINTS = 2000
@@ -66,7 +67,29 @@ def draw_spark(values: Sequence[float]) -> str | None:
     return " ".join(f"{x:.0f},{y:.1f}" for x, y in places)
 
 
+def render_curves(curves: Mapping[str, Curve], names: Sequence[str]) -> str:
+    """Return JSON with the `names` of all metrics and `curves`: each with `label`, `values`, and positions by `step`,
+    `tokens` and `time`."""
+    rendered = ",".join(
+        f'{{"label":{json.dumps(label)},"values":[{_numbers(curve.values)}],"step":[{_numbers(curve.steps)}],'
+        f'"tokens":[{_numbers(curve.units)}],"time":[{_numbers(curve.seconds)}]}}'
+        for label, curve in curves.items()
+    )
+    return f'{{"names":{json.dumps(names)},"curves":[{rendered}]}}'
+
+
 def _row(points: Iterable[MetricPoint], name: str) -> str:
-    """Return the values of one series. Missing values, NaN and infinity are null."""
-    values = (point.values.get(name) for point in points)
-    return ",".join("null" if value is None or not math.isfinite(value) else f"{value:.{_DIGITS}g}" for value in values)
+    """Return the values of one series."""
+    return _numbers(point.values.get(name) for point in points)
+
+
+def _numbers(values: Iterable[float | None]) -> str:
+    """Missing values, NaN and infinity are null. Whole numbers keep all their digits."""
+    return ",".join(
+        "null"
+        if value is None or not math.isfinite(value)
+        else str(value)
+        if isinstance(value, int)
+        else f"{value:.{_DIGITS}g}"
+        for value in values
+    )

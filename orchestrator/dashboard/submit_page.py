@@ -22,6 +22,8 @@ from orchestrator.dashboard.job_page import render_spec
 from orchestrator.dashboard.pages import render_page
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import BackendUnavailable, Conflict, FieldProblem, Forbidden, InvalidSpec
+from orchestrator.domain.specs.spec import ARRAY_LABEL
+from orchestrator.domain.specs.sweep import expand, is_sweep, parse_array
 from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.identity.job_places import JobPlaces
 from orchestrator.queries.inventory import Inventory
@@ -70,9 +72,9 @@ class SubmitPage:
                 request, text, problems=[FieldProblem("", "the YAML is empty; fill in the form or write YAML")]
             )
         try:
-            spec = parse_spec(parse_yaml(text))
-            require_role(request.caller, Role.SUBMITTER, spec.project)
-            job, _ = self.commands.acting(request.caller).submit(spec, first_of(form, "key") or None)
+            return RedirectResponse(
+                self._submit(parse_yaml(text), request.caller, first_of(form, "key") or None), status_code=303
+            )
         except InvalidSpec as error:
             return self._page(request, text, problems=error.problems)
         except HttpProblem as error:
@@ -81,7 +83,18 @@ class SubmitPage:
             return self._page(request, text, problems=[FieldProblem("/project", str(error))])
         except Conflict as error:
             return self._page(request, text, problems=[FieldProblem("", str(error))])
-        return RedirectResponse(f"/jobs/{quote(job.id, safe='')}", status_code=303)
+
+    def _submit(self, document: object, caller: Principal, key: str | None) -> str:
+        """Submit a job or an array, and return the address of its page."""
+        commands = self.commands.acting(caller)
+        if is_sweep(document):
+            spec = parse_array(document)
+            require_role(caller, Role.SUBMITTER, spec.project)
+            jobs, _ = commands.submit_array(spec, key)
+            return f"/arrays/{quote(jobs[0].spec.labels[ARRAY_LABEL], safe='')}"
+        plain = parse_spec(document)
+        require_role(caller, Role.SUBMITTER, plain.project)
+        return f"/jobs/{quote(commands.submit(plain, key)[0].id, safe='')}"
 
     def _page(
         self, request: PageRequest, text: str, *, source: str = "", problems: Sequence[FieldProblem] = ()
@@ -111,7 +124,8 @@ class SubmitPage:
     def _plan(self, document: object, caller: Principal) -> str:
         """Return the plan as HTML, or the errors of the spec."""
         try:
-            spec = parse_spec(document)
+            members = expand(parse_array(document), "preview") if is_sweep(document) else []
+            spec = members[0].model_copy(update={"array": None}) if members else parse_spec(document)
             require_role(caller, Role.SUBMITTER, spec.project)
             plans = self.plans.acting(caller)
             plan, rungs = plans.plan(spec), plans.compare_memory(spec)
@@ -122,10 +136,10 @@ class SubmitPage:
         except BackendUnavailable as error:
             return self._troubled([FieldProblem("/cluster", str(error))])
         most = max([view.total_bytes for _, view in rungs] + [view.device_bytes or 0 for _, view in rungs], default=0)
-        return render_page("plan.html", plan=plan, rungs=rungs, most=most, problems=[])
+        return render_page("plan.html", plan=plan, rungs=rungs, most=most, members=len(members), problems=[])
 
     def _troubled(self, problems: Sequence[FieldProblem]) -> str:
-        return render_page("plan.html", plan=None, rungs=[], most=0, problems=problems)
+        return render_page("plan.html", plan=None, rungs=[], most=0, members=0, problems=problems)
 
 
 def _fields_of(form: FormBody) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The routes of all pages: jobs, one job, submit, clusters, fleet, settings.
+"""The routes of all pages: jobs, one job, arrays, comparisons, submit, clusters, fleet, settings.
 
 No script is inline and nothing is loaded from other sites, as the Content-Security-Policy requires. Every change is a
 POST, and the edge of the API refuses those from pages of other sites.
@@ -16,6 +16,7 @@ from orchestrator.api.deps import Services
 from orchestrator.dashboard.actions import add_actions
 from orchestrator.dashboard.answers import CachedPage
 from orchestrator.dashboard.clusters_page import ClustersPage
+from orchestrator.dashboard.compare_page import ComparePages
 from orchestrator.dashboard.fleet_page import FleetPage
 from orchestrator.dashboard.job_page import JobPage
 from orchestrator.dashboard.list_page import ListPage
@@ -37,6 +38,7 @@ def add_pages(services: Services, clock: Clock, router: APIRouter) -> None:
     SubmitPage(queries, services.inventory, commands, plans, places).add_to(router)
     ClustersPage(services.inventory, services.nodes, recent, clock).add_to(router)
     JobPage(queries, services.accounts, plans, services.logs, clock).add_to(router)
+    ComparePages(services, clock).add_to(router)
     FleetPage(services.usage, clock).add_to(router)
     identity = services.identity
     SettingsPages(services.inventory, identity.tokens, identity.vault, services.list_webhooks, clock).add_to(router)

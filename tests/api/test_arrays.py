@@ -110,3 +110,14 @@ def test_who_may_not_change_a_job_may_not_change_it_through_its_array(world: Wor
 
 
 PEOPLE = (("default", "alice"), ("default", "bob"), ("other", "eve"))
+
+
+def test_a_comparison_shows_no_job_that_the_caller_may_not_see(world: World) -> None:
+    own, foreign = world.submit(), world.submit(project="other")
+    alice = {**world.give("default=viewer"), "Accept": "application/json"}
+    for path in ("/compare", "/compare/curves"):
+        assert world.client.get(path, params={"job": [own]}, headers=alice).status_code == 200
+        for jobs in ([own, foreign], [own, "missing-1"]):
+            assert world.client.get(path, params={"job": jobs}, headers=alice).status_code == 404
+        assert world.client.get(path, params={"job": [own] * 13}, headers=alice).status_code == 422
+    assert world.client.get("/compare", headers=alice).status_code == 422

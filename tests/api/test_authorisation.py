@@ -54,6 +54,11 @@ NEEDS: dict[str, str] = {
     "POST /cancel": "submitter",
     "GET /projects": "viewer",
     "GET /fleet": "viewer",
+    "GET /arrays/{array_id}": "viewer",
+    "POST /arrays/{array_id}/cancel": "submitter",
+    "POST /arrays/{array_id}/retry": "submitter",
+    "GET /compare": "viewer",
+    "GET /compare/curves": "viewer",
     "GET /webhooks": "viewer",
     "GET /tokens": "admin",
     "POST /tokens": "admin",
@@ -166,6 +171,8 @@ class Place:
         method, _, path = operation.partition(" ")
         if "{job_id}" in path:
             path = path.replace("{job_id}", self._fresh_job(owner))
+        if "/compare" in path:
+            path += f"?job={self._fresh_job(owner)}"
         if "{array_id}" in path:
             path = path.replace("{array_id}", self._array())
         if "{token_id}" in path:

@@ -17,7 +17,7 @@
   rules.beforeAttributeUpdated = (name, node) => {
     if (name === "open") return !node.matches("details");
     if (name === "checked" || name === "selected") return false;
-    if (name === "hidden") return !node.matches("[data-all]");
+    if (name === "hidden") return !node.matches("[data-all], #compare-chosen");
     if (name === "value") return node.matches("input[type=hidden], progress, option");
     return true;
   };
@@ -134,7 +134,15 @@
     all.checked = ticked > 0 && ticked === boxes().length;
     all.indeterminate = ticked > 0 && ticked < boxes().length;
     main.querySelector("#ask-cancel-chosen > summary").textContent = ticked > 1 ? `Cancel ${ticked} selected` : "Cancel selected";
+    const compare = main.querySelector("#compare-chosen");
+    compare.hidden = ticked < 2;
+    compare.textContent = `Compare ${ticked} selected`;
   };
+  document.addEventListener("click", (event) => {
+    if (event.target.id !== "compare-chosen") return;
+    const chosen = boxes().filter((box) => box.checked).map((box) => ["job", box.value]);
+    location.href = `/compare?${new URLSearchParams(chosen)}`;
+  });
   document.addEventListener("change", (event) => {
     if (event.target.matches?.("[data-all]")) for (const box of boxes()) box.checked = event.target.checked;
     showAll();

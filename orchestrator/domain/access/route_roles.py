@@ -114,6 +114,13 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/secrets", Scope.SOMEWHERE, Role.SUBMITTER),
     Rule("POST", "/secrets", Scope.BODY, Role.ADMIN),
     Rule("POST", "/secrets/{project}/{name}/remove", Scope.PROJECT, Role.ADMIN),
+    Rule("GET", "/arrays/{array_id}", Scope.SOMEWHERE, Role.VIEWER),
+    # The rule of each member's own route is checked too.
+    Rule("POST", "/arrays/{array_id}/cancel", Scope.SOMEWHERE, Role.SUBMITTER),
+    Rule("POST", "/arrays/{array_id}/retry", Scope.SOMEWHERE, Role.SUBMITTER),
+    # The handler checks that the caller may see each job.
+    Rule("GET", "/compare", Scope.SOMEWHERE, Role.VIEWER),
+    Rule("GET", "/compare/curves", Scope.SOMEWHERE, Role.VIEWER),
     Rule("GET", "/submit", Scope.SOMEWHERE, Role.SUBMITTER),
     Rule("POST", "/submit", Scope.BODY, Role.SUBMITTER),
     Rule("POST", "/submit/draft", Scope.BODY, Role.SUBMITTER),

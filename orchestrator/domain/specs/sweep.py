@@ -80,8 +80,8 @@ def parse_array(document: object) -> ArraySpec:
     return parse_model(ArraySpec, document)
 
 
-def is_sweep(document: Mapping[str, object]) -> bool:
-    return "sweep" in document
+def is_sweep(document: object) -> bool:
+    return isinstance(document, Mapping) and "sweep" in document
 
 
 def expand(spec: ArraySpec, array_id: str) -> list[JobSpec]:

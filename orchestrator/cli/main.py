@@ -59,6 +59,10 @@ COMMANDS = {
         "Show where the device time of a job, or of all jobs, went.",
     ),
     "array": ("orchestrator.cli.array", "Show, cancel and retry arrays."),
+    "compare": (
+        "orchestrator.cli.comparing",
+        "Compare a metric of several jobs, and list what differs in their specs.",
+    ),
     "cancel": ("orchestrator.cli.job_actions", "Cancel a job."),
     "delete": ("orchestrator.cli.job_actions", "Delete the record of a job that has ended."),
     "suspend": ("orchestrator.cli.job_actions", "Take a snapshot if possible, and stop a job until it is resumed."),

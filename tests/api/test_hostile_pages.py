@@ -80,6 +80,8 @@ def pages_of(world: World, job_id: str | None = None) -> Iterator[str]:
         route = context.original_route
         if isinstance(route, APIRoute) and "GET" in route.methods and not context.path.startswith("/api/"):
             path = context.path if job_id is None else context.path.replace("{job_id}", job_id)
+            if path.startswith("/compare"):  # which names its jobs in the query
+                path = f"{path}?job={job_id or '{job_id}'}"
             if "{" not in path and path not in ("/healthz", "/readyz", "/metrics"):
                 yield path
 

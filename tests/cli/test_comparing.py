@@ -1,0 +1,60 @@
+"""Comparisons on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.spec import JobSpec
+from tests.cli.conftest import Run
+from tests.cli.fake_service import FakeService, make_job
+
+RUNNING = {"state": JobState.RUNNING, "step": 2}
+
+
+@pytest.fixture
+def jobs(service: FakeService) -> FakeService:
+    service.add(make_job("a-1", **RUNNING))
+    other = JobSpec.model_validate({"name": "b", "run": {"script": "train.py", "workdir": "/src"}, "priority": 3})
+    service.add(make_job("b-1", **RUNNING, spec=other))
+    service.measured = {"loss": 0.125, "own": 4.0, "tokens_per_s": 100.0, "step_s": 2.0}
+    return service
+
+
+def test_curves_stand_beside_each_other_below_what_differs(run: Run, jobs: FakeService) -> None:
+    lines = run("compare", "a-1", "b-1", "a-1").stdout.splitlines()
+    assert [line.split() for line in lines] == [
+        ["JOB", "priority", "STATE", "STEP"],
+        ["A", "a-1", "0", "RUNNING", "2"],
+        ["B", "b-1", "3", "RUNNING", "2"],
+        [],
+        ["STEP", "A", "B"],
+        ["1"],
+        ["2", "0.125", "0.125"],
+    ]
+
+
+@pytest.mark.parametrize(("by", "title"), [("tokens", "TOKENS"), ("time", "SECONDS"), ("step", "STEP")])
+def test_positions_are_steps_tokens_or_seconds(run: Run, jobs: FakeService, by: str, title: str) -> None:
+    done = run("compare", "a-1", "--by", by, "--metric", "own")
+    table = done.stdout.split("\n\n")[1].splitlines()
+    assert table[0].split() == [title, "A"]
+    assert table[-1].split()[-1] == "4"
+
+
+def test_json_has_the_whole_curves(run: Run, jobs: FakeService) -> None:
+    items = json.loads(run("compare", "a-1", "b-1", "--json").stdout)["items"]
+    assert [item["differs"] for item in items] == [{"priority": "0"}, {"priority": "3"}]
+    assert items[0]["steps"] == [1, 2]
+    assert items[0]["values"] == [None, 0.125]
+    assert items[0]["tokens"] == [None, 200.0]
+
+
+def test_what_cannot_be_compared_is_said(run: Run, jobs: FakeService) -> None:
+    done = run("compare", "a-1", "--metric", "nothing")
+    assert (done.returncode, done.stderr) == (0, "No job has reported nothing by step.\n")
+    many = run("compare", *(f"job-{number}" for number in range(13)))
+    assert (many.returncode, "13 jobs are too many to compare; at most 12" in many.stderr) == (2, True)
+    assert run("compare", "a-1", "--by", "moon").returncode == 2

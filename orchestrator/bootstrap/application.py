@@ -32,6 +32,7 @@ from orchestrator.queries.inventory import Inventory
 from orchestrator.queries.job_queries import Queries
 from orchestrator.queries.tail import Tail
 from orchestrator.queries.usage import Usage
+from orchestrator.queries.waits import Waits
 from orchestrator.settings import Settings
 from orchestrator.store.change_marks import ChangeMarks
 from orchestrator.store.chronicle_reader import ChronicleReader
@@ -94,13 +95,14 @@ def build_services(settings: Settings, database: Database, identity: Identity, g
         limits=limits_of(settings),
         node_cooldown_s=settings.node_cooldown_s,
     )
+    waits = Waits(reader=cluster_reader, jobs=reader, clusters=clusters, limits=limits_of(settings))
     return Services(
         deletions=Deletions(deletions, jobs, reader, clusters, clock, given.wake),
         nodes=NodeRecords(NodeStore(database), cluster_reader, clock, given.wake, cooldown_s=settings.node_cooldown_s),
         commands=Commands(jobs, reader, checks, clock, given.wake, history=history),
         plans=Plans(reader, checks),
         queries=Queries(reader, history, ChangeMarks(database)),
-        accounts=Accounts(chronicles, logs, clock, prices_of(settings), exclusions=inventory.exclusions),
+        accounts=Accounts(chronicles, logs, clock, prices_of(settings), exclusions=inventory.exclusions, waits=waits),
         usage=Usage(chronicles, clock, prices_of(settings)),
         inventory=inventory,
         identity=identity,

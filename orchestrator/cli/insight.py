@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.cli.common import AsJson, JobId, find_job, print_json, reading
-from orchestrator.cli.render import console, moment
+from orchestrator.cli.render import console, moment, wait_lines
 from orchestrator.wire.insight import CauseView, WhyView
 
 _MOST_LINES = 20  # lines of a traceback
@@ -21,6 +21,8 @@ def why(job_id: JobId, as_json: AsJson = False) -> None:
 
 def _print_why(found: WhyView) -> None:
     console().print(f"{found.job}  {found.state}\n{found.verdict}")
+    for line in wait_lines(found.wait):
+        console().print(line)
     if found.quiet is not None:
         console().print(found.quiet)
     if found.cause is not None:

@@ -13,6 +13,7 @@ from orchestrator.cli.render import print_job, print_jobs
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.domain.job.job import JobState
+from orchestrator.wire.insight import WaitView
 from orchestrator.wire.job_views import JobView
 
 _NEWEST_STEPS = 20
@@ -61,6 +62,13 @@ def _newest_metrics(client: Client, job: JobView) -> dict[str, float]:
     return client.metrics(job.id, since_step=since, points=_NEWEST_STEPS).newest()
 
 
+def _find_wait(client: Client, job: JobView) -> WaitView | None:
+    """Return what the job waits for. Asks only about states in which a job waits for other jobs."""
+    elastic = job.spec.topology.min_nodes < job.spec.topology.max_nodes
+    waits = job.state is JobState.QUEUED or (elastic and job.state is JobState.RUNNING)
+    return client.why(job.id).wait if waits else None
+
+
 def show(job_id: JobId, wait: Wait = False, follow: Follow = False, as_json: AsJson = False) -> None:
     """Show one job."""
     with writing() if wait or follow else reading() as client:
@@ -70,4 +78,4 @@ def show(job_id: JobId, wait: Wait = False, follow: Follow = False, as_json: AsJ
         if as_json:
             print_json(job)
         else:
-            print_job(job, client.url, _newest_metrics(client, job))
+            print_job(job, client.url, _newest_metrics(client, job), _find_wait(client, job))

@@ -15,12 +15,13 @@ from rich.text import Text
 
 from orchestrator.client.profiles import Profiles
 from orchestrator.domain.accounting.step_time import describe_split
-from orchestrator.domain.counted import counted
+from orchestrator.domain.counted import counted, lasting
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean, clean_line
 from orchestrator.wire.array_views import MemberView
 from orchestrator.wire.cluster_views import ClusterView, NodeView
 from orchestrator.wire.history_views import SnapshotView
+from orchestrator.wire.insight import HolderView, WaitView
 from orchestrator.wire.job_views import EventView, JobView, name_replicas
 
 _COLORS = {
@@ -114,7 +115,7 @@ def print_jobs(jobs: Sequence[JobView]) -> None:
     )
 
 
-def print_job(job: JobView, url: str, newest: Mapping[str, float]) -> None:
+def print_job(job: JobView, url: str, newest: Mapping[str, float], wait: WaitView | None) -> None:
     """`newest` has the metrics of the latest steps."""
     facts = {
         "job": job.id,
@@ -123,9 +124,10 @@ def print_job(job: JobView, url: str, newest: Mapping[str, float]) -> None:
         "state": state(job),
         "reason": job.reason,
         "created": f"{moment(job.created_at)}, {age(job.created_at)} ago",
+        "waits": " ".join(wait_lines(wait)),
         "finished": moment(job.finished_at) if job.finished_at else "",
         "attempt": str(job.attempt or ""),
-        "nodes": nodes(job),
+        "nodes": nodes(job) if wait is None or wait.nodes is None else f"{wait.nodes} of {job.asked} requested",
         "phase": job.phase or "" if not job.state.terminal else "",
         "generation": str(job.generation or ""),
         "restarts": str(job.restarts) if job.restarts else "",
@@ -231,6 +233,24 @@ def nodes(job: JobView) -> str:
     if job.nodes is None or job.state.terminal or job.state is JobState.SUSPENDED:
         return f"{job.asked} requested"
     return job.nodes if job.nodes == job.asked else f"{job.nodes} of {job.asked} requested"
+
+
+def wait_lines(wait: WaitView | None) -> list[str]:
+    """Render what a job waits for, with the jobs that hold it."""
+    if wait is None:
+        return []
+    now = datetime.now(timezone.utc)
+    held = [f"{each.id} holds {counted(each.devices, 'device')}{_end(each, now)}." for each in wait.holders]
+    if wait.other_devices:
+        others = "Other jobs" if held else "Jobs of other projects"
+        held.append(f"{others} hold {counted(wait.other_devices, 'device')}.")
+    return [*wait.sentences, *held]
+
+
+def _end(holder: HolderView, now: datetime) -> str:
+    if holder.ends_by is None:
+        return ""
+    return f" and ends within about {lasting((holder.ends_by - now).total_seconds())}"
 
 
 def budgets(job: JobView) -> str:

@@ -30,6 +30,7 @@ from orchestrator.queries.accounts import Accounts
 from orchestrator.queries.job_queries import Queries
 from orchestrator.store.records import ChangeMark
 from orchestrator.wire.history_views import SnapshotView
+from orchestrator.wire.insight import WaitView
 from orchestrator.wire.job_views import JobView, name_replicas
 from trainer.contract.chaos import Fault
 
@@ -65,6 +66,7 @@ class SlowParts:
     """The rendered parts of the page that are expensive. They change with events, and may be some seconds old."""
 
     verdict: str
+    wait: WaitView | None
     snapshots: Sequence[SnapshotView]
     time: Markup
     events: Markup
@@ -136,6 +138,7 @@ class JobPage:
             now=now,
             job=job,
             newest=newest,
+            began=_began(job, slow_parts.snapshots),
             split=describe_split(newest),
             slow_parts=slow_parts,
             beginning=tell_beginning(
@@ -159,21 +162,24 @@ class JobPage:
         attempts = self.queries.attempts(job.id, limit=200, cursor=None).items
         events = self.queries.events(job.id, limit=EVENTS_READ, cursor=None, newest_first=True).items
         snapshots = self.queries.snapshots(job.id, limit=SNAPSHOTS_SHOWN, cursor=None).items
+        began = _began(job, snapshots)
         time = render_page(
             "job_time.html",
             now=now,
             job=job,
             why=account.why,
+            began=began,
             goodput=account.goodput,
             ledger=build_ledger(account.goodput.bins),
             timeline=build_timeline(job, account.goodput.stretches, attempts, events, now),
             ranks_shown=WORST_SHOWN,
         )
         tables = render_page(
-            "job_tables.html", now=now, job=job, attempts=list(reversed(attempts)), snapshots=snapshots
+            "job_tables.html", now=now, job=job, began=began, attempts=list(reversed(attempts)), snapshots=snapshots
         )
         return SlowParts(
             verdict=account.why.verdict,
+            wait=account.why.wait,
             snapshots=snapshots,
             time=Markup(time),
             events=Markup(
@@ -210,6 +216,11 @@ def render_spec(job: JobView) -> str:
     """Return the spec as YAML, without fields that have their default."""
     document = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _began(job: JobView, snapshots: Sequence[SnapshotView]) -> bool:
+    """Whether the page has any training to show."""
+    return job.attempts > 0 or bool(snapshots)
 
 
 def _bucket(job_id: str, mark: ChangeMark, now: datetime) -> int:

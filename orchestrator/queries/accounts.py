@@ -20,6 +20,7 @@ from orchestrator.domain.job.job import Job
 from orchestrator.domain.observation.node_record import Exclusion, describe
 from orchestrator.logs.reader import LogRequest, Logs
 from orchestrator.ports.clock import Clock
+from orchestrator.queries.waits import Waits
 from orchestrator.store.chronicle_reader import ChronicleReader
 from orchestrator.wire.insight import (
     CauseView,
@@ -68,12 +69,14 @@ class Accounts:
         prices: Prices | None = None,
         *,
         exclusions: Callable[[str], Sequence[Exclusion]] = lambda _: (),
+        waits: Waits,
     ) -> None:
         self._chronicles = chronicles
         self._logs = logs
         self._clock = clock
         self._prices = prices
         self._exclusions = exclusions  # returns the nodes that new attempts on a cluster avoid now
+        self._waits = waits
 
     def goodput(self, job_id: str) -> GoodputView:
         return self._goodput(self._read(job_id))
@@ -115,6 +118,7 @@ class Accounts:
             quiet=why.quiet,
             last_output_at=None if output is None else output.at,
             avoids=self._list_avoided(chronicle.job),
+            wait=self._waits.find(chronicle.job, now),
         )
 
     def _list_avoided(self, job: Job) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import Select, func, select
@@ -11,7 +11,7 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import LIVE_STATES, newest_attempts
+from orchestrator.store.lookups import LIVE_STATES, newest_attempts, read_states
 from orchestrator.store.mapping import attempt_of, job_of
 from orchestrator.store.node_records import read_reports
 from orchestrator.store.records import ClusterAges
@@ -39,6 +39,11 @@ class ClusterReader:
                 Claimant(job_of(job), None if attempt is None else attempt_of(attempt))
                 for job, attempt in session.execute(query)
             ]
+
+    def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
+        """Return the states of these jobs. A job that does not exist is left out."""
+        with self._database.read() as session:
+            return read_states(session, job_ids)
 
     def node_failures(self, *, since: datetime) -> Sequence[NodeFailure]:
         """Return the failures in the node records of all clusters."""

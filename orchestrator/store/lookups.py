@@ -56,6 +56,15 @@ def in_parts(ids: Collection[str]) -> Iterator[list[str]]:
         yield ordered[start : start + _PART]
 
 
+def read_states(session: Session, job_ids: Collection[str]) -> dict[str, JobState]:
+    """Return the states of these jobs. A job that does not exist is left out."""
+    found: dict[str, JobState] = {}
+    for some in in_parts(job_ids):
+        rows = session.execute(select(JobRow.id, JobRow.state).where(JobRow.id.in_(some)))
+        found.update({job_id: JobState(state) for job_id, state in rows})
+    return found
+
+
 def append_events(session: Session, events: Sequence[tuple[str, Event]], *, news: News | None = None) -> None:
     """Insert events, and their deliveries to webhooks, as the last statement of a transaction.
 

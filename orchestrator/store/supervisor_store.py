@@ -20,7 +20,7 @@ from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.supervision import Change, Journaled, Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.lease_store import require_lease
-from orchestrator.store.lookups import append_events, in_parts, require_job
+from orchestrator.store.lookups import append_events, read_states, require_job
 from orchestrator.store.mapping import (
     attempt_columns,
     rank_report_of,
@@ -99,12 +99,8 @@ class SqlSupervisorStore:
                 session.connection().execute(_NOTE, rows[start : start + _NOTES_IN_ONE_GO])
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
-        found: dict[str, JobState] = {}
         with self._database.read() as session:
-            for some in in_parts(job_ids):
-                rows = session.execute(select(JobRow.id, JobRow.state).where(JobRow.id.in_(some)))
-                found.update({job_id: JobState(state) for job_id, state in rows})
-        return found
+            return read_states(session, job_ids)
 
     def journaled(self, key: AttemptKey) -> Journaled:
         with self._database.read() as session:

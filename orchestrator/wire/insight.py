@@ -132,6 +132,33 @@ class RemedyView(Answer):
     fix: str
 
 
+class HolderView(Answer):
+    """A job that holds devices. `ends_by` is the latest time at which it is expected to end: at its present speed, or
+    at its limit of runtime. Null if that is not known."""
+
+    id: str
+    name: str
+    state: JobState
+    devices: int
+    ends_by: datetime | None
+
+
+class WaitView(Answer):
+    """What a queued job waits for, or a running job on fewer nodes than it may have.
+
+    `sentences` are for people. `ahead` is the number of jobs that start before it. `holders` hold what it waits for,
+    the most devices first; `other_devices` are those of jobs that are not listed, such as jobs of other projects.
+    `starts_by` is the latest expected start, null if it cannot be derived. `nodes` has the nodes of a running job.
+    """
+
+    sentences: list[str]
+    ahead: int = 0
+    holders: list[HolderView] = Field(default_factory=list)
+    other_devices: int = 0
+    starts_by: datetime | None = None
+    nodes: int | None = None
+
+
 class WhyView(Answer):
     """Why a job is in its state. `verdict`, `lost`, `next` and `quiet` are sentences.
 
@@ -150,3 +177,4 @@ class WhyView(Answer):
     quiet: str | None = None
     last_output_at: datetime | None = None
     avoids: list[str] = Field(default_factory=list)  # sentences on the nodes that the next attempt would avoid
+    wait: WaitView | None = None

@@ -9,6 +9,7 @@ from datetime import timedelta
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
+from tests.api.running import run
 from tests.builders import make_batch, make_progress
 from trainer.contract.failure import Failure, FailureKind
 
@@ -19,6 +20,22 @@ def test_the_time_of_a_waiting_job_is_queue_time(world: World) -> None:
     found = world.client.get(f"/api/v1/jobs/{job_id}/goodput").json()
     assert (found["bins"]["queue"], found["device_seconds"], found["goodput"]) == (60.0, 60.0, None)
     assert [stretch["bin"] for stretch in found["stretches"]] == ["queue"]
+
+
+def test_why_shows_the_queue_of_a_waiting_job_and_names_only_jobs_of_its_project(world: World) -> None:
+    holder = run(world, nodes="3", topology={"nodes": "3"})
+    run(world, nodes="1", project="research")
+    started = world.clock.now()
+    world.start(holder, nodes="3", state=AttemptState.RUNNING, started_at=started)
+    steps = [(step, make_progress(step, seconds=30 * step, total_steps=12)) for step in (1, 2)]
+    world.journals.ingest([make_batch(holder, progress=steps)], arrived_at=started)
+    job_id = world.submit(topology={"nodes": "2"})
+    found = world.client.get(f"/api/v1/jobs/{job_id}/why").json()["wait"]
+    ends = "2026-05-04T12:05:00Z"
+    assert found["holders"] == [{"id": holder, "name": "demo", "state": "RUNNING", "devices": 3, "ends_by": ends}]
+    assert (found["ahead"], found["other_devices"], found["starts_by"]) == (0, 1, ends)
+    assert found["sentences"] == ["It starts within about 5 min if no job ahead of it slows down or fails."]
+    assert world.client.get(f"/api/v1/jobs/{holder}/why").json()["wait"] is None
 
 
 def test_why_shows_the_last_lines_of_the_failed_rank(world: World) -> None:

@@ -136,6 +136,7 @@ class FakeService:
         self.accounts: dict[str, BaseModel] = {}  # by the path below /api/v1
         self.arrays: list[ArrayView] = []  # the answers to the next requests for any array; the last one is repeated
         self.native_kind, self.native_request = "processes", "text"  # of any plan
+        self.wait: dict[str, object] | None = None  # of any job
         self.log = ""
         self.warnings: list[str] = []  # of any submission
         self.next_view: dict[str, object] = {}  # of a submitted job
@@ -229,6 +230,10 @@ class FakeService:
             series = {name: [None, value] for name, value in self.measured.items()}
             terms = {"steps": [1, 2], "at": [AT, AT], "attempts": [1, 1], "generations": [1, 1]}
             return Answer(200, MetricsView.model_validate({**terms, "series": series}))
+        if what == "why":
+            job = self.jobs[job_id]
+            told = {"verdict": job.reason, "lost": "nothing", "next": "Nothing to do.", "wait": self.wait}
+            return Answer(200, {"job": job_id, "state": job.state, "cause": None, "deeds": [], "remedy": None, **told})
         if what == "logs":
             lines = self.log.splitlines(keepends=True)
             kept = lines if query.get("whole") == "true" else lines[len(lines) - min(int(query["tail"]), len(lines)) :]

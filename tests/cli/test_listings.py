@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.cli import render
 from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.wire.job_views import JobView
 from tests.cli.conftest import Run
 from tests.cli.fake_service import FakeService, make_event, make_failure, make_job, make_snapshot
@@ -87,6 +88,28 @@ def test_show_prints_the_failure_without_control_characters(run: Run, service: F
     assert "failure    application on rank 1: ValueError: boom" in shown
     assert f"/jobs/{failed.id}" in shown
     assert "\x1b" not in shown
+
+
+def test_show_and_why_print_what_a_job_waits_for(run: Run, service: FakeService) -> None:
+    service.add(make_job())
+    far = "2999-01-01T00:00:00Z"
+    holder = {"id": "vit-1", "name": "vit", "state": "RUNNING", "devices": 2, "ends_by": None}
+    ending = {**holder, "id": "gpt-2", "devices": 1, "ends_by": far}
+    sentence = "1 job starts before it."
+    service.wait = {"sentences": [sentence], "ahead": 1, "holders": [holder, ending], "other_devices": 3}
+    shown = run("show", "gpt-0001").stdout
+    assert f"waits      {sentence} vit-1 holds 2 devices. gpt-2 holds 1 device and ends within about " in shown
+    assert "h. Other jobs hold 3 devices." in shown
+    assert f"\n{sentence}\nvit-1 holds 2 devices.\n" in run("why", "gpt-0001").stdout
+
+
+def test_show_prints_the_nodes_of_a_shrunken_job(run: Run, service: FakeService) -> None:
+    document = {"name": "gpt", "run": {"script": "t.py", "workdir": "/"}, "topology": {"nodes": "1:2"}}
+    service.add(make_job(state=JobState.RUNNING, nodes="2", asked="1:2", spec=JobSpec.model_validate(document)))
+    service.wait = {"sentences": ["It grows back once it has taken a snapshot."], "nodes": 1}
+    shown = run("show", "gpt-0001").stdout
+    assert "nodes      1 of 1:2 requested" in shown
+    assert "waits      It grows back once it has taken a snapshot." in shown
 
 
 def test_show_prints_the_parts_of_a_steps_time(run: Run, service: FakeService) -> None:

@@ -12,6 +12,7 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.validation import parse_spec
 from tests.api.conftest import World
+from tests.api.running import run
 from tests.builders import NOW, make_batch, make_journal_event, make_progress
 from tests.dashboard.looks import HTML, Markup, make_trained_job, page
 
@@ -38,10 +39,40 @@ def test_an_empty_list_explains_how_to_submit(world: World) -> None:
     assert "orchestrator submit" in text
 
 
-def test_the_page_of_a_queued_job_has_its_empty_states(world: World) -> None:
-    text = page(world, f"/jobs/{world.submit()}")
-    for sentence in ("No metrics yet", "No worker has reported yet", "No attempt has started yet"):
+def test_the_page_of_a_queued_job_shows_its_queue_and_no_empty_sections(world: World) -> None:
+    holder = run(world, topology={"nodes": "2"}, supervise={"max_runtime_s": 1200})
+    world.start(holder, nodes="2", state=AttemptState.RUNNING, started_at=world.clock.now())
+    other = run(world, name="other", nodes="2", project="research", topology={"nodes": "2"})
+    world.submit(name="first", priority=9, topology={"nodes": "1"})
+    text = page(world, f"/jobs/{world.submit(topology={'nodes': '1'})}")
+    assert "1 job starts before it." in text
+    assert "It starts within about 20 min if no job ahead of it slows down or fails." in text
+    assert f'href="/jobs/{holder}"' in text
+    assert other not in text
+    assert "Other jobs hold 2 devices." in text
+    for absent in ("Goodput", "No attempt has started yet", "No snapshot yet", "Newest snapshot"):
+        assert absent not in text
+    hidden = [tag["id"] for tag in Markup(text).all("div") if "hidden" in tag]
+    assert hidden == ["training", "output"]
+
+
+def test_the_sections_of_a_run_appear_with_its_first_attempt(world: World) -> None:
+    job_id = run(world)
+    text = page(world, f"/jobs/{job_id}")
+    for sentence in ("Goodput", "No metrics yet", "No worker has reported yet", "No snapshot yet", "Newest snapshot"):
         assert sentence in text
+    assert not [tag for tag in Markup(text).all("div") if "hidden" in tag]
+
+
+def test_a_job_on_fewer_nodes_than_it_may_have_says_what_its_growth_waits_for(world: World) -> None:
+    job_id = run(world, topology={"nodes": "1:2"})
+    world.start(job_id, state=AttemptState.RUNNING, nodes="1", asked="1:2")
+    waiting = world.submit(topology={"nodes": "4"})
+    text = page(world, f"/jobs/{job_id}")
+    assert "Runs on 1 of 2 nodes." in text
+    assert f"It grows back when no other job waits for slots. {waiting} waits now." in text
+    found = world.client.get(f"/api/v1/jobs/{job_id}/why").json()["wait"]
+    assert (found["nodes"], found["holders"]) == (1, [])
 
 
 def test_the_page_of_a_job_shows_its_failure_and_requests(world: World) -> None:

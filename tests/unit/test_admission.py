@@ -15,6 +15,7 @@ from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.domain.queueing.admission import (
     Admission,
     Claimant,
+    Contended,
     Limits,
     Quota,
     admit,
@@ -65,7 +66,7 @@ def test_one_slot_and_one_device_are_singular() -> None:
 def test_a_small_job_does_not_overtake_a_large_one() -> None:
     verdicts = judge(a_waiting_job("large", 4, age=2), a_waiting_job("small", 1, age=1), a_holder(), slots=4)
     assert not verdicts["large"].admitted
-    assert verdicts["small"] == Admission(False, "waits behind large, which waits for slots")
+    assert verdicts["small"] == Admission(False, "waits behind large, which waits for slots", contended=Contended.SLOTS)
 
 
 def test_a_higher_priority_goes_first() -> None:
@@ -83,7 +84,9 @@ def test_a_job_between_attempts_keeps_its_place_and_goes_first() -> None:
 def test_a_job_scaled_beyond_the_free_slots_waits_and_blocks_the_others() -> None:
     others = replace(a_holder(2), job=replace(a_holder(2).job, id="other"))
     verdicts = judge(a_holder(1, JobState.RECOVERING, asked="3"), a_waiting_job("next", 1), others, slots=4)
-    assert verdicts["holder-1"] == Admission(False, "waits for 3 of 4 slots; 2 free now", blocks=True)
+    assert verdicts["holder-1"] == Admission(
+        False, "waits for 3 of 4 slots; 2 free now", blocks=True, contended=Contended.SLOTS
+    )
     assert not verdicts["next"].admitted
 
 
@@ -105,7 +108,9 @@ def test_no_job_grows_into_the_nodes_that_another_keeps_between_attempts() -> No
     urgent = a_holder(2, JobState.RECOVERING, asked="4", priority=9)
     keeper = Claimant(replace(a_holder(2, JobState.RECOVERING).job, id="keeper"), urgent.attempt)
     verdicts = judge(urgent, keeper, slots=4)
-    assert verdicts["holder-2"] == Admission(False, "waits for 4 of 4 slots; 2 free now", blocks=True)
+    assert verdicts["holder-2"] == Admission(
+        False, "waits for 4 of 4 slots; 2 free now", blocks=True, contended=Contended.SLOTS
+    )
     assert verdicts["keeper"] == Admission(True, "2 of 4 slots are free for it", 2)
 
 
@@ -114,7 +119,9 @@ def test_of_jobs_that_keep_nodes_from_each_other_the_first_starts() -> None:
     other = Claimant(replace(a_holder(2, JobState.RECOVERING, asked="3").job, id="other"), urgent.attempt)
     verdicts = judge(other, urgent, a_waiting_job("next", 1), slots=4)
     assert verdicts["holder-2"] == Admission(True, "3 of 4 slots are free for it", 3)
-    assert verdicts["other"] == Admission(False, "waits for 3 of 4 slots; 1 free now", blocks=True)
+    assert verdicts["other"] == Admission(
+        False, "waits for 3 of 4 slots; 1 free now", blocks=True, contended=Contended.SLOTS
+    )
     assert not verdicts["next"].admitted
 
 
@@ -123,8 +130,12 @@ def test_a_job_that_waits_between_attempts_keeps_its_nodes() -> None:
     first = a_holder(1, JobState.RECOVERING, asked="6", priority=9)
     second = Claimant(replace(a_holder(2, JobState.RECOVERING, asked="4").job, id="second"), a_holder(2).attempt)
     verdicts = judge(first, second, replace(a_holder(2), job=replace(a_holder(2).job, id="running")), slots=6)
-    assert verdicts["holder-1"] == Admission(False, "waits for 6 of 6 slots; 4 free now", blocks=True)
-    assert verdicts["second"] == Admission(False, "waits for 4 of 6 slots; 3 free now", blocks=True)
+    assert verdicts["holder-1"] == Admission(
+        False, "waits for 6 of 6 slots; 4 free now", blocks=True, contended=Contended.SLOTS
+    )
+    assert verdicts["second"] == Admission(
+        False, "waits for 4 of 6 slots; 3 free now", blocks=True, contended=Contended.SLOTS
+    )
 
 
 @pytest.mark.parametrize("state", JobState)

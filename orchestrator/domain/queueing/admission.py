@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from orchestrator.domain.counted import counted
 from orchestrator.domain.job.attempt import Attempt
@@ -34,6 +35,14 @@ class Limits:
     quotas: Mapping[str, Quota] = field(default_factory=dict)  # by project
 
 
+class Contended(StrEnum):
+    """What a waiting job gets once other jobs end."""
+
+    SLOTS = "slots"
+    CLUSTER = "cluster"  # the cluster's limit of jobs
+    PROJECT = "project"  # the quota of the job's project
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """`nodes` is how many the job may have. A running elastic job could have so many if it started now."""
@@ -42,6 +51,7 @@ class Admission:
     sentence: str  # what a waiting job waits for
     nodes: int = 0
     blocks: bool = False  # whether the jobs behind it wait as well
+    contended: Contended | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +97,7 @@ def admit(
         elif job.state is JobState.QUEUED and each.held_nodes == 0 and not job.desired.suspended:
             own = _waits_for_others(job, dependencies or {}) or use.over_quota(job)
             if own is None and waiting is not None:
-                own = Admission(False, f"waits behind {waiting.id}, which waits for slots")
+                own = Admission(False, f"waits behind {waiting.id}, which waits for slots", contended=Contended.SLOTS)
             admission = own or use.judge(job, held=0)
             waiting = waiting or (job if admission.blocks else None)
             admissions[job.id] = admission
@@ -137,7 +147,8 @@ class _Use:
         if slots is not None and needed > slots:
             return Admission(False, f"needs {counted(needed, 'slot')}, but the cluster has {slots}; scale or cancel it")
         if slots is not None and free < needed:
-            return Admission(False, f"waits for {needed} of {counted(slots, 'slot')}; {free} free now", blocks=True)
+            sentence = f"waits for {needed} of {counted(slots, 'slot')}; {free} free now"
+            return Admission(False, sentence, blocks=True, contended=Contended.SLOTS)
         limit = f"project {job.spec.project} may use"
         return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}; scale or cancel it")
 
@@ -164,19 +175,22 @@ class _Use:
         devices = self._devices[project]
         if limits.max_jobs is not None and self._jobs.total() >= limits.max_jobs:
             most = counted(limits.max_jobs, "job")
-            return Admission(False, f"waits: the cluster runs {self._jobs.total()} of at most {most}")
+            sentence = f"waits: the cluster runs {self._jobs.total()} of at most {most}"
+            return Admission(False, sentence, contended=Contended.CLUSTER)
         if array is not None and array.at_once is not None and self._members[array.id] >= array.at_once:
             running = self._members[array.id]
             return Admission(False, f"waits: array {array.id} runs {running} of at most {array.at_once} at a time")
         if quota.max_jobs is not None and self._jobs[project] >= quota.max_jobs:
             most = counted(quota.max_jobs, "job")
-            return Admission(False, f"waits: project {project} runs {self._jobs[project]} of at most {most}")
+            sentence = f"waits: project {project} runs {self._jobs[project]} of at most {most}"
+            return Admission(False, sentence, contended=Contended.PROJECT)
         if quota.max_devices is not None and needed > quota.max_devices:
             limit = f"the {quota.max_devices} of project {project}"
             return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}; scale or cancel it")
         if quota.max_devices is not None and devices + needed > quota.max_devices:
             most = counted(quota.max_devices, "device")
-            return Admission(False, f"waits: project {project} uses {devices} of at most {most}; needs {needed}")
+            sentence = f"waits: project {project} uses {devices} of at most {most}; needs {needed}"
+            return Admission(False, sentence, contended=Contended.PROJECT)
         return None
 
     def room(self, claimant: Claimant) -> Admission:

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from orchestrator.store.records import MetricPoint
 from orchestrator.wire.curves import Curve
-from orchestrator.wire.history_views import SnapshotView
 
 MAX_POINTS = 2000
+MAX_MARKS = 1000
 _SPARK_WIDTH, _SPARK_HEIGHT = 80, 22
 _DIGITS = 6  # significant digits: more than a screen can show
 _MAX_SERIES = 40
@@ -28,17 +28,15 @@ class Takeover:
     new_attempt: bool
 
 
-def render_charts(points: Sequence[MetricPoint], snapshots: Iterable[SnapshotView]) -> str:
-    """Return JSON with `steps`, `series` by name, `takeovers` and `snapshots`.
+def render_charts(points: Sequence[MetricPoint], snapshots: Sequence[int]) -> str:
+    """Return JSON with `steps`, `series` by name, `takeovers`, and `snapshots`: at most MAX_MARKS of these steps.
 
     The numbers are formatted by hand, which rounds and writes thousands of floats in half the time.
     """
     names = sorted({name for point in points for name in point.values})[:_MAX_SERIES]
-    first, last = (points[0].step, points[-1].step) if points else (0, -1)
     series = ",".join(f"{json.dumps(name)}:[{_row(points, name)}]" for name in names)
     takeovers = [[one.step, one.text, one.words, one.new_attempt] for one in find_takeovers(points)]
-    shown = [[one.step, one.name, one.state] for one in snapshots if first <= one.step <= last]
-    rest = f'"takeovers":{json.dumps(takeovers)},"snapshots":{json.dumps(shown)}'
+    rest = f'"takeovers":{json.dumps(takeovers)},"snapshots":{json.dumps(_thin(snapshots))}'
     return f'{{"steps":{json.dumps([point.step for point in points])},"series":{{{series}}},{rest}}}'
 
 
@@ -76,6 +74,12 @@ def render_curves(curves: Mapping[str, Curve], names: Sequence[str]) -> str:
         for label, curve in curves.items()
     )
     return f'{{"names":{json.dumps(names)},"curves":[{rendered}]}}'
+
+
+def _thin(steps: Sequence[int]) -> list[int]:
+    """Return every n-th step, with the last one."""
+    every = -(-len(steps) // MAX_MARKS) or 1
+    return list(steps[::-1][::every][::-1])
 
 
 def _row(points: Iterable[MetricPoint], name: str) -> str:

@@ -41,7 +41,6 @@ WORKERS_READ = 4096
 WORKERS_IN_A_TABLE = 32  # more workers are shown as a grid
 WORST_SHOWN = 12
 SNAPSHOTS_SHOWN = 12
-SNAPSHOTS_MARKED = 300
 NEWEST_STEPS = 20  # steps in which the newest value of each metric is searched, since a step may lack some metrics
 STACK_LINES, RANK_LOG_LINES = 300, 60
 _LAST_LINES_KEPT_S = 3.0
@@ -103,9 +102,12 @@ class JobPage:
         since_step: Step = -1,
         until_step: Annotated[int | None, Query(ge=0, le=2**62)] = None,
         points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = MAX_POINTS,
+        marks_since: Step | None = None,
     ) -> Response:
+        """The snapshots are those above `marks_since`, because some are reported later than their step."""
         found = self.queries.steps(job_id, since_step=since_step, until_step=until_step, points=points)
-        snapshots = self.queries.snapshots(job_id, limit=SNAPSHOTS_MARKED, cursor=None).items
+        marks_since = since_step if marks_since is None else marks_since
+        snapshots = self.queries.snapshot_steps(job_id, since_step=marks_since, until_step=until_step)
         return Response(render_charts(found, snapshots), media_type="application/json")
 
     def launch(self, job_id: str, request: CurrentRequest) -> Response:

@@ -70,6 +70,10 @@ class Queries:
     def snapshots(self, job_id: str, *, limit: int, cursor: str | None) -> Page[SnapshotView]:
         return _page(self._history.snapshots(job_id, limit=limit, cursor=cursor), SnapshotView.model_validate)
 
+    def snapshot_steps(self, job_id: str, *, since_step: int, until_step: int | None) -> Sequence[int]:
+        """Return the steps above `since_step` after which a snapshot was committed, also of deleted ones, in order."""
+        return self._history.snapshot_steps(job_id, since_step=since_step, until_step=until_step)
+
     def workers(self, job_id: str, *, limit: int, cursor: str | None) -> Page[WorkerView]:
         return _page(self._history.workers(job_id, limit=limit, cursor=cursor), WorkerView.model_validate)
 

@@ -80,6 +80,14 @@ class HistoryReader:
         """Return snapshots, newest step first."""
         return self._page(SnapshotRow, _SNAPSHOTS, stored_snapshot_of, job_id, limit, cursor)
 
+    def snapshot_steps(self, job_id: str, *, since_step: int, until_step: int | None) -> Sequence[int]:
+        """Return the steps above `since_step` of all snapshots, also of deleted ones, in order."""
+        wanted = (SnapshotRow.job_id == job_id) & (SnapshotRow.step > since_step)
+        if until_step is not None:
+            wanted &= SnapshotRow.step <= until_step
+        with self._database.read() as session:
+            return session.scalars(select(SnapshotRow.step).where(wanted).distinct().order_by(SnapshotRow.step)).all()
+
     def has_snapshot(self, job_id: str, name: str) -> bool:
         """Whether the job has a committed snapshot of this name that was not quarantined or deleted."""
         with self._database.read() as session:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from orchestrator.dashboard.charts import draw_spark, find_takeovers, render_charts
+from orchestrator.dashboard.charts import MAX_MARKS, draw_spark, find_takeovers, render_charts
 from orchestrator.store.records import MetricPoint
-from orchestrator.wire.history_views import SnapshotView
 from tests.api.conftest import World
 from tests.builders import NOW, make_batch, make_journal_event, make_progress
 
@@ -32,12 +34,8 @@ def series(
     ]
 
 
-def charts_of(points: list[MetricPoint], *snapshots: SnapshotView) -> dict[str, Any]:
+def charts_of(points: list[MetricPoint], *snapshots: int) -> dict[str, Any]:
     return dict(json.loads(render_charts(points, snapshots), parse_constant=pytest.fail))
-
-
-def snapshot(step: int, state: str = "committed") -> SnapshotView:
-    return SnapshotView(name=f"s{step}", step=step, attempt=1, generation=1, state=state, size_bytes=1, at=NOW)
 
 
 def test_new_generations_and_attempts_are_marked_in_charts() -> None:
@@ -45,12 +43,20 @@ def test_new_generations_and_attempts_are_marked_in_charts() -> None:
     assert [(one.step, one.text, one.new_attempt) for one in found] == [(2, "g2", False), (3, "a2", True)]
 
 
-def test_charts_have_the_snapshots_of_their_steps() -> None:
-    charts = charts_of(series([1.0, None, 1.23456789]), snapshot(1), snapshot(2, "deleted"), snapshot(3))
+def test_charts_have_steps_series_and_the_steps_of_snapshots() -> None:
+    charts = charts_of(series([1.0, None, 1.23456789]), 1, 2)
     assert charts["steps"] == [0, 1, 2]
     assert charts["series"] == {"loss": [1.0, None, 1.23457]}
-    assert charts["snapshots"] == [[1, "s1", "committed"], [2, "s2", "deleted"]]
-    assert charts_of([], snapshot(1)) == {"steps": [], "series": {}, "takeovers": [], "snapshots": []}
+    assert charts["snapshots"] == [1, 2]
+    assert charts_of([]) == {"steps": [], "series": {}, "takeovers": [], "snapshots": []}
+
+
+@given(st.integers(0, 5 * MAX_MARKS))
+def test_many_snapshots_are_thinned_evenly_and_the_newest_stays(number: int) -> None:
+    marked = charts_of([], *range(number))["snapshots"]
+    assert len(marked) == number if number <= MAX_MARKS else MAX_MARKS // 2 < len(marked) <= MAX_MARKS
+    assert marked[-1:] == list(range(number))[-1:]
+    assert len({after - before for before, after in pairwise(marked)}) <= 1
 
 
 def test_nan_and_infinity_are_null_in_charts() -> None:
@@ -84,7 +90,14 @@ def test_the_charts_of_a_job_are_thinned_and_zoomed(world: World) -> None:
     job_id = world.submit()
     world.start(job_id)
     lines = [(step, make_progress(step, metrics={"loss": 1.0, "grad_norm": 2.0})) for step in range(1, 101)]
-    events = [(10, make_journal_event("snapshot.committed", evidence={"name": "step-00000050-a1-g1", "step": 50}))]
+    events = [
+        (
+            10 + step,
+            make_journal_event(f"snapshot.{state}", evidence={"name": f"step-000000{step}-a1-g1", "step": step}),
+        )
+        for step in (20, 50, 50, 90)
+        for state in ("committed", "quarantined", "deleted")[: 1 + (step < 90) + (step < 50)]
+    ]
     world.journals.ingest([make_batch(job_id, progress=lines, events=events)], arrived_at=NOW)
 
     def charts(query: str) -> dict[str, object]:
@@ -94,8 +107,11 @@ def test_the_charts_of_a_job_are_thinned_and_zoomed(world: World) -> None:
 
     whole = charts("points=10")
     assert whole["steps"] == list(range(10, 101, 10))
-    assert whole["snapshots"] == [[50, "step-00000050-a1-g1", "committed"]]
+    assert whole["snapshots"] == [20, 50, 90], "also deleted and quarantined ones"
     assert set(dict(whole["series"])) == {"grad_norm", "loss"}  # type: ignore[call-overload]
     assert charts("since_step=40&until_step=45")["steps"] == [41, 42, 43, 44, 45]
+    assert charts("since_step=40&until_step=60")["snapshots"] == [50]
+    newer = charts("since_step=95&marks_since=30")
+    assert (newer["steps"], newer["snapshots"]) == ([96, 97, 98, 99, 100], [50, 90]), "reported after their step"
     assert charts("since_step=100")["steps"] == []
     assert world.client.get(f"/jobs/{job_id}/charts?points=2001").status_code == 422

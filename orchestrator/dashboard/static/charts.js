@@ -78,8 +78,8 @@
           }
           ctx.fillStyle = color("--green");
           ctx.textAlign = "center";
-          for (const [step, , state] of data.snapshots) {
-            if (state !== "committed" || step < low || step > high) continue;
+          for (const step of data.snapshots) {
+            if (step < low || step > high) continue;
             ctx.fillText("◆", plot.valToPos(step, "x", true), bbox.top + bbox.height - 2);
           }
           ctx.restore();
@@ -211,7 +211,7 @@
     try {
       const last = data?.steps.at(-1) ?? -1;
       if (!whole && data && !range && now.term === seen.term && Number(now.step) > last && data.steps.length < 2 * POINTS) {
-        const fresh = await ask({ since_step: last, points: POINTS });
+        const fresh = await ask({ since_step: last, marks_since: -1, points: POINTS });
         const known = data.steps.length;
         data.steps.push(...fresh.steps);
         for (const name of new Set([...Object.keys(data.series), ...Object.keys(fresh.series)])) {
@@ -219,7 +219,7 @@
           data.series[name].push(...(fresh.series[name] ?? fresh.steps.map(() => null)));
         }
         data.takeovers.push(...fresh.takeovers);
-        data.snapshots.push(...fresh.snapshots);
+        data.snapshots = fresh.snapshots;
       } else {
         const [first, end] = range ?? [0, null];
         data = await ask({ since_step: first - 1, points: POINTS, ...(end === null ? {} : { until_step: end }) });

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from orchestrator.commands.drafts import draft_attempt, draft_job
+from orchestrator.commands.tasks import why_no_task
 from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import BackendUnavailable, FieldProblem, InvalidSpec, LaunchRefused
@@ -92,6 +93,16 @@ def _check_data(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
         yield FieldProblem("/run/trainer/data", f"{data} is empty: there is nothing to train on")
 
 
+def _check_task(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
+    """Check it only on this machine, whose Python and installed modules the job has."""
+    config = spec.trainer_config()
+    if config is None or config.task is None or cluster.kind != "local":
+        return
+    reason = why_no_task(spec, config.task)
+    if reason is not None:
+        yield FieldProblem("/run/trainer/task", f"{config.task!r}: {reason}")
+
+
 def _check_demand(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
     if spec.resources.gpus > cluster.gpus:
         yield FieldProblem(
@@ -164,7 +175,7 @@ _Check = Callable[[JobSpec, Cluster], Iterator[FieldProblem]]
 _CHECKS: tuple[_Check, ...] = (_check_demand, _check_time_limit, _check_image, _check_places)
 # These look up paths, so they run only if the cluster shares files with the service.
 _OUTSIDE_WORKDIR: tuple[_Check, ...] = (_check_snapshot_dir, _check_snapshot_source)
-_ON_DISK: tuple[_Check, ...] = (_check_workdir, _check_script, _check_data, *_OUTSIDE_WORKDIR)
+_ON_DISK: tuple[_Check, ...] = (_check_workdir, _check_script, _check_data, _check_task, *_OUTSIDE_WORKDIR)
 
 
 def _list_disk_checks(spec: JobSpec, cluster: Cluster) -> tuple[_Check, ...]:

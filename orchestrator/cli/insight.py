@@ -27,6 +27,7 @@ def _print_why(found: WhyView) -> None:
         console().print(found.quiet)
     if found.cause is not None:
         _print_cause(found.cause)
+        _print_stacks(found.cause, found)
     if found.remedy is not None:
         console().print(f"\nUsual cause: {found.remedy.cause}\nFix: {found.remedy.fix}")
     if found.deeds:
@@ -51,3 +52,12 @@ def _print_cause(cause: CauseView) -> None:
     lines = (failure.traceback or "").splitlines() or cause.last_lines
     for line in lines[-_MOST_LINES:]:
         console().print(f"  {line}")
+
+
+def _print_stacks(cause: CauseView, found: WhyView) -> None:
+    """Print the innermost frames. Only of an ended job does `stacks` show the saved ones."""
+    if cause.stacks is not None:
+        frames = ", called from ".join(cause.stacks.frames)
+        console().print(f"Saved stacks of rank {cause.stacks.rank}: {frames}")
+        if found.state.terminal:
+            console().print(f"All of them: orchestrator stacks {found.job}")

@@ -12,6 +12,7 @@ from orchestrator.domain.accounting.goodput import Bin, Ledger, Stretch, add_up
 from orchestrator.domain.accounting.injections import chaos_us
 from orchestrator.domain.accounting.life import Life, lay_out
 from orchestrator.domain.errors import NotFound
+from orchestrator.domain.explanation.frames import find_innermost
 from orchestrator.domain.explanation.newest_cause import Cause
 from orchestrator.domain.explanation.quiet import Output, find_quiet, tell_quiet
 from orchestrator.domain.explanation.why import explain
@@ -26,6 +27,7 @@ from orchestrator.wire.insight import (
     CauseView,
     ChaosView,
     DeedView,
+    FramesView,
     GainView,
     GoodputView,
     RemedyView,
@@ -38,6 +40,7 @@ _MICROSECONDS = 1e6
 _HOURS = 3600 * _MICROSECONDS
 _LAST_LINES = 12
 _MOST_AVOIDED = 8
+_RANKS_TRIED, _STACK_LINES = 4, 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,7 @@ class Accounts:
             over=cause.over,
             chaos=None if cause.chaos is None else ChaosView.model_validate(cause.chaos),
             last_lines=self._last_lines(job_id, cause),
+            stacks=self._find_stacks(job_id, cause),
         )
 
     def _last_output(self, job: Job, attempt: Attempt) -> Output | None:
@@ -151,8 +155,25 @@ class Accounts:
         """Return the last lines of the failed rank. Empty if its log is gone."""
         if cause.failure.rank is None:
             return []
+        return self._tail(job_id, LogRequest(attempt=cause.attempt, rank=cause.failure.rank, tail=_LAST_LINES))
+
+    def _find_stacks(self, job_id: str, cause: Cause) -> FramesView | None:
+        """Return the saved stacks of the failed rank. A stopped worker leaves none, but others of its group may.
+
+        None if the failure has a traceback: it tells the place, and older stacks would contradict it.
+        """
+        if cause.failure.traceback is not None:
+            return None
+        first = [] if cause.failure.rank is None else [cause.failure.rank]
+        for rank in [*first, *cause.collateral_ranks][:_RANKS_TRIED]:
+            request = LogRequest(attempt=cause.attempt, rank=rank, stream="stacks", tail=_STACK_LINES)
+            frames = find_innermost(self._tail(job_id, request))
+            if frames:
+                return FramesView(rank=rank, frames=frames)
+        return None
+
+    def _tail(self, job_id: str, request: LogRequest) -> list[str]:
         try:
-            request = LogRequest(attempt=cause.attempt, rank=cause.failure.rank, tail=_LAST_LINES)
             return self._logs.tail(job_id, request)
         except (NotFound, OSError):
             return []

@@ -101,6 +101,13 @@ class ChaosView(Answer):
     sentence: str
 
 
+class FramesView(Answer):
+    """The innermost frames of a rank's saved stacks, such as "step (train.py:3)", innermost first."""
+
+    rank: int
+    frames: list[str]
+
+
 class CauseView(Answer):
     """The first cause of the newest failure. `over`: training has continued or succeeded since."""
 
@@ -113,6 +120,7 @@ class CauseView(Answer):
     over: bool
     chaos: ChaosView | None = None  # the injected fault that caused it
     last_lines: list[str] = Field(default_factory=list)  # the end of the failed rank's log
+    stacks: FramesView | None = None  # of the failed rank, or else of the first rank that ended with it and left some
 
 
 class DeedView(Answer):

@@ -10,7 +10,7 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.api.running import run
-from tests.builders import make_batch, make_progress
+from tests.builders import make_batch, make_journal_event, make_progress
 from trainer.contract.failure import Failure, FailureKind
 
 
@@ -52,6 +52,31 @@ def test_why_shows_the_last_lines_of_the_failed_rank(world: World) -> None:
     assert found["cause"]["failure"]["kind"] == "storage"
     assert found["cause"]["last_lines"][-1:] == ["OSError: [Errno 28] No space left on device"]
     assert found["remedy"]["name"] == "disk full"
+
+
+def test_why_shows_the_innermost_frames_of_the_hung_rank_or_of_another_that_left_stacks(world: World) -> None:
+    job_id = world.submit()
+    failure = Failure(kind=FailureKind.HANG, message="rank 1 made no step for 60 s", rank=1)
+    now = world.clock.now()
+    world.start(job_id, state=AttemptState.FAILED, created_at=now, ended_at=now, failure=failure)
+    started = make_journal_event("generation.started", evidence={"world_size": 2, "pids": {"0": 1, "1": 2}})
+    world.journals.ingest([make_batch(job_id, events=[(10, started)])], arrived_at=now)
+    head, frame = "Current thread 0x1 (most recent call first):", '  File "/src/train.py", line {} in {}'
+    for rank in (0, 1):
+        world.write_log(job_id, "working\n", where=f"1/g1/local-{rank}/log")
+    world.write_log(job_id, "\n".join([head, frame.format(7, "all_reduce")]), where="1/g1/local-0/stacks.txt")
+
+    def stacks() -> object:
+        return world.client.get(f"/api/v1/jobs/{job_id}/why").json()["cause"]["stacks"]
+
+    assert stacks() == {"rank": 0, "frames": ["all_reduce (train.py:7)"]}
+    world.write_log(job_id, "\n".join([head, frame.format(8, "wait")]), where="1/g1/local-1/stacks.txt")
+    assert stacks() == {"rank": 1, "frames": ["wait (train.py:8)"]}
+    assert "wait (train.py:8)" in world.client.get(f"/jobs/{job_id}", headers={"Accept": "text/html"}).text
+    raised = replace(failure, kind=FailureKind.APPLICATION, traceback="ValueError: x")
+    world.start(job_id, 2, state=AttemptState.FAILED, created_at=now, ended_at=now, failure=raised)
+    world.write_log(job_id, "\n".join([head, frame.format(9, "older")]), where="1/g1/local-1/stacks.txt", attempt=2)
+    assert stacks() is None, "the traceback tells the place"
 
 
 def test_why_shows_the_last_output_of_a_script_without_reports(world: World) -> None:

@@ -10,9 +10,10 @@ import pytest
 from orchestrator.cli import render
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.wire.insight import WhyView
 from orchestrator.wire.job_views import JobView
 from tests.cli.conftest import Run
-from tests.cli.fake_service import FakeService, make_event, make_failure, make_job, make_snapshot
+from tests.cli.fake_service import AT, FakeService, make_event, make_failure, make_job, make_snapshot
 
 SEVERAL = {"name": "gpt", "run": {"script": "train.py", "workdir": "/src"}, "topology": {"nodes": "2"}}
 
@@ -101,6 +102,23 @@ def test_show_and_why_print_what_a_job_waits_for(run: Run, service: FakeService)
     assert f"waits      {sentence} vit-1 holds 2 devices. gpt-2 holds 1 device and ends within about " in shown
     assert "h. Other jobs hold 3 devices." in shown
     assert f"\n{sentence}\nvit-1 holds 2 devices.\n" in run("why", "gpt-0001").stdout
+
+
+@pytest.mark.parametrize(("state", "command"), [("FAILED", True), ("RUNNING", False)])
+def test_why_prints_the_innermost_frames_and_where_the_rest_is(
+    state: str, command: bool, run: Run, service: FakeService
+) -> None:
+    service.add(make_job(state=JobState(state)))
+    failure = {"kind": "hang", "message": "rank 1 made no step for 60 s", "rank": 1}
+    stacks = {"rank": 1, "frames": ["all_reduce (c10d.py:7)", "step (train.py:3)"]}
+    cause = {"failure": failure, "at": AT, "attempt": 1, "generation": 1, "collateral_ranks": [0], "nodes": []}
+    found = {"job": "gpt-0001", "state": state, "verdict": "Rank 1 hung.", "deeds": [], "lost": "0", "next": "Wait."}
+    service.accounts["jobs/gpt-0001/why"] = WhyView.model_validate(
+        {**found, "remedy": None, "cause": {**cause, "over": not command, "stacks": stacks}}
+    )
+    shown = run("why", "gpt-0001").stdout
+    assert "\nSaved stacks of rank 1: all_reduce (c10d.py:7), called from step (train.py:3)\n" in shown
+    assert ("\nAll of them: orchestrator stacks gpt-0001\n" in shown) == command
 
 
 def test_show_prints_the_nodes_of_a_shrunken_job(run: Run, service: FakeService) -> None:

@@ -30,7 +30,7 @@ from pydantic_settings import (
 from orchestrator.cluster_settings import ClusterName, ClusterSettings
 from orchestrator.domain.access.identity import Role
 from orchestrator.domain.access.webhook import parse_key, why_no_endpoint
-from orchestrator.domain.errors import ConfigurationError
+from orchestrator.domain.errors import ConfigurationError, own_message
 from trainer.contract.failure import FailureKind, Pattern, parse_pattern
 
 
@@ -264,8 +264,10 @@ def load_settings(config: Path | None = None) -> Settings:
         first = error.errors()[0]
         name = "_".join(str(part) for part in first["loc"]).upper()
         if first["loc"][:1] in _CONFIDENTIAL:  # the value may be a secret
-            raise ConfigurationError(f"setting ORCHESTRATOR_{name}: {first['msg']}") from None
-        raise ConfigurationError(f"setting ORCHESTRATOR_{name}: {first['msg']}, found {first['input']!r}") from error
+            raise ConfigurationError(f"setting ORCHESTRATOR_{name}: {own_message(first['msg'])}") from None
+        raise ConfigurationError(
+            f"setting ORCHESTRATOR_{name}: {own_message(first['msg'])}, found {first['input']!r}"
+        ) from error
 
 
 _FIELD = re.compile(r'field "(\w+)"')

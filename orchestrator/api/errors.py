@@ -24,6 +24,7 @@ from orchestrator.domain.errors import (
     Refused,
     Unauthenticated,
     Unavailable,
+    own_message,
 )
 from orchestrator.domain.specs.validation import pointer_to
 from orchestrator.wire.problems import FieldError, Problem
@@ -153,7 +154,7 @@ def _refusal_of_report(error: AttemptOver) -> ReportRefusal:
 
 
 def _problem_of_parameters(error: RequestValidationError) -> Problem:
-    fields = [FieldProblem(pointer_to(detail["loc"]), str(detail["msg"])) for detail in error.errors()]
+    fields = [FieldProblem(pointer_to(detail["loc"]), own_message(detail["msg"])) for detail in error.errors()]
     text = "; ".join(f"{problem.pointer}: {problem.message}" for problem in fields)
     return build_problem("invalid", text, fields)
 

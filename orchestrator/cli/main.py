@@ -18,11 +18,13 @@ import typer
 
 from orchestrator.cli.terminal import echo
 from orchestrator.collector import calm_collector
-from orchestrator.domain.errors import InvalidSpec, OrchestratorError, Unavailable
+from orchestrator.domain.errors import InvalidSpec, OrchestratorError, Unavailable, own_message
 from orchestrator.domain.terminal import dump_json
 
-REFUSED, UNREACHABLE = 2, 3
+ABORTED, REFUSED, UNREACHABLE = 1, 2, 3
 _CONFLICT = 409
+# typer has no public name for the base class of its errors of usage.
+_UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 # What to do about a refused request, by HTTP status.
 NEXT_STEPS = {
     400: "Is ORCHESTRATOR_URL an address that the service accepts?",
@@ -97,7 +99,15 @@ def main() -> None:
     calm_collector()  # collecting garbage after every 700 objects takes a tenth of the time to import a service
     arguments = sys.argv[1:]
     try:
-        build_app(arguments or _words_to_complete())(arguments, prog_name="orchestrator")
+        status = build_app(arguments or _words_to_complete())(
+            arguments, prog_name="orchestrator", standalone_mode=False
+        )
+    except _UsageError as error:
+        _print_usage_error(error)
+        sys.exit(REFUSED)
+    except typer.Abort:
+        echo("Aborted.", err=True)
+        sys.exit(ABORTED)
     except OrchestratorError as error:
         _print_error(error)
         sys.exit(UNREACHABLE if isinstance(error, Unavailable) else REFUSED)
@@ -108,6 +118,7 @@ def main() -> None:
             raise
         _print_lines(f"internal error: {type(error).__name__}: {error}", "this is a bug; PYTHONDEVMODE=1 shows where")
         sys.exit(REFUSED)
+    sys.exit(status)
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
@@ -180,6 +191,16 @@ def _print_error(error: OrchestratorError) -> None:
         )
     else:
         _print_lines(str(error))
+
+
+def _print_usage_error(error: typer.BadParameter) -> None:
+    """Print what is wrong with the arguments. typer passes on messages of pydantic."""
+    error.message = own_message(error.message)
+    if "--json" not in sys.argv:
+        error.show()
+        return
+    usage = [] if error.ctx is None else [error.ctx.get_usage(), f"Try '{error.ctx.command_path} --help' for help."]
+    _print_lines(error.format_message(), *usage)
 
 
 def _list_next_steps(status: int, job_id: str | None) -> list[str]:

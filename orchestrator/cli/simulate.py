@@ -12,6 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from orchestrator.cli.terminal import echo
+from orchestrator.domain.errors import own_message
 from orchestrator.domain.specs.spec import Topology
 from orchestrator.simulator.failure_traces import TRACES
 from orchestrator.simulator.report import build_report, render_report
@@ -53,7 +54,7 @@ def simulate(
         try:
             Topology(nodes=nodes)
         except ValidationError as error:
-            raise typer.BadParameter(str(error.errors()[0]["msg"]), param_hint="--nodes") from error
+            raise typer.BadParameter(own_message(error.errors()[0]["msg"]), param_hint="--nodes") from error
     scenario = Scenario(
         gpus=gpus,
         mtbf_h=mtbf_hours,

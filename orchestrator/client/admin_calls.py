@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from orchestrator.client.calls import Calls
 from orchestrator.domain.access.identity import Role
-from orchestrator.domain.errors import Refused
+from orchestrator.domain.errors import Refused, own_message
 from orchestrator.wire.answers import Page
 from orchestrator.wire.credential_views import NewTokenView, SecretView, TokenRequest, TokenView
 from orchestrator.wire.webhook_views import NewWebhookView, WebhookView
@@ -49,7 +49,7 @@ class AccessCalls:
             body = TokenRequest(name=name, grants=dict(grants), expires_at=expires_at)
         except ValidationError as error:
             first = error.errors()[0]
-            raise Refused(f"{'/'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise Refused(f"{'/'.join(map(str, first['loc']))}: {own_message(first['msg'])}") from None
         return self._calls.post("/tokens", NewTokenView, body=body.model_dump(mode="json"), repeatable=False)
 
     def revoke_token(self, token_id: str) -> TokenView:

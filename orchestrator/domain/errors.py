@@ -111,3 +111,8 @@ class SchemaMismatch(ConfigurationError):
 
 class AlreadyRunning(ConfigurationError):
     pass
+
+
+def own_message(message: str) -> str:
+    """Return the text of an error of ours, before which pydantic writes "Value error"."""
+    return message.replace("Value error, ", "", 1)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from orchestrator.cli import common
@@ -225,6 +226,50 @@ def test_an_error_is_json_where_json_is_asked_for(run: Run, service: FakeService
     assert any(each.startswith("/prioritie: is not a known field") for each in error["details"])
     missing = run("show", "nothing", "--json")
     assert json.loads(missing.stderr)["error"].startswith("there is no job 'nothing'")
+
+
+def list_commands() -> list[list[str]]:
+    """Every command and subcommand, as words."""
+    found: list[list[str]] = []
+    for name in COMMANDS:
+        command = get_command(build_app([name])).commands[name]  # type: ignore[attr-defined]
+        found += [[name, *([inner] if inner else [])] for inner in getattr(command, "commands", {"": None})]
+    return found
+
+
+@pytest.mark.parametrize("command", list_commands(), ids=" ".join)
+def test_wrong_usage_is_one_json_object_where_json_is_asked_for(command: list[str], run: Run) -> None:
+    done = run(*command, "--no-such-option", "--json")
+    error = json.loads(done.stderr)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error["error"].startswith("No such option: --no-such-option")
+    usage, advice = error["details"]
+    assert usage.startswith(f"Usage: orchestrator {' '.join(command)} [OPTIONS]")
+    assert advice == f"Try 'orchestrator {' '.join(command)} --help' for help."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ls", "--state", "LOST"], "Invalid value for '--state': 'LOST' is not one of 'queued', "),
+        (["chaos", "x", "fire"], "'fire' is not one of 'kill', "),
+        (["show"], "Missing argument"),
+        (["logs", "x", "--tail", "many"], "Invalid value for '--tail': "),
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["token", "frobnicate"], "No such command 'frobnicate'"),
+        (["simulate", "--nodes", "x"], "Invalid value for --nodes: is 'x'"),
+        (["--profile", "absent", "ls"], "absent"),
+    ],
+)
+def test_wrong_values_are_told_alike_as_text_and_as_json(
+    arguments: list[str], says: str, run: Run, service: FakeService
+) -> None:
+    text, as_json = run(*arguments), run(*arguments, "--json")
+    error = json.loads(as_json.stderr)
+    assert (text.returncode, as_json.returncode, as_json.stdout) == (2, 2, "")
+    assert says in error["error"]
+    assert error["error"] in text.stderr
+    assert "Value error" not in text.stderr + as_json.stderr
 
 
 def test_an_error_of_the_service_prints_no_traceback(run: Run, service: FakeService) -> None:

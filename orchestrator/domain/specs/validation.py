@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.domain.errors import FieldProblem, InvalidSpec
+from orchestrator.domain.errors import FieldProblem, InvalidSpec, own_message
 from orchestrator.domain.specs.spec import JobSpec
 from trainer.contract.config import ConfigError
 from trainer.contract.near_misses import advise_value
@@ -155,7 +155,7 @@ def _problem(detail: Mapping[str, Any], document: object, prefix: str) -> FieldP
         return FieldProblem(pointer, f"is not a known field{_suggestion(detail['loc'])}")
     if detail["type"] == "missing":
         return FieldProblem(pointer, "is required")
-    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = own_message(detail["msg"])
     if cause is not None:  # a message of ours, which may begin with a variable's name
         return FieldProblem(pointer, message)
     meant = advise_value(str(detail["input"]), _names_in(detail)) if isinstance(detail["input"], str) else ""

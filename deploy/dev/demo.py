@@ -15,17 +15,18 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from deploy.dev.service import Marked, ServiceFailed, ThrowawayService
 from orchestrator.cli.loss_curves import compare_curves
 from orchestrator.client import Client
+from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.wire.job_views import JobView
 from trainer.contract.clock import parse_time
@@ -175,13 +176,18 @@ def _inject(service: ThrowawayService, job: JobView, fault: Fault) -> InjectedFa
 
 
 def _print_faults(service: ThrowawayService, job: JobView, injected: list[InjectedFault]) -> None:
-    table = Table("fault", "events", "next step after", "steps repeated")
     steps = steps_of(service, job.id)
     for index, one in enumerate(injected):
         until = injected[index + 1].at if index + 1 < len(injected) else float("inf")
         seconds, redone = _cost(steps, one)
-        table.add_row(one.fault.name, _noticed(service, job, one, until), f"{seconds:.2f} s", str(redone))
-    console.print(table)
+        cost = f"next step after {seconds:.2f} s, {counted(redone, 'step')} repeated"
+        print_fault(console, one.fault.name, cost, _noticed(service, job, one, until))
+
+
+def print_fault(output: Console, fault: str, cost: str, events: Sequence[tuple[float, str]]) -> None:
+    """Print a fault, its cost, and the events with their seconds since the fault, one line each, cut at the width."""
+    for line in (f"{fault}:", f"  {cost}", *(f"{f'+{after_s:.2f}':>8} s  {sentence}" for after_s, sentence in events)):
+        output.print(Text(line), no_wrap=True, overflow="ellipsis")
 
 
 def _cost(steps: list[Step], injected: InjectedFault) -> tuple[float, int]:
@@ -198,17 +204,17 @@ def _cost(steps: list[Step], injected: InjectedFault) -> tuple[float, int]:
     return after[0].at - injected.at, max(0, before[-1].step - after[0].step + 1)
 
 
-def _noticed(service: ThrowawayService, job: JobView, injected: InjectedFault, until: float) -> str:
+def _noticed(service: ThrowawayService, job: JobView, injected: InjectedFault, until: float) -> list[tuple[float, str]]:
     """Return the job's event sentences, each with its seconds since the fault."""
     if not injected.fault.ends_group:
-        return f"+{injected.took_s:.2f} s a new service watches the attempt; training never paused"
+        return [(injected.took_s, "a new service watches the attempt; training never paused")]
     kinds = ("worker.failed", "restart.in_place", "job.state", "restored")
     with Client(service.url) as client:
         found = [event for event in client.events(job.id) if event.kind in kinds]
     reported = [event for event in found if injected.at <= event.at.timestamp() < until]
     # The events up to the restore.
     end = next((index for index, event in enumerate(reported) if event.kind == "restored"), len(reported))
-    return "\n".join(f"+{event.at.timestamp() - injected.at:.2f} s {event.sentence}" for event in reported[: end + 1])
+    return [(event.at.timestamp() - injected.at, event.sentence) for event in reported[: end + 1]]
 
 
 def _compare(service: ThrowawayService, disturbed: JobView, undisturbed: JobView) -> None:

@@ -23,7 +23,9 @@ _NOBODY = "-"
 
 def login(
     url: Annotated[str, typer.Argument(metavar="URL", help="The address of the service, such as https://host:8700.")],
-    name: Annotated[str | None, typer.Option(help="Name of the profile. Default: the service's host.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="PROFILE", help="Name of the profile. Default: the service's host.")
+    ] = None,
     token: Annotated[
         bool, typer.Option("--token/--no-token", help="Ask for a token, or read it from standard input in a pipe.")
     ] = True,
@@ -50,7 +52,7 @@ def login(
 
 
 def logout(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Default: the current profile.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="PROFILE", help="Default: the current profile.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a profile and its token."""
@@ -69,7 +71,9 @@ def logout(
 def profiles(
     use: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Make this profile the current one. '-' means the service on this machine."),
+        typer.Option(
+            metavar="PROFILE", help="Make this profile the current one. '-' means the service on this machine."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

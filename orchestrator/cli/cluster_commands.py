@@ -32,7 +32,7 @@ nodes = typer.Typer(rich_markup_mode=None, add_completion=False)
 @nodes.callback(invoke_without_command=True)
 def _list_nodes(
     context: typer.Context,
-    cluster: Annotated[str | None, typer.Option(help="Show only the nodes of this cluster.")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="Show only the nodes of this cluster.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List nodes with recorded failures, or clear a record."""
@@ -55,7 +55,7 @@ def _list_nodes(
 def clear(
     node: Annotated[str, typer.Argument(metavar="NODE", help="A node of `orchestrator nodes`.")],
     cluster: Annotated[
-        str | None, typer.Option(help="Required if several clusters have a node with this name.")
+        str | None, typer.Option(metavar="CLUSTER", help="Required if several clusters have a node with this name.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

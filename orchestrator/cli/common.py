@@ -40,7 +40,7 @@ def complete_job(incomplete: str) -> list[tuple[str, str]]:
 JobId = Annotated[
     str,
     typer.Argument(
-        metavar="ID",
+        metavar="JOB",
         help="A job id, a unique prefix of one, or a unique job name.",
         autocompletion=complete_job,
     ),

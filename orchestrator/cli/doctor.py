@@ -20,9 +20,10 @@ from orchestrator.settings import load_settings
 
 def doctor(
     cluster: Annotated[
-        str | None, typer.Option(help="Check only this cluster. Default: the service and all clusters.")
+        str | None,
+        typer.Option(metavar="CLUSTER", help="Check only this cluster. Default: the service and all clusters."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="The settings file, orchestrator.toml.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="The settings file, orchestrator.toml.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the configuration, and that clusters can run jobs.

@@ -26,14 +26,16 @@ _NOBODY = "-"
 _Job = Annotated[
     str | None,
     typer.Argument(
-        metavar="[ID]",
+        metavar="JOB",
         help="A job id, a unique prefix of one, or a unique job name. Default: all jobs.",
         autocompletion=complete_job,
         show_default=False,
     ),
 ]
 _By = Annotated[Grouping | None, typer.Option("--by", help="Group all jobs by this.", show_default=False)]
-_Project = Annotated[str | None, typer.Option("--project", metavar="NAME", help="Include only jobs of this project.")]
+_Project = Annotated[
+    str | None, typer.Option("--project", metavar="PROJECT", help="Include only jobs of this project.")
+]
 _Since = Annotated[
     str,
     typer.Option(

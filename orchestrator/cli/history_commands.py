@@ -27,10 +27,14 @@ def logs(
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Print the last 10,000 lines, then new ones as they come.")
     ] = False,
-    replica: Annotated[int | None, typer.Option(min=0, help="Show only the workers of this replica.")] = None,
-    rank: Annotated[int | None, typer.Option(min=0, help="Show only this rank.")] = None,
+    replica: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Show only the workers of this replica.")
+    ] = None,
+    rank: Annotated[int | None, typer.Option(metavar="RANK", min=0, help="Show only this rank.")] = None,
     tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show only the last N lines.")] = None,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Show this attempt. Default: the newest.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Show this attempt. Default: the newest.")
+    ] = None,
     grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Show only lines that contain TEXT.")] = None,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Show only logs since TIME, such as 2026-01-31T12:00:00Z.")

@@ -67,7 +67,7 @@ def retry(
     job_id: JobId,
     restore_from: Annotated[
         str | None,
-        typer.Option(metavar="SNAPSHOT", help="A snapshot of `orchestrator snapshots ID`. Default: the newest."),
+        typer.Option(metavar="SNAPSHOT", help="A snapshot of `orchestrator snapshots JOB`. Default: the newest."),
     ] = None,
     patch: Annotated[
         str | None, typer.Option(metavar="FILE", help="Fields to change, as YAML or JSON. null removes a field.")
@@ -96,10 +96,11 @@ def chaos(
     job_id: JobId,
     fault: Annotated[Fault, typer.Argument(metavar="FAULT", help=f"One of {', '.join(each.value for each in Fault)}.")],
     rank: Annotated[
-        int | None, typer.Option(min=0, help="The rank to inject the fault into. Default: the last.")
+        int | None, typer.Option(metavar="RANK", min=0, help="The rank to inject the fault into. Default: the last.")
     ] = None,
     node: Annotated[
-        str | None, typer.Option(help="The node to inject the fault into: its number in the job, or its name.")
+        str | None,
+        typer.Option(metavar="NODE", help="The node to inject the fault into: its number in the job, or its name."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

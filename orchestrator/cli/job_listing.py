@@ -17,20 +17,21 @@ from orchestrator.wire.insight import WaitView
 from orchestrator.wire.job_views import JobView
 
 _NEWEST_STEPS = 20
+_STATE = f"Show only jobs in this state: {', '.join(each.lower() for each in JobState)}."
 _OLD_LINES = 10  # shown by --follow
 Follow = Annotated[bool, typer.Option("--follow", help="Show output, progress and events until the end.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job ends, and exit with its status.")]
 
 
 def ls(
-    state: Annotated[JobState | None, typer.Option(case_sensitive=False)] = None,
-    project: Annotated[str | None, typer.Option()] = None,
-    cluster: Annotated[str | None, typer.Option()] = None,
-    label: Annotated[str | None, typer.Option(metavar="NAME=VALUE")] = None,
+    state: Annotated[JobState | None, typer.Option(metavar="STATE", case_sensitive=False, help=_STATE)] = None,
+    project: Annotated[str | None, typer.Option(metavar="PROJECT", help="Show only jobs of this project.")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="Show only jobs of this cluster.")] = None,
+    label: Annotated[str | None, typer.Option(metavar="NAME=VALUE", help="Show only jobs with this label.")] = None,
     search: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Show only jobs with TEXT in id, name or reason.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most N jobs.")] = 100,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show at most N jobs.")] = 100,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print ids only.")] = False,
     as_json: AsJson = False,
 ) -> None:

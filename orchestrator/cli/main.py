@@ -156,7 +156,7 @@ def _use_profile(name: str | None) -> None:
 
 _VERSION = typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
 _PROFILE = typer.Option(
-    "--profile", metavar="NAME", help="A profile of `orchestrator profiles`.", callback=_use_profile
+    "--profile", metavar="PROFILE", help="A profile of `orchestrator profiles`.", callback=_use_profile
 )
 
 

@@ -12,7 +12,7 @@ from orchestrator.cli.terminal import echo
 from orchestrator.domain.errors import Refused
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment variable, such as WANDB_API_KEY.")]
-Project = Annotated[str, typer.Option(help="The project whose jobs may use the secret.")]
+Project = Annotated[str, typer.Option(metavar="PROJECT", help="The project whose jobs may use the secret.")]
 
 secret = typer.Typer(
     help="Store, list and remove secrets.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
@@ -33,7 +33,7 @@ def store(name: Name, project: Project = "default", as_json: AsJson = False) -> 
 
 @secret.command()
 def ls(
-    project: Annotated[str | None, typer.Option(help="Show only secrets of this project.")] = None,
+    project: Annotated[str | None, typer.Option(metavar="PROJECT", help="Show only secrets of this project.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the names of secrets, who stored them, and when."""

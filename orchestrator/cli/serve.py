@@ -14,17 +14,20 @@ from orchestrator.cli.terminal import echo
 from orchestrator.settings import Settings, load_settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Config = Annotated[Path | None, typer.Option(help="The settings file, orchestrator.toml.")]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="The settings file, orchestrator.toml.")]
 DatabaseUrl = Annotated[
-    str | None, typer.Option(help="URL of the database, without a password. Default: SQLite in the root.")
+    str | None,
+    typer.Option(metavar="URL", help="URL of the database, without a password. Default: SQLite in the root."),
 ]
-Root = Annotated[Path | None, typer.Option(help="The run directory.")]
+Root = Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run directory.")]
 
 
 def serve(
     config: Config = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port. 0 means any free port.")] = None,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Address to listen on.")] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", min=0, max=65535, help="The port. 0 means any free port.")
+    ] = None,
     root: Root = None,
     database_url: DatabaseUrl = None,
 ) -> None:

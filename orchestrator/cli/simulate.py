@@ -21,29 +21,50 @@ from orchestrator.simulator.simulation import Simulation
 
 
 def simulate(
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of the cluster.")] = 16384,
-    mtbf_hours: Annotated[float, typer.Option(min=0.001, help="Mean hours between failures of the cluster.")] = 3.09,
-    days: Annotated[float, typer.Option(min=0.001, max=3650, help="Days to simulate.")] = 54,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same output.")] = 1,
-    trace: Annotated[str, typer.Option(help=f"The pattern of failures: {', '.join(TRACES)}.")] = "exponential",
-    gpus_per_node: Annotated[int, typer.Option(min=1)] = 8,
-    spares: Annotated[int | None, typer.Option(min=0, help="Spare nodes. Default: as many as are needed.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=100_000)] = 1,
+    gpus: Annotated[int, typer.Option(metavar="N", min=1, help="GPUs of the cluster.")] = 16384,
+    mtbf_hours: Annotated[
+        float, typer.Option(metavar="HOURS", min=0.001, help="Mean hours between failures of the cluster.")
+    ] = 3.09,
+    days: Annotated[float, typer.Option(metavar="DAYS", min=0.001, max=3650, help="Days to simulate.")] = 54,
+    seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same output.")] = 1,
+    trace: Annotated[
+        str, typer.Option(metavar="TRACE", help=f"The pattern of failures: {', '.join(TRACES)}.")
+    ] = "exponential",
+    gpus_per_node: Annotated[int, typer.Option(metavar="N", min=1)] = 8,
+    spares: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Spare nodes. Default: as many as are needed.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, max=100_000)] = 1,
     nodes: Annotated[
-        str | None, typer.Option(help="Nodes of each job, such as 4 or 2:8. Default: all, for one job.")
+        str | None,
+        typer.Option(metavar="NODES", help="Nodes of each job, such as 4 or 2:8. Default: all, for one job."),
     ] = None,
     job_hours: Annotated[
-        float | None, typer.Option(min=0.001, help="Hours of training of a job, or their mean. Default: no end.")
+        float | None,
+        typer.Option(metavar="HOURS", min=0.001, help="Hours of training of a job, or their mean. Default: no end."),
     ] = None,
-    snapshot_stall: Annotated[float, typer.Option(min=0, help="Seconds that a snapshot stops training.")] = 5,
+    snapshot_stall: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Seconds that a snapshot stops training.")
+    ] = 5,
     snapshot_interval: Annotated[
-        float | None, typer.Option(min=0.1, help="Seconds between two snapshots. Default: by Young's formula.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, help="Seconds between two snapshots. Default: by Young's formula."),
     ] = None,
-    restart: Annotated[float, typer.Option(min=0, help="Seconds from a failure to the first step after it.")] = 90,
-    restart_in_place: Annotated[float, typer.Option(min=0, help="The same for a restart in place.")] = 20,
-    repair_hours: Annotated[float, typer.Option(min=0.001, help="Hours to repair a node, with --spares.")] = 24,
-    pass_pause: Annotated[float, typer.Option(min=0, help="Minimum seconds between two supervisor passes.")] = 0,
-    without: Annotated[list[str] | None, typer.Option(help="A rule to remove from the policy. Repeatable.")] = None,
+    restart: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Seconds from a failure to the first step after it.")
+    ] = 90,
+    restart_in_place: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="The same for a restart in place.")
+    ] = 20,
+    repair_hours: Annotated[
+        float, typer.Option(metavar="HOURS", min=0.001, help="Hours to repair a node, with --spares.")
+    ] = 24,
+    pass_pause: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Minimum seconds between two supervisor passes.")
+    ] = 0,
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="A rule to remove from the policy. Repeatable.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Simulate weeks of failures with the service's own policy."""

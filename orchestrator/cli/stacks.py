@@ -21,8 +21,8 @@ _LOOK_EVERY_S = 0.3
 
 def stacks(
     job_id: JobId,
-    rank: Annotated[int | None, typer.Option(min=0, help="Show only this rank.")] = None,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for all ranks.")] = 20.0,
+    rank: Annotated[int | None, typer.Option(metavar="RANK", min=0, help="Show only this rank.")] = None,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Seconds to wait for all ranks.")] = 20.0,
     as_json: AsJson = False,
 ) -> None:
     """Show the Python stacks of a job's ranks.

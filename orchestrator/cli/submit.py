@@ -33,7 +33,7 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Show output, progress and events until the end.")] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="An idempotency key: the same key and file give the same job.")
+        str | None, typer.Option(metavar="KEY", help="An idempotency key: the same key and file give the same job.")
     ] = None,
     preflight: Annotated[
         bool, typer.Option("--preflight", help="Run a preflight first, and exclude nodes that fail it.")
@@ -91,7 +91,7 @@ def plan(
     file: File,
     changes: Changes = None,
     diff: Annotated[
-        str | None, typer.Option("--diff", metavar="ID", help="Show the differences from this job.")
+        str | None, typer.Option("--diff", metavar="JOB", help="Show the differences from this job.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -23,13 +23,13 @@ token = typer.Typer(
 
 @token.command()
 def create(
-    name: Annotated[str, typer.Argument(help="The name of the token's owner, shown in events.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the token's owner, shown in events.")],
     grant: Annotated[
         list[str],
         typer.Option(metavar="[PROJECT=]ROLE", help="A role (viewer, submitter, operator, admin). Repeatable."),
     ],
     expires: Annotated[
-        str | None, typer.Option(metavar="TERM", help="Lifetime, such as 12h, 30d or 8w. Default: unlimited.")
+        str | None, typer.Option(metavar="LIFETIME", help="Lifetime, such as 12h, 30d or 8w. Default: unlimited.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -64,7 +64,7 @@ def ls(as_json: AsJson = False) -> None:
 
 
 @token.command()
-def revoke(token_id: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJson = False) -> None:
+def revoke(token_id: Annotated[str, typer.Argument(metavar="TOKEN")], as_json: AsJson = False) -> None:
     """Revoke a token and its sessions."""
     with writing() as client:
         ended = client.revoke_token(token_id)

@@ -27,10 +27,16 @@ def drill(
     fault: Annotated[
         Fault, typer.Option(help="The fault to inject. Any fault but kill needs the role operator.", metavar="FAULT")
     ] = Fault.KILL,
-    steps: Annotated[int, typer.Option(min=12, max=MOST_STEPS, help="Steps of each of the two runs.")] = 60,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=12, max=MOST_STEPS, help="Steps of each of the two runs.")
+    ] = 60,
     tolerance: Annotated[
         float,
-        typer.Option(min=0, help="Largest allowed difference of the curves, in nats. 16-bit arithmetic needs more."),
+        typer.Option(
+            metavar="NATS",
+            min=0,
+            help="Largest allowed difference of the curves, in nats. 16-bit arithmetic needs more.",
+        ),
     ] = TOLERANCE,
     as_json: AsJson = False,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -235,6 +236,22 @@ def list_commands() -> list[list[str]]:
         command = get_command(build_app([name])).commands[name]  # type: ignore[attr-defined]
         found += [[name, *([inner] if inner else [])] for inner in getattr(command, "commands", {"": None})]
     return found
+
+
+@pytest.mark.parametrize("command", [*list_commands(), []], ids=" ".join)
+def test_help_names_the_value_of_each_option_and_argument_and_fits_80_columns(
+    command: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run(*command, "--help", COLUMNS="80", TERMINAL_WIDTH="80")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert max(map(len, lines)) <= 80
+    options = lines[lines.index("Options:") :]
+    values = [found for line in options if (found := re.match(r"  (?:-\w, )?--[\w-]+ ([^ ].*?)(?:  |$)", line))]
+    for found in values:
+        value = found[1]
+        assert re.fullmatch(r"[A-Z=.|\[\]]+|<\w+(\|\w+)+>|/ --no-\w+", value), value
+    assert "ID" not in {found[1] for found in values}
 
 
 @pytest.mark.parametrize("command", list_commands(), ids=" ".join)

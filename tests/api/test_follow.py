@@ -89,7 +89,7 @@ def test_new_generations_and_attempts_are_followed(world: World, job_id: str) ->
     append(log, "late words of the old generation\n")
     world.start(job_id, 2, state=AttemptState.RUNNING)
     world.write_log(job_id, "anew\n", attempt=2)
-    assert polls(follower) == ["[a1 g1 r0/0] late words of the old generation", "anew"]
+    assert polls(follower) == ["[a1 g1 r0/0] late words of the old generation", "[a2 g1 r0/0] anew"]
 
 
 def test_the_last_lines_of_an_attempt_come_before_the_next_one(world: World, job_id: str) -> None:

@@ -22,7 +22,7 @@ from orchestrator.domain.policy.decision import (
     Submit,
     Wait,
 )
-from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.policy.situation import RETRY_REQUESTED, Situation
 from orchestrator.domain.queueing.admission import Admission
 from tests.unit.situations import (
     NOW,
@@ -241,7 +241,9 @@ def test_an_attempt_that_cannot_be_seen_never_ends(state: AttemptState) -> None:
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED, JobState.SUCCEEDED])
 def test_a_retry_brings_an_ended_job_back(state: JobState) -> None:
     ended = an_attempt(AttemptState.FAILED, ended_at=ago(5))
-    assert decide(a_situation(a_job(state, desired=RETRY), ended)).action == BeginRetry()
+    decision = decide(a_situation(a_job(state, desired=RETRY), ended))
+    assert decision.action == BeginRetry()
+    assert decision.sentence != RETRY_REQUESTED, "the event of the request says that"
 
 
 def test_a_preempted_attempt_ends_preempted() -> None:

@@ -11,8 +11,9 @@ from orchestrator.domain.policy.budget import hopeless, longest_backoff, overspe
 from orchestrator.domain.policy.decision import BeginRetry, Decision, Finish, Start, Wait
 from orchestrator.domain.policy.rules.kinds import while_idle
 from orchestrator.domain.policy.rules.live import explain_silence
-from orchestrator.domain.policy.situation import CANCELLED, RETRY_REQUESTED, SUSPENDED, Situation
+from orchestrator.domain.policy.situation import CANCELLED, SUSPENDED, Situation
 
+_QUEUED_AGAIN = "queued again with full budgets"
 _RETRY_WITHDRAWN = "its owner cancelled the retry; training had finished before"
 
 
@@ -21,7 +22,7 @@ def begin_retry(s: Situation) -> Decision | None:
     """A retry that the owner requested begins once no attempt is live."""
     if not s.retry_requested:
         return None
-    return Decision(action=BeginRetry(), sentence=RETRY_REQUESTED)
+    return Decision(action=BeginRetry(), sentence=_QUEUED_AGAIN)
 
 
 @while_idle

@@ -57,6 +57,7 @@ def create_app(
         metrics=services.metrics,
         allowed_hosts=frozenset(services.hosts),
         instance=services.instance,
+        trouble=services.trouble,
         body_memory=services.body_memory,
     )
     return app

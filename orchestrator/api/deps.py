@@ -78,6 +78,7 @@ class Services:
     metrics: Metrics
     ready: Callable[[], tuple[bool, str]]
     version: str
+    trouble: Callable[[], str | None]  # returns a sentence on what the service cannot do now
     instance: str  # what clients of this run directory expect; see wire/service.py
     body_memory: BodyMemory = field(default_factory=BodyMemory)
     webhooks: Sequence[WebhookView] = ()

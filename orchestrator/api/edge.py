@@ -22,7 +22,7 @@ from orchestrator.api.body_stream import BODY_USE
 from orchestrator.api.errors import build_problem, respond
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.wire.problems import Problem
-from orchestrator.wire.service import INSTANCE_HEADER
+from orchestrator.wire.service import INSTANCE_HEADER, WARNING_HEADER
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 # Accept every host name. Safe where every caller has a token: a page that rebinds its DNS name has none, because
@@ -44,6 +44,7 @@ _SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
+_WARNED, _FRAGMENT, _FIRST_ERROR = "/api/", "X-Fragment", 400
 _log = structlog.get_logger(__name__)
 
 
@@ -58,12 +59,12 @@ class Edge:
         allowed_hosts: frozenset[str],
         instance: str,
         body_memory: BodyMemory,
-        monotonic: Callable[[], float] = time.monotonic,
+        trouble: Callable[[], str | None],
     ) -> None:
         self._app = app
-        self._monotonic = monotonic
         self._metrics = metrics
         self._instance = instance
+        self._trouble = trouble
         self._body_memory = body_memory
         self._hosts = frozenset(host.lower() for host in LOOPBACK_HOSTS | allowed_hosts)
 
@@ -72,7 +73,9 @@ class Edge:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        answer = _Answer(send, _request_id(headers), self._monotonic)
+        answer = _Answer(send, _request_id(headers), time.monotonic)
+        if scope["path"].startswith(_WARNED) or _FRAGMENT in headers:  # what only callers with a role get
+            answer.warning = self._trouble()
         scope[BODY_USE] = body_use = BodyUse(self._body_memory)
         with structlog.contextvars.bound_contextvars(request_id=answer.request_id):
             refusal = (
@@ -127,6 +130,7 @@ class _Answer:
         self._began = monotonic()
         self.request_id = request_id
         self.status: int | None = None
+        self.warning: str | None = None  # for an answer without an error
         self.waited_s: float | None = None  # until the first byte
 
     async def send(self, message: Message) -> None:
@@ -135,6 +139,8 @@ class _Answer:
             self.waited_s = round(self._monotonic() - self._began, 6)
             headers = MutableHeaders(scope=message)
             headers[_REQUEST_ID] = self.request_id
+            if self.warning is not None and self.status < _FIRST_ERROR:
+                headers[WARNING_HEADER] = self.warning.encode("ascii", "replace").decode()
             for name, value in _SECURITY_HEADERS.items():
                 headers.setdefault(name, value)
         await self._send(message)

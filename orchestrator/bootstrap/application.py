@@ -50,6 +50,8 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.hooks import Hooks, is_proxied
 from orchestrator.wire.service import name_instance
 
+_MEANWHILE = "Running jobs continue. Until it can, what is shown may be old, and no request is accepted."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
@@ -110,6 +112,7 @@ def build_services(settings: Settings, database: Database, identity: Identity, g
         logs=logs,
         feeds=Feeds(logs),
         ready=given.ready,
+        trouble=lambda: tell_trouble(database),
         tail=Tail(EventReader(database)),
         metrics=given.metrics,
         version=given.version,
@@ -119,6 +122,14 @@ def build_services(settings: Settings, database: Database, identity: Identity, g
         hosts=hosts_of(settings),
         closing=given.closing,
     )
+
+
+def tell_trouble(database: Database) -> str | None:
+    """Return what a database that cannot be written means for people. None while it can be."""
+    if database.write_failure is None:
+        return None
+    cause = database.write_failure.replace(database.name, str(database.file or database.name))
+    return f"The service cannot write its {cause}. {_MEANWHILE}"
 
 
 def build_app(services: Services, clock: Clock) -> FastAPI:

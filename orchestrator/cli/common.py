@@ -49,7 +49,7 @@ JobId = Annotated[
 
 def reading() -> Client:
     """Create a client with short timeouts, for requests that are safe to repeat."""
-    return connect(load_settings(), patience_s=READ_PATIENCE_S)
+    return connect(load_settings(), patience_s=READ_PATIENCE_S, on_warning=_print_warning)
 
 
 def writing() -> Client:
@@ -64,7 +64,12 @@ def writing() -> Client:
 
     settings = load_settings()
     ever_there = settings.url is not None or settings.root.exists()
-    return connect(settings, patience_s=WRITE_PATIENCE_S if ever_there else READ_PATIENCE_S, on_retry=warn)
+    patience_s = WRITE_PATIENCE_S if ever_there else READ_PATIENCE_S
+    return connect(settings, patience_s=patience_s, on_retry=warn, on_warning=_print_warning)
+
+
+def _print_warning(warning: str) -> None:
+    echo(f"orchestrator: {clean_line(warning)}", err=True)
 
 
 def find_job(client: Client, text: str) -> JobView:

@@ -43,16 +43,19 @@ def connect(
     *,
     patience_s: float = 30,
     on_retry: Callable[[ServiceUnreachable], None] | None = None,
+    on_warning: Callable[[str], None] = lambda _: None,
 ) -> Client:
     """Create a client of the service that the settings or the chosen profile name, or else of the one on this machine.
 
-    The client finds a service on this machine again after a restart on another port.
+    The client finds a service on this machine again after a restart on another port. `on_warning` gets what the service
+    says that it cannot do now.
     """
     token = None if settings.token is None else settings.token.get_secret_value()
     profile = choose_profile(settings)
     if profile is None:
-        return Client(Locator(settings), token, patience_s=patience_s, on_retry=on_retry)
-    return Client(profile.url, token or profile.token, patience_s=patience_s, on_retry=on_retry)
+        return Client(Locator(settings), token, patience_s=patience_s, on_retry=on_retry, on_warning=on_warning)
+    given = token or profile.token
+    return Client(profile.url, given, patience_s=patience_s, on_retry=on_retry, on_warning=on_warning)
 
 
 class Client(AccessCalls):
@@ -67,6 +70,7 @@ class Client(AccessCalls):
         timeout_s: float = 30,
         patience_s: float = 30,
         on_retry: Callable[[ServiceUnreachable], None] | None = None,
+        on_warning: Callable[[str], None] = lambda _: None,
     ) -> None:
         transport = Transport(
             partial(Address, url.rstrip("/")) if isinstance(url, str) else url,
@@ -74,6 +78,7 @@ class Client(AccessCalls):
             timeout_s=timeout_s,
             patience_s=patience_s,
             on_retry=on_retry,
+            on_warning=on_warning,
         )
         super().__init__(Calls(transport))
 

@@ -20,6 +20,7 @@ from orchestrator.client.errors import RequestRefused, ServiceUnreachable
 from orchestrator.client.locator import Address
 from orchestrator.domain.errors import ConfigurationError, NotFound
 from orchestrator.wire.problems import Problem
+from orchestrator.wire.service import WARNING_HEADER
 
 _TOO_MANY = 429  # the request was not processed; with the other codes it may have been
 _MISDIRECTED = 421  # another service answers
@@ -64,6 +65,7 @@ class Transport:
         timeout_s: float = 30,
         patience_s: float = 30,
         on_retry: Callable[[ServiceUnreachable], None] | None = None,
+        on_warning: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -71,6 +73,7 @@ class Transport:
         self._timeout_s = timeout_s
         self._clients: dict[str, httpx.Client] = {}  # by scheme
         self.locate, self.patience_s, self.on_retry = locate, patience_s, on_retry
+        self._on_warning, self._warned = on_warning, ""
         self.clock, self.sleep = clock, sleep
 
     def close(self) -> None:
@@ -102,7 +105,14 @@ class Transport:
                 call.method, address.url + call.path, params=call.params, json=call.body, headers=headers
             )
         _raise_for(response, address.url, repeatable=call.repeatable)
+        self._warn(response.headers.get(WARNING_HEADER, ""))
         return response
+
+    def _warn(self, warning: str) -> None:
+        """Pass on a warning of the service, once as long as it stays the same."""
+        if warning and warning != self._warned:
+            self._on_warning(warning)
+        self._warned = warning
 
     @contextmanager
     def stream(self, path: str, params: Mapping[str, str | int], *, read_timeout_s: float) -> Iterator[httpx.Response]:

@@ -117,6 +117,7 @@ class Database:
         self._turn = threading.Lock()
         self._info = {_SUBSCRIPTIONS: tuple(subscriptions)}
         self._listeners: list[Callable[[News], None]] = []
+        self.write_failure: str | None = None  # why the newest transaction that writes has failed
 
     def __enter__(self) -> Self:
         return self
@@ -144,8 +145,13 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Session]:
         """Begin a transaction. The end of the block commits it; an exception rolls it back."""
-        with self._turn_to_write(), translated(self.name), self._session() as session, session.begin():
-            yield session
+        try:
+            with self._turn_to_write(), translated(self.name), self._session() as session, session.begin():
+                yield session
+        except StoreUnavailable as error:
+            self.write_failure = str(error)
+            raise
+        self.write_failure = None
         news: News = session.info.get(_NEWS, ())
         for listener in self._listeners if news else ():
             listener(news)

@@ -9,6 +9,7 @@ from pathlib import Path
 from orchestrator.wire.answers import Answer
 
 INSTANCE_HEADER = "Orchestrator-Instance"
+WARNING_HEADER = "Orchestrator-Warning"  # a sentence on what the service cannot do now
 
 
 def name_instance(root: Path) -> str:

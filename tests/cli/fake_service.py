@@ -23,7 +23,7 @@ from orchestrator.wire.history_views import MetricsView, SnapshotView, StacksVie
 from orchestrator.wire.job_views import DeletionView, EventView, FailureView, JobView, SubmittedView
 from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanView, ReplicaPlanView, RungView
 from orchestrator.wire.problems import FieldError, Problem
-from orchestrator.wire.service import INSTANCE_HEADER
+from orchestrator.wire.service import INSTANCE_HEADER, WARNING_HEADER
 
 # What the service answers to a request, as changes of the job's view.
 REQUESTS: dict[str, dict[str, object]] = {
@@ -137,6 +137,7 @@ class FakeService:
         self.arrays: list[ArrayView] = []  # the answers to the next requests for any array; the last one is repeated
         self.native_kind, self.native_request = "processes", "text"  # of any plan
         self.wait: dict[str, object] | None = None  # of any job
+        self.warning = ""  # of every answer
         self.log = ""
         self.warnings: list[str] = []  # of any submission
         self.next_view: dict[str, object] = {}  # of a submitted job
@@ -361,6 +362,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif answer.document is not None:
             content = json.dumps(answer.document).encode()
         self.send_response(answer.status)
+        if self.fake.warning:
+            self.send_header(WARNING_HEADER, self.fake.warning)
         for name, value in answer.headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))

@@ -289,6 +289,16 @@ def test_wrong_values_are_told_alike_as_text_and_as_json(
     assert "Value error" not in text.stderr + as_json.stderr
 
 
+def test_a_warning_of_the_service_is_printed_once_on_standard_error(run: Run, service: FakeService) -> None:
+    service.add(make_job())
+    service.warning = "The service cannot write its database."
+    for arguments in (["ls"], ["show", "gpt-0001"], ["why", "gpt-0001"], ["logs", "gpt-0001"]):
+        done = run(*arguments)
+        assert (done.returncode, done.stderr) == (0, f"orchestrator: {service.warning}\n")
+    service.warning = ""
+    assert run("ls").stderr == ""
+
+
 def test_an_error_of_the_service_prints_no_traceback(run: Run, service: FakeService) -> None:
     service.refusals = [Answer(500, Problem(type="x", title="oh", status=500, detail="KeyError"))]
     done = run("ls")

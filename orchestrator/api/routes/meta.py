@@ -35,6 +35,8 @@ def show_readiness(services: Wired) -> Health | Response:
     ready, detail = services.ready()
     if not ready:
         return respond(build_problem("unavailable", detail))
+    if services.trouble() is not None:
+        detail = f"the database cannot be written; {detail}"
     return Health(status="ready", version=services.version, detail=detail)
 
 

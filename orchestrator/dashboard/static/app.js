@@ -36,6 +36,7 @@
   };
 
   const seconds = (ms) => (ms < 60000 ? `${Math.round(ms / 1000)} s` : `${Math.round(ms / 60000)} min`);
+  const trouble = document.getElementById("trouble");
   const setReach = (problem) => {
     if (problem === null) {
       lostAt = null;
@@ -63,6 +64,8 @@
     const answer = event.detail.xhr;
     if (answer.status === 200 || answer.status === 304) {
       setReach(null);
+      trouble.textContent = answer.getResponseHeader("Orchestrator-Warning") ?? "";
+      trouble.hidden = trouble.textContent === "";
       shown = { address: location.href, tag: answer.getResponseHeader("ETag") ?? "" };
       const release = answer.getResponseHeader("X-Release");
       document.getElementById("outdated").hidden = !release || release === document.body.dataset.release;

@@ -24,7 +24,7 @@ _NOBODY = "-"
 def login(
     url: Annotated[str, typer.Argument(metavar="URL", help="The address of the service, such as https://host:8700.")],
     name: Annotated[
-        str | None, typer.Option(metavar="PROFILE", help="Name of the profile. Default: the service's host.")
+        str | None, typer.Option(metavar="NAME", help="Name of the profile. Default: the service's host.")
     ] = None,
     token: Annotated[
         bool, typer.Option("--token/--no-token", help="Ask for a token, or read it from standard input in a pipe.")

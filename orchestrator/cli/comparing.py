@@ -23,7 +23,7 @@ _ROWS = 12
 _LETTERS = "ABCDEFGHIJKL"
 Jobs = Annotated[
     list[str],
-    typer.Argument(metavar="JOB...", help=f"Up to {len(_LETTERS)} jobs.", autocompletion=complete_job),
+    typer.Argument(metavar="JOB", help=f"Up to {len(_LETTERS)} jobs.", autocompletion=complete_job),
 ]
 
 
@@ -36,7 +36,7 @@ class _Compared:
 
 def compare(
     jobs: Jobs,
-    metric: Annotated[str, typer.Option(metavar="NAME", help="The metric that is compared.")] = "loss",
+    metric: Annotated[str, typer.Option(metavar="METRIC", help="The metric that is compared.")] = "loss",
     by: Annotated[By, typer.Option(help="Compare at equal steps, tokens (or samples), or seconds.")] = "step",
     as_json: AsJson = False,
 ) -> None:

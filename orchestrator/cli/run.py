@@ -30,10 +30,12 @@ def run(
         typer.Option("-n", "--workers", metavar="N", help="Workers per node. Default: one for each GPU, or 1."),
     ] = None,
     gpus: Annotated[int, typer.Option(metavar="N", help="GPUs per node.")] = 0,
-    nodes: Annotated[str, typer.Option(metavar="N|MIN:MAX", help="The number of nodes, or a range.")] = "1",
+    nodes: Annotated[str, typer.Option(metavar="NODES", help="The number of nodes, or a range.")] = "1",
     is_module: Annotated[bool, typer.Option("-m", "--module", help="PROGRAM is a module, as in `python -m`.")] = False,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The job's name. Default: PROGRAM's.")] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="A cluster of `orchestrator clusters`.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="CLUSTER", help="A cluster of `orchestrator clusters`.")
+    ] = None,
     variables: Annotated[
         list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="An environment variable. Repeatable.")
     ] = None,

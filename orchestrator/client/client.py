@@ -43,7 +43,7 @@ def connect(
     *,
     patience_s: float = 30,
     on_retry: Callable[[ServiceUnreachable], None] | None = None,
-    on_warning: Callable[[str], None] = lambda _: None,
+    on_warning: Callable[[str], None] | None = None,
 ) -> Client:
     """Create a client of the service that the settings or the chosen profile name, or else of the one on this machine.
 
@@ -70,7 +70,7 @@ class Client(AccessCalls):
         timeout_s: float = 30,
         patience_s: float = 30,
         on_retry: Callable[[ServiceUnreachable], None] | None = None,
-        on_warning: Callable[[str], None] = lambda _: None,
+        on_warning: Callable[[str], None] | None = None,
     ) -> None:
         transport = Transport(
             partial(Address, url.rstrip("/")) if isinstance(url, str) else url,

@@ -65,7 +65,7 @@ class Transport:
         timeout_s: float = 30,
         patience_s: float = 30,
         on_retry: Callable[[ServiceUnreachable], None] | None = None,
-        on_warning: Callable[[str], None] = lambda _: None,
+        on_warning: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -110,7 +110,7 @@ class Transport:
 
     def _warn(self, warning: str) -> None:
         """Pass on a warning of the service, once as long as it stays the same."""
-        if warning and warning != self._warned:
+        if warning and warning != self._warned and self._on_warning is not None:
             self._on_warning(warning)
         self._warned = warning
 

@@ -250,8 +250,20 @@ def test_help_names_the_value_of_each_option_and_argument_and_fits_80_columns(
     values = [found for line in options if (found := re.match(r"  (?:-\w, )?--[\w-]+ ([^ ].*?)(?:  |$)", line))]
     for found in values:
         value = found[1]
-        assert re.fullmatch(r"[A-Z=.|\[\]]+|<\w+(\|\w+)+>|/ --no-\w+", value), value
+        assert re.fullmatch(r"[A-Z=.:|\[\]]+|<\w+(\|\w+)+>|/ --no-\w+", value), value
     assert "ID" not in {found[1] for found in values}
+
+
+def test_an_option_has_the_same_value_name_in_every_command() -> None:
+    names: dict[str, set[str]] = {}
+    for name in COMMANDS:
+        command = get_command(build_app([name])).commands[name]  # type: ignore[attr-defined]
+        for each in (command, *getattr(command, "commands", {}).values()):
+            for option in each.params:
+                if option.metavar is not None and option.opts[0].startswith("-"):
+                    names.setdefault(max(option.opts, key=len), set()).add(option.metavar)
+    assert names.pop("--since") == {"TIME", "AGO|TIME"}, "a log is selected by a time only"
+    assert {option: found for option, found in names.items() if len(found) > 1} == {}
 
 
 @pytest.mark.parametrize("command", list_commands(), ids=" ".join)

@@ -111,6 +111,17 @@ def test_there_is_no_estimate_if_a_job_ahead_may_use_up_the_quota() -> None:
     assert wait.starts_by is None
 
 
+def test_there_is_no_estimate_for_a_member_of_an_array_behind_others() -> None:
+    place = {"id": "lr-1", "index": 2, "size": 4, "at_once": 2}
+    line = [queued("first", age=9), holding("one", 2)]
+    wait = wait_of(queued("mine", array=place), *line, ends={"one": 5.0})
+    assert wait is not None
+    assert wait.starts_by is None
+    plain = wait_of(queued("mine"), *line, ends={"one": 5.0})
+    assert plain is not None
+    assert plain.starts_by is not None
+
+
 SIZES = st.integers(1, 3)
 
 

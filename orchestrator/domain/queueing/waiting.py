@@ -109,5 +109,6 @@ def _find_start(line: ClusterLine, job: Job, ahead: Sequence[Job], holders: Sequ
 
 
 def _may_reach_other_limits(limits: Limits, job: Job, others: int) -> bool:
-    """Whether the jobs ahead may use up the quota of the job's project, or the jobs of the cluster, when they start."""
-    return job.spec.project in limits.quotas or (limits.max_jobs is not None and others >= limits.max_jobs)
+    """Whether the jobs ahead may use up another limit of the job when they start: of project, array or cluster."""
+    is_bounded = job.spec.project in limits.quotas or job.spec.array is not None
+    return is_bounded or (limits.max_jobs is not None and others >= limits.max_jobs)

@@ -1,6 +1,6 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test long nightly faults test-slurm test-kubernetes test-browser test-api mutate crash soak recovery trajectories matrix check format bench clean
+.PHONY: help install demo serve test long nightly faults test-slurm test-kubernetes test-browser test-api mutate crash soak recovery trajectories matrix check format docs bench clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -82,6 +82,9 @@ check: $(VENV)/.tools ## format, lint, types, imports
 format: $(VENV)/.tools ## format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.tools ## the documentation as a site, into build/site; broken links fail
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 bench: $(VENV)/.tools ## every benchmark, into docs/benchmarks.md (ARGS="--only startup", ARGS=--quick, ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -84,7 +84,7 @@ format: $(VENV)/.tools ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.tools ## the documentation as a site, into build/site; broken links fail
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 bench: $(VENV)/.tools ## every benchmark, into docs/benchmarks.md (ARGS="--only startup", ARGS=--quick, ARGS=--help)
 	@$(BIN)/python -m benchmarks $(ARGS)

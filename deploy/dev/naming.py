@@ -31,13 +31,14 @@ _NAME = re.compile(r"(?<![A-Za-z])(?i:told|keeping)(?![a-z])")  # only in names
 
 # Columns, API fields, keys of files and OpenAPI tags keep their names.
 STORED = {
-    "deed": ("orchestrator/wire/insight.py", "orchestrator/queries/accounts.py"),
+    "deed": ("orchestrator/wire/insight.py", "orchestrator/queries/accounts.py", "docs/reference/rest.md"),
     "deeds": (
         "orchestrator/wire/insight.py",
         "orchestrator/queries/accounts.py",
         "orchestrator/domain/explanation/why.py",
         "orchestrator/cli/insight.py",
         "orchestrator/dashboard/templates/job_time.html",
+        "docs/reference/rest.md",
         "tests/",
     ),
     "errand_told": ("orchestrator/store/tables.py", "orchestrator/domain/job/attempt.py"),
@@ -63,6 +64,7 @@ STORED = {
         "orchestrator/cli/stacks.py",
         "trainer/elastic/agent_requests.py",
         "docs/api.md",
+        "docs/reference/rest.md",
         "tests/",
     ),
     "wished": (
@@ -74,6 +76,7 @@ STORED = {
     ),
     "wishes": (
         "orchestrator/api/routes/job_requests.py",
+        "deploy/dev/rest_page.py",
         "trainer/script/script_saver.py",
         "trainer/snapshot/",
         "tests/api/long/test_generated_client.py",

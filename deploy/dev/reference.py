@@ -2,8 +2,8 @@
 
     python -m deploy.dev.reference [--check]
 
-It writes docs/reference/ (command line, settings, Python client) and the marked sections of docs/concepts.md (state
-machines, policy). --check writes nothing and exits with 1 if a page is out of date.
+It writes docs/reference/ (command line, settings, Python client, REST) and the marked sections of docs/concepts.md
+(state machines, policy). --check writes nothing and exits with 1 if a page is out of date.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from deploy.dev import diagrams
 from deploy.dev.diagrams import read_comments
+from deploy.dev.rest_page import render_rest_body
 from deploy.dev.sections import replace_section
 from orchestrator import cluster_settings, settings
 from orchestrator.cli.main import COMMANDS
@@ -176,7 +177,12 @@ def _entry(name: str, function: Any) -> list[str]:
     return [f"### {name}", "", f"    {name}{signature}", "", inspect.getdoc(function) or ""]
 
 
-PAGES = {"cli.md": render_cli, "settings.md": render_settings, "client.md": render_client}
+def render_rest() -> str:
+    head = ["# The REST interface", "", _MADE, "", "By example: [api.md](../api.md).", ""]
+    return "\n".join([*head, *render_rest_body()]) + "\n"
+
+
+PAGES = {"cli.md": render_cli, "settings.md": render_settings, "client.md": render_client, "rest.md": render_rest}
 SECTIONS = {
     "job-states": diagrams.render_job_states,
     "attempt-states": diagrams.render_attempt_states,

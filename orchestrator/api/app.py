@@ -47,7 +47,7 @@ def create_app(
         docs_url=None,  # these pages load scripts from a CDN
         redoc_url=None,
         redirect_slashes=False,
-        routes=[*_build_api_routes(), *pages.routes],
+        routes=[*build_api_routes(), *pages.routes],
     )
     app.state.services = services
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # FastAPI's own way to extend the document
@@ -64,7 +64,7 @@ def create_app(
 
 
 @cache
-def _build_api_routes() -> Sequence[BaseRoute]:
+def build_api_routes() -> Sequence[BaseRoute]:
     """Build the routes under /api. They hold no service, so all applications of a process share them."""
     api = APIRouter(
         dependencies=[Depends(authorize)],

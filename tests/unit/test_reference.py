@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from deploy.dev.diagrams import render_attempt_states, render_job_states, render_policy
 from deploy.dev.reference import CONCEPTS, FOLDER, PAGES, render_concepts
+from deploy.dev.rest_page import read_document
 from orchestrator.cli.main import COMMANDS
 from orchestrator.domain.job import attempt, job
 from orchestrator.domain.policy.decide import POLICY
@@ -34,6 +35,19 @@ def test_every_command_stands_on_the_page_with_its_flags() -> None:
 def test_every_setting_stands_on_the_page_with_its_comment() -> None:
     page = (FOLDER / "settings.md").read_text()
     assert "| `ORCHESTRATOR_PORT` | `port` | `8700` | 0 means any free port; <root>/service.json names it |" in page
+
+
+def test_every_operation_and_type_of_the_interface_stands_on_the_page() -> None:
+    page = (FOLDER / "rest.md").read_text()
+    document = read_document()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert f"### {operation['operationId']}\n\n    {method.upper()} {path}\n" in page
+    for name, schema in document["components"]["schemas"].items():
+        assert f"\n### {name}\n" in page
+        assert all(f"| `{field}` |" in page for field in schema.get("properties", {}))
+    assert "| `limit` | query | integer | `50` |" in page
+    assert "- 202: [`JobView`](#jobview)\n- errors: 404, 409\n" in page
 
 
 def test_the_concepts_are_up_to_date() -> None:

@@ -11,6 +11,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, complete_job, find_job, print_json, reading
 from orchestrator.cli.render import colored, print_table, steps
+from orchestrator.cli.scaling_report import report_scaling
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.domain.errors import Refused
@@ -38,9 +39,15 @@ def compare(
     jobs: Jobs,
     metric: Annotated[str, typer.Option(metavar="METRIC", help="The metric that is compared.")] = "loss",
     by: Annotated[By, typer.Option(help="Compare at equal steps, tokens (or samples), or seconds.")] = "step",
+    by_size: Annotated[
+        bool, typer.Option("--scaling", help="Show speed-up, efficiency, and what limits each size instead.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare a metric of several jobs, and list what differs in their specs."""
+    if by_size:
+        report_scaling(jobs, as_json=as_json)
+        return
     with reading() as client:
         compared = list(_read(client, jobs, metric))
     differences = list_differences([each.job.spec for each in compared])

@@ -1,4 +1,4 @@
-"""Run a page of docs/how-to: type its commands, and compare the output with what the page shows.
+"""Run a page of docs/how-to or docs/guides: type its commands, and compare the output with what the page shows.
 
 ```sh          is typed into one shell, from the first block to the last
 ```sh service  is typed into a second terminal and keeps running; another such block first stops it
@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PATIENCE_S = 300.0
 _READY = b"orchestrator is at"
@@ -82,6 +84,7 @@ class Terminals:
         programs.mkdir()
         _put(programs / "orchestrator", [sys.executable, "-m", "orchestrator.cli"])
         _put(programs / "python", [sys.executable])
+        _put(programs / "elasticrun", [sys.executable, "-m", "trainer.elastic.elasticrun"])
         _put(programs / "torchx", [str(Path(sys.executable).with_name("torchx"))])
         self._env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")},

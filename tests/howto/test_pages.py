@@ -1,4 +1,4 @@
-"""The pages of docs/how-to are listed and can be run, and the runner notices errors."""
+"""The pages of docs/how-to and docs/guides are listed and can be run, and the runner notices errors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.howto.page import ROOT, PageFailed, matches, read_blocks, run_page
+from tests.howto.page import GUIDES, HOW_TO, ROOT, PageFailed, matches, read_blocks, run_page
 
-PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 
 
@@ -18,15 +17,16 @@ def test_the_tutorial_has_blocks_to_type_and_to_check() -> None:
     assert kinds.count("text") >= 8
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*HOW_TO, *GUIDES], ids=lambda page: page.stem)
 def test_a_page_is_short_and_has_blocks_to_type_and_to_check(page: Path) -> None:
     text = page.read_text()
     kinds = [block.kind for block in read_blocks(text)]
     assert text.startswith("# ")
     assert len(text.splitlines()) < 160
-    assert kinds.count("sh service") >= 1
+    assert kinds.count("sh service") >= (page in HOW_TO)
+    assert kinds.count("sh") >= 1
     assert kinds.count("text") >= 1
-    assert f"how-to/{page.name}" in (ROOT / "docs" / "README.md").read_text()
+    assert f"{page.parent.name}/{page.name}" in (ROOT / "docs" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

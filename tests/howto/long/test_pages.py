@@ -1,4 +1,4 @@
-"""Run every page of docs/how-to, and the tutorial."""
+"""Run every page of docs/how-to and docs/guides, and the tutorial."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.howto.page import ROOT, run_page
+from tests.howto.page import GUIDES, HOW_TO, ROOT, run_page
 
 pytestmark = pytest.mark.timeout(900)
 
-PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 ELSEWHERE = {"run-on-slurm"}  # tests/slurm/live has a Slurm
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in ELSEWHERE], ids=lambda page: page.stem)
+SMOKE = {"ddp-or-fsdp", "from-ddp-to-fsdp2"}  # a few seconds each
+RUN = [page for page in (*HOW_TO, *GUIDES) if page.stem not in ELSEWHERE]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.smoke] if page.stem in SMOKE else []) for page in RUN],
+    ids=lambda page: page.stem,
+)
 def test_the_steps_of_a_page_work(page: Path, tmp_path: Path) -> None:
     run_page(page, tmp_path)
 

@@ -3,12 +3,14 @@
 #   docker build -f deploy/docker/service.Dockerfile -t orchestrator:0.1.0 .
 # Where jobs run in this very container (compose, one machine), it needs torch as well:
 #   --build-arg EXTRAS=postgres,otel,torch --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Where a mirror takes the place of the package index: --build-arg PIP_INDEX_URL=https://mirror.example/simple
 # For a build that can be repeated to the byte, name the base by its digest: --build-arg BASE=python@sha256:...
 ARG BASE=python:3.11.14-slim-bookworm
 
 FROM ${BASE} AS build
 ARG EXTRAS=postgres,otel
-ARG TORCH_INDEX=https://pypi.org/simple
+ARG PIP_INDEX_URL=https://pypi.org/simple
+ARG TORCH_INDEX=${PIP_INDEX_URL}
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 RUN python -m venv /opt/orchestrator

@@ -119,6 +119,17 @@ def test_installed_extras_exist(file: Path) -> None:
     assert {extra for each in named for extra in each.split(",")} <= set(extras)
 
 
+@pytest.mark.parametrize("name", ["service", "trainer"])
+def test_packages_come_from_the_indexes_that_the_builder_names(name: str) -> None:
+    """pip reads PIP_INDEX_URL. No index stands in a command, so that a mirror can take its place."""
+    stages = _stages(ROOT / "deploy" / "docker" / f"{name}.Dockerfile").values()
+    installing = [stage for stage in stages if any("pip install" in rest for _, rest in stage)]
+    assert installing
+    for stage in installing:
+        assert ("ARG", "PIP_INDEX_URL=https://pypi.org/simple") in stage
+        assert not any("://" in rest for word, rest in stage if word == "RUN")
+
+
 @OURS
 def test_torch_is_pinned_as_in_the_constraints(file: Path) -> None:
     (pinned,) = re.findall(r"^torch==(\S+)", (ROOT / "constraints.txt").read_text(), re.M)

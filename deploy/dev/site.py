@@ -142,7 +142,8 @@ def _relative(target: str, uri: str) -> str:
 
 def _render_source(source: Path, docs: Path) -> str:
     if source.name == "CHANGELOG.md":
-        return source.read_text().replace("](docs/", "](")
+        # Python-Markdown needs an empty line before a list.
+        return re.sub(r"^(\*\*.*)\n- ", r"\1\n\n- ", source.read_text().replace("](docs/", "]("), flags=re.MULTILINE)
     name = source.relative_to(docs.parent).as_posix()
     head = f"---\nsearch: {{exclude: true}}\ntitle: {source.name}\n---\n# {name}\n\n"
     if source.is_dir():

@@ -131,6 +131,13 @@ def test_diagrams_need_no_library(site: Path) -> None:
     assert all("QUEUED" in (site / each).read_text() for each in drawings[1:2])
 
 
+def test_lists_are_lists(site: Path) -> None:
+    """Python-Markdown needs an empty line before a list, GitHub does not."""
+    for path in site.rglob("*.html"):
+        paragraphs = re.findall(r"<p>.*?</p>", path.read_text(), re.DOTALL)
+        assert [each for each in paragraphs if re.search(r"\n(?:[-*]|\d+\.) ", each)] == [], path
+
+
 def test_a_linked_source_file_is_a_page(site: Path) -> None:
     page = site / "source" / "orchestrator" / "supervisor" / "reconcile.py" / "index.html"
     assert "Reconciler" in page.read_text()

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import nn
 
 from tests.trainer.harness import ROOT, read_lines, start_group
@@ -97,6 +98,19 @@ def test_a_scripts_own_files_become_a_snapshot_that_the_service_knows(tmp_path):
     with pytest.raises(SnapshotError, match="files that the script wrote: read them from the folder"):
         attend(tmp_path, 3).restore(model=object())
     assert events(tmp_path, "restored", 2)[0]["evidence"]["step"] == 4
+
+
+def test_a_loss_that_requires_a_gradient_is_reported_without_a_warning(tmp_path):
+    """torch warns only once in a process, and warnings are errors here."""
+    torch.set_warn_always(True)
+    try:
+        run = attend(tmp_path)
+        run.latest()
+        run.step(0, loss=torch.tensor(2.5, requires_grad=True))
+    finally:
+        torch.set_warn_always(False)
+    lines = read_lines(layout.replica_dir(tmp_path, 1, 0) / "1" / layout.PROGRESS)
+    assert lines[-1]["metrics"]["loss"] == 2.5
 
 
 def test_every_step_is_reported(tmp_path):

@@ -94,7 +94,7 @@ class Script:
         if self._place.rank != 0:
             self._heartbeat.beat(Phase.STEP, done)
             return
-        values = {name: float(value) for name, value in metrics.items()} | {"step_s": step_s}
+        values = {name: _number(value) for name, value in metrics.items()} | {"step_s": step_s}
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         self._heartbeat.beat(Phase.STEP, done, finite)
 
@@ -164,6 +164,12 @@ class Script:
         self._heartbeat.beat(Phase.EVALUATION)
         yield
         self._heartbeat.beat(Phase.STEP)
+
+
+def _number(value: SupportsFloat) -> float:
+    """torch warns if a tensor that requires a gradient becomes a number."""
+    detach = getattr(value, "detach", None)
+    return float(value if detach is None else detach())
 
 
 def _torch_side() -> ModuleType:

@@ -28,7 +28,7 @@ def measure_run(client: Client, job: JobView) -> Run:
     name = next((each for each in THROUGHPUTS if series.get(each)), None)
     step_s = series.get("step_s")
     if name is None or not step_s or not job.world_size:
-        raise Refused(f"job {job.id} reports no steps with {' or '.join(THROUGHPUTS)}; the bundled trainer does")
+        raise Refused(f"job {job.id} reports no steps with {' or '.join(THROUGHPUTS)}; pass one to run.step")
     return Run(
         name=job.id,
         ranks=job.world_size,

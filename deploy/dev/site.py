@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         text = (docs / file.src_uri).read_text()
         for source in _list_sources(text, file.src_uri, docs):
             linked |= {_uri_of(path, docs): path for path in (source, *_files_of(source))}
-        for number, diagram in enumerate(_DIAGRAM.findall(text)):
+        for number, diagram in enumerate(_find_diagrams(text)):
             files.append(File.generated(config, diagram_uri(file.src_uri, number), content=render_diagram(diagram)))
     for uri, source in linked.items():
         files.append(File.generated(config, uri, content=_render_source(source, docs)))
@@ -52,9 +53,10 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     if page.file.generated_by is not None:
         return markdown
     uri = page.file.src_uri
-    numbers = iter(range(markdown.count("```mermaid")))
-    drawn = _DIAGRAM.sub(lambda _: f"![Diagram]({_relative(diagram_uri(uri, next(numbers)), uri)})", markdown)
-    return rewrite_links(drawn.replace("```sh service\n", "```sh\n"), uri, Path(config.docs_dir))
+    for number, diagram in enumerate(_find_diagrams(markdown)):
+        image = f"![Diagram]({_relative(diagram_uri(uri, number), uri)})"
+        markdown = markdown.replace(f"```mermaid\n{diagram}```", image, 1)
+    return rewrite_links(markdown.replace("```sh service\n", "```sh\n"), uri, Path(config.docs_dir))
 
 
 def list_navigation(readme: str) -> list[Any]:
@@ -79,6 +81,11 @@ def rewrite_links(markdown: str, uri: str, docs: Path) -> str:
         return f"[{found['title']}]({_relative(_uri_of(source, docs), uri)}{found['anchor'] or ''})"
 
     return _LINK.sub(rewrite, markdown)
+
+
+def _find_diagrams(markdown: str) -> list[str]:
+    """Return the text of each diagram. Empty where mmdr has no build: the site then shows the text."""
+    return _DIAGRAM.findall(markdown) if find_spec("mmdr") else []
 
 
 def render_diagram(text: str) -> str:

@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from orchestrator.client.client import Client
 from orchestrator.domain.accounting.goodput import UNHELD, Bin
-from orchestrator.domain.accounting.scaling import Run
+from orchestrator.domain.accounting.scaling import MeasuredRun
 from orchestrator.domain.errors import Refused
 from orchestrator.wire.history_views import MetricsView
 from orchestrator.wire.job_views import JobView
@@ -18,7 +18,7 @@ _POINTS = 2000
 _LAUNCH = (Bin.START_UP, Bin.RENDEZVOUS, Bin.LOAD, Bin.COMPILE)
 
 
-def measure_run(client: Client, job: JobView) -> Run:
+def measure_run(client: Client, job: JobView) -> MeasuredRun:
     """Return the median throughput and step time of the job's newest generation, and the shares of its time.
 
     The first step of the generation is left out, because it compiles and allocates. Raises Refused if the workers
@@ -29,7 +29,7 @@ def measure_run(client: Client, job: JobView) -> Run:
     step_s = series.get("step_s")
     if name is None or not step_s or not job.world_size:
         raise Refused(f"job {job.id} reports no steps with {' or '.join(THROUGHPUTS)}; pass one to run.step")
-    return Run(
+    return MeasuredRun(
         name=job.id,
         ranks=job.world_size,
         unit=THROUGHPUTS[name],

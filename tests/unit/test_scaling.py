@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.accounting.scaling import Run, Scaling, Signal, scaling
+from orchestrator.domain.accounting.scaling import MeasuredRun, Scaling, Signal, scaling
 
 
-def make_run(ranks: int, per_s: float, **fields: object) -> Run:
+def make_run(ranks: int, per_s: float, **fields: object) -> MeasuredRun:
     values: dict[str, object] = {"name": f"r{ranks}", "unit": "tokens", "step_s": 1.0, **fields}
-    return Run(ranks=ranks, per_s=per_s, **values)  # type: ignore[arg-type]
+    return MeasuredRun(ranks=ranks, per_s=per_s, **values)  # type: ignore[arg-type]
 
 
-def compare(*runs: Run) -> list[Scaling]:
+def compare(*runs: MeasuredRun) -> list[Scaling]:
     return list(scaling(runs))
 
 
@@ -80,6 +80,6 @@ def test_superlinear_runs_scale_well() -> None:
     [(), (make_run(1, 1.0), make_run(2, 1.0, unit="samples")), (make_run(1, 0.0),), (make_run(0, 1.0),)],
     ids=["none", "two units", "no throughput", "no ranks"],
 )
-def test_runs_that_cannot_be_compared_are_refused(runs: tuple[Run, ...]) -> None:
+def test_runs_that_cannot_be_compared_are_refused(runs: tuple[MeasuredRun, ...]) -> None:
     with pytest.raises(ValueError, match=r"one unit|positive"):
         scaling(runs)

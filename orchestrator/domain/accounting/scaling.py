@@ -25,7 +25,7 @@ class Signal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class MeasuredRun:
     """A run of `ranks` workers.
 
     `per_s` is the throughput of all ranks together, in `unit` a second. `data_share` and `communication_share` are
@@ -52,14 +52,14 @@ class Run:
 class Scaling:
     """A run beside the base, the run with the fewest ranks. Speed-up and efficiency of the base are 1."""
 
-    run: Run
+    run: MeasuredRun
     speed_up: float
     efficiency: float
     signal: Signal
     sentence: str
 
 
-def scaling(runs: Sequence[Run]) -> tuple[Scaling, ...]:
+def scaling(runs: Sequence[MeasuredRun]) -> tuple[Scaling, ...]:
     """Compare runs with the one that has the fewest ranks. The answer is sorted by ranks.
 
     Raises ValueError for no runs, runs of different units, and a throughput or number of ranks that is not positive.
@@ -72,7 +72,7 @@ def scaling(runs: Sequence[Run]) -> tuple[Scaling, ...]:
     return tuple(_compare(run, ordered[0]) for run in ordered)
 
 
-def _compare(run: Run, base: Run) -> Scaling:
+def _compare(run: MeasuredRun, base: MeasuredRun) -> Scaling:
     efficiency = base.cost_s / run.cost_s
     signal, sentence = next(found for rule in _RULES if (found := rule(run, base)) is not None)
     return Scaling(
@@ -83,31 +83,31 @@ def _compare(run: Run, base: Run) -> Scaling:
 Found = tuple[Signal, str] | None
 
 
-def _waits_for_data(run: Run, _: Run) -> Found:
+def _waits_for_data(run: MeasuredRun, _: MeasuredRun) -> Found:
     share = run.data_share or 0.0
     if share < DATA_BOUND_FROM:
         return None
     return Signal.DATA, f"steps wait for data {share:.0%} of their time"
 
 
-def _starts_long(run: Run, base: Run) -> Found:
+def _starts_long(run: MeasuredRun, base: MeasuredRun) -> Found:
     share = run.launch_share or 0.0
     if share < LAUNCH_FROM or not _is_efficient(run, base):
         return None
     return Signal.LAUNCH, f"starts take {share:.0%} of the held time"
 
 
-def _is_base(run: Run, base: Run) -> Found:
+def _is_base(run: MeasuredRun, base: MeasuredRun) -> Found:
     return (Signal.BASE, "the run with the fewest ranks") if run is base else None
 
 
-def _scales(run: Run, base: Run) -> Found:
+def _scales(run: MeasuredRun, base: MeasuredRun) -> Found:
     if not _is_efficient(run, base):
         return None
     return Signal.SCALES_WELL, f"each rank does {base.cost_s / run.cost_s:.0%} of the work of a rank of the base"
 
 
-def _loses_time(run: Run, base: Run) -> Found:
+def _loses_time(run: MeasuredRun, base: MeasuredRun) -> Found:
     """The part of the cost that grew most. What is not measured is part of computing."""
     growth = {
         Signal.DATA: _grown(run.data_share, base.data_share, run, base),
@@ -126,22 +126,22 @@ _LOSSES = {
 }
 
 
-def _unmeasured(run: Run, signal: Signal) -> str:
+def _unmeasured(run: MeasuredRun, signal: Signal) -> str:
     hidden = signal is Signal.COMPUTING and run.communication_share is None
     return "; it includes communication, which was not measured" if hidden else ""
 
 
-def _grown(share: float | None, base_share: float | None, run: Run, base: Run) -> float:
+def _grown(share: float | None, base_share: float | None, run: MeasuredRun, base: MeasuredRun) -> float:
     """Return by how many rank-seconds a part of the cost grew. 0 if it was not measured in both runs."""
     if share is None or base_share is None:
         return 0.0
     return share * run.cost_s - base_share * base.cost_s
 
 
-def _is_efficient(run: Run, base: Run) -> bool:
+def _is_efficient(run: MeasuredRun, base: MeasuredRun) -> bool:
     return run.per_s * base.ranks >= SCALES_WELL_FROM * base.per_s * run.ranks
 
 
-_Rule = Callable[[Run, Run], Found]
+_Rule = Callable[[MeasuredRun, MeasuredRun], Found]
 # First match wins.
 _RULES: tuple[_Rule, ...] = (_waits_for_data, _starts_long, _is_base, _scales, _loses_time)

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,6 +61,7 @@ from trainer.contract.pod import (
 )
 from trainer.contract.printed import parse_printed
 from trainer.contract.progress import Phase, Progress, parse_progress, render_progress
+from trainer.contract.resources import LastMinute, RankSample, Sample, parse_last_minute, parse_sample, render_sample
 from trainer.contract.verdict import parse_verdict
 
 AT = "2026-11-20T12:00:00Z"
@@ -81,6 +83,10 @@ PROGRESS = Progress(
     utilisation=0.5,
     metrics={"loss": 1.0},
 )
+SAMPLE = Sample(at=AT, generation=1, ranks=(RankSample(rank=0, memory_bytes=1, cpu_cores=0.5),))
+LAST_MINUTE = LastMinute(
+    seconds=1.0, age_s=1.0, first_bytes=1, highest_bytes=1, all_bytes=1, limit_bytes=1, of_gpu=False
+)
 EVENT = JournalEvent(at=AT, kind="snapshot.committed", sentence="s", generation=1, evidence={"name": "x", "step": 1})
 AGENT = AgentRecord(
     process=ProcessIdentity(pid=1, start_ticks=2, boot_id="b", host="h"), claim="c", incarnation=1, at=AT
@@ -99,6 +105,8 @@ MANIFEST = Manifest(
 DEPARTURE = Departure(replica=0, node="n", claim="c", exit_code=1, recorded=True, at=AT)
 DOCUMENTS: dict[str, tuple[Callable[[Any], object], Mapping[str, object]]] = {
     "progress": (parse_progress, render_progress(PROGRESS)),
+    "sample": (parse_sample, render_sample(SAMPLE)),
+    "last minute": (parse_last_minute, asdict(LAST_MINUTE)),
     "event": (parse_journal_event, render_journal_event(EVENT)),
     "exit record": (parse_exit_record, render_exit_record(EXIT)),
     "failure": (parse_failure, render_failure(FAILURE)),

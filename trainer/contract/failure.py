@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 
+from trainer.contract.resources import LastMinute, parse_last_minute
 from trainer.contract.words import TRACEBACK, find_final_messages
 
 _LINE_LIMIT = 2000  # characters
@@ -42,6 +43,7 @@ class Failure:
     step: int | None = None  # completed steps of that rank when it failed
     traceback: str | None = None
     repeated: bool = False  # the same error twice in a row without a step between: the agent gave up
+    last_minute: LastMinute | None = None  # the rank's memory before it ran out of memory
     at_launch: bool = False  # no worker of the job had started: set by the service when the attempt has ended
 
 
@@ -66,6 +68,7 @@ def parse_failure(document: Mapping[str, object]) -> Failure:
         step=_optional_int(document.get("step")),
         traceback=None if traceback is None else traceback[-_TRACEBACK_LIMIT:],
         repeated=document.get("repeated") is True,
+        last_minute=parse_last_minute(document.get("last_minute")),
         at_launch=document.get("at_launch") is True,
     )
 

@@ -5,7 +5,7 @@
   cache/                                 what compilers keep: inductor/ and triton/
   snapshots/step-00000120-a2-g1/         {.metadata, *.distcp, MANIFEST.json}; see manifest.py
   attempts/2/                            claim  launch.json  desired.json  beginning-g1.json  chaos-7
-    replica-0/1/                         agent.json  exit.json  events.jsonl  progress.jsonl  agent.log
+    replica-0/1/                         agent.json  exit.json  events.jsonl  progress.jsonl  resources.jsonl  agent.log
       g1/local-0/                        log  log.1  error.json  stacks.txt  profile.json.gz
 """
 
@@ -22,6 +22,7 @@ AGENT = "agent.json"
 EXIT = "exit.json"
 EVENTS = "events.jsonl"
 PROGRESS = "progress.jsonl"
+RESOURCES = "resources.jsonl"  # samples of what the ranks use, thinned as it grows; see resources.py
 AGENT_LOG = "agent.log"  # in replica-<r>/: what the agent itself printed, all incarnations
 WORKER_LOG = "log"
 ERROR = "error.json"

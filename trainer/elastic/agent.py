@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -23,14 +23,17 @@ from trainer.elastic.health.devices import Devices
 from trainer.elastic.health.fitness import NodeUnfit, await_fitness
 from trainer.elastic.health.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.health.postmortem import Death, Finding, find_failure, first_cause, read_steps
+from trainer.elastic.health.rank_meter import RankMeter
 from trainer.elastic.health.stillness import GroupHang, Stillness
 from trainer.elastic.health.watch import RankHang, Watch
 from trainer.elastic.records.files import say
 from trainer.elastic.records.history import History, Running
 from trainer.elastic.records.record import Record
+from trainer.elastic.records.resource_journal import ResourceJournal
 from trainer.elastic.rendezvous.formation import Formation, name_ranks
 from trainer.elastic.rendezvous.join import known_generation
 from trainer.elastic.rendezvous.rounds import Ending, Member, WorkersStore
+from trainer.elastic.resource_sampler import ResourceSampler
 from trainer.elastic.workers.ending import end_workers
 from trainer.elastic.workers.fork_server_client import ForkedProcess, ForkServerClient
 from trainer.elastic.workers.job_environment import render_job_environment
@@ -112,6 +115,7 @@ class Agent:
                 uses_gpu=self._devices.are_used_by,
                 read=lambda pids: read_activities(pids, fork_server.server_pid),
             )
+        self._sampler = None if record is None else _build_sampler(record, self._devices)
         self._oom_kills: int | None = None  # the count before the workers started
         self._local: LocalWorkers | None = None
         self._ending = Ending()  # of the previous generation
@@ -130,6 +134,8 @@ class Agent:
                 self._rendezvous.finish()
         finally:
             self._end_workers(self._stop_timeout_s)
+            if self._sampler is not None:
+                self._sampler.close()
             self._store_host.close()
             if self._streams is not None:
                 self._streams.close()
@@ -259,12 +265,19 @@ class Agent:
         """Explain the deaths. A worker that lost its peers because the group changed has not failed."""
         self.history.notice()
         steps = self._read_steps()
-        failure = first_cause(self._explain(deaths, local, steps))
+        failure = self._recall(first_cause(self._explain(deaths, local, steps)))
         reason = self._rendezvous.explain_lost_peers() if is_collateral(failure) else None
         if reason is not None:
             self._report_lost(self._rendezvous.find_lost())
             return self._follow(True, change=reason)
         return self._follow(self._judge(failure, local, max(steps.values(), default=None)))
+
+    def _recall(self, failure: Failure) -> Failure:
+        """The failure of a rank that ran out of memory, with what it used before."""
+        of_gpu = failure.kind is FailureKind.DEVICE_OOM
+        if self._sampler is None or failure.rank is None or not (of_gpu or failure.kind is FailureKind.HOST_OOM):
+            return failure
+        return replace(failure, last_minute=self._sampler.find_last_minute(failure.rank, of_gpu=of_gpu))
 
     def _read_steps(self) -> dict[int, int]:
         return {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
@@ -298,6 +311,8 @@ class Agent:
         local, self._local = self._local, None
         if local is None:
             return
+        if self._sampler is not None:
+            self._sampler.end()
         in_job = self._record is not None
         saved = end_workers(
             local.processes,
@@ -319,6 +334,8 @@ class Agent:
         place = local.place
         # Read the pids first. Reading one waits for the fork server, whose answer also sets `because` and `was_spare`.
         pids = {place.ranks[rank]: each.pid for rank, each in local.processes.items()}
+        if self._sampler is not None:
+            self._sampler.begin(self.generation, pids)
         fresh = {place.ranks[rank]: each.because for rank, each in local.processes.items() if each.because}
         for rank, because in fresh.items():
             say(f"rank {rank} is a new process, not a fork: {because}")
@@ -339,6 +356,11 @@ class Agent:
         if self._record is None:
             return outputs[local_rank].folder
         return layout.worker_dir(self._record.incarnation_dir, self.generation, local_rank)
+
+
+def _build_sampler(record: Record, devices: Devices) -> ResourceSampler:
+    meter = RankMeter(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return ResourceSampler(meter, ResourceJournal(record.incarnation_dir / layout.RESOURCES))
 
 
 def _find_deaths(local: LocalWorkers) -> list[Death]:

@@ -1,4 +1,4 @@
-"""Parse the files in which Linux counts kills by its out-of-memory killer. Pure: opens no file."""
+"""Parse the files in which Linux counts memory, and kills by its out-of-memory killer. Pure: opens no file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ def parse_oom_kills(text: str) -> int | None:
         name, _, value = line.partition(" ")
         if name == "oom_kill" and value.strip().isdecimal():
             return int(value)
+    return None
+
+
+def parse_memory_total(meminfo: str) -> int | None:
+    """The machine's memory in bytes, by the text of /proc/meminfo (proc(5))."""
+    for line in meminfo.splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemTotal" and value.split()[:1] and value.split()[0].isdecimal():
+            return int(value.split()[0]) * 1024
     return None
 
 

@@ -7,8 +7,9 @@ those of nvml.h (NVML API reference, "Field Value Enums").
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 try:
@@ -30,6 +31,15 @@ _LOST = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 _RELEASE_S, _LOOK_EVERY_S = 10.0, 0.01
 
 
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What some processes use of the GPUs on which they hold memory. A value is None if the driver does not say."""
+
+    memory_bytes: int | None  # all GPUs together
+    utilization: float | None  # 0 to 1, the mean of the GPUs; other processes on them count, too
+    total_bytes: int | None  # the size of all GPUs together
+
+
 class Devices:
     """The GPUs of this node. NVML stays open while the agent lives, because opening it can take seconds."""
 
@@ -40,6 +50,10 @@ class Devices:
             with suppress(nvml.NVMLError):
                 nvml.nvmlInit()
                 self._count, self._nvml = int(nvml.nvmlDeviceGetCount()), nvml
+
+    @property
+    def count(self) -> int:
+        return self._count
 
     def find_sick(self, visible: str | None) -> str | None:
         """A sentence about the first GPU that cannot train. None if there is none, or the driver does not say.
@@ -76,6 +90,48 @@ class Devices:
                 found |= computes and (pid in holders or not holders)
         return found
 
+    def measure(self, owners: Mapping[int, Collection[int]], own: Mapping[int, str]) -> dict[int, GpuUse]:
+        """What the processes of each owner use. An owner without a GPU is omitted.
+
+        `owners` has the pids of each. In a container the driver may list none of them. Then all that is used of the GPU
+        that `own` names counts, an index or a UUID.
+        """
+        found: dict[int, list[GpuUse]] = {}
+        for index in range(self._count):
+            with suppress(self._nvml.NVMLError):
+                device = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                held = {
+                    each.pid: each.usedGpuMemory for each in self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
+                }
+                for owner, pids in owners.items():
+                    mine = [held[pid] for pid in pids if pid in held]
+                    if mine:
+                        found.setdefault(owner, []).append(self._use_of(device, mine))
+        if not found and self._nvml is not None:
+            found = {owner: [use] for owner, name in own.items() if (use := self._use_of_own(name)) is not None}
+        return {owner: _add_up(uses) for owner, uses in found.items()}
+
+    def _use_of_own(self, name: str) -> GpuUse | None:
+        try:
+            if name.isdecimal():
+                return self._use_of(self._nvml.nvmlDeviceGetHandleByIndex(int(name)), [None])
+            return self._use_of(self._nvml.nvmlDeviceGetHandleByUUID(name), [None])
+        except self._nvml.NVMLError:
+            return None
+
+    def _use_of(self, device: Any, held: list[int | None]) -> GpuUse:
+        """`held` is the memory of each process. If the driver does not say it, all that is used of the GPU counts."""
+        known = [each for each in held if each is not None]
+        used = sum(known) if len(known) == len(held) else None
+        utilization = total = None
+        with suppress(self._nvml.NVMLError):
+            memory = self._nvml.nvmlDeviceGetMemoryInfo(device)
+            total = int(memory.total)
+            used = int(memory.used) if used is None else used
+        with suppress(self._nvml.NVMLError):  # a slice of a GPU (MIG) has none
+            utilization = int(self._nvml.nvmlDeviceGetUtilizationRates(device).gpu) / 100
+        return GpuUse(used, utilization, total)
+
     def _examine(self, index: int, chosen: list[str] | None) -> str | None:
         nvml = self._nvml
         try:
@@ -96,3 +152,14 @@ class Devices:
                 device = self._nvml.nvmlDeviceGetHandleByIndex(index)
                 found |= {process.pid for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(device)}
         return found
+
+
+def _add_up(uses: list[GpuUse]) -> GpuUse:
+    memory = [each.memory_bytes for each in uses if each.memory_bytes is not None]
+    shares = [each.utilization for each in uses if each.utilization is not None]
+    totals = [each.total_bytes for each in uses if each.total_bytes is not None]
+    return GpuUse(
+        memory_bytes=sum(memory) if len(memory) == len(uses) else None,
+        utilization=sum(shares) / len(shares) if shares else None,
+        total_bytes=sum(totals) if len(totals) == len(uses) else None,
+    )

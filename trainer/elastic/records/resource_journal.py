@@ -1,0 +1,75 @@
+"""The file of samples of one incarnation: the newest minute in full, and older samples at even distances."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.contract.clock import parse_time
+from trainer.contract.resources import Sample, render_sample
+from trainer.elastic.records.files import read_tail, write_temporary
+
+LIMIT_BYTES = 256 * 1024
+NEWEST = 30  # samples that are never thinned: a minute
+
+
+class ResourceJournal:
+    """Not thread-safe. The file never has more than `limit_bytes`."""
+
+    def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._path, self._limit_bytes = path, limit_bytes
+
+    def append(self, samples: Sequence[Sample]) -> None:
+        """Raises OSError."""
+        if not samples:
+            return
+        lines = [json.dumps(render_sample(each), separators=(",", ":")) + "\n" for each in samples]
+        if self._size() + sum(map(len, lines)) > self._limit_bytes:
+            old = read_tail(self._path, self._limit_bytes).splitlines(keepends=True)
+            kept = "".join(thin([*old, *lines], self._limit_bytes // 2))
+            write_temporary(self._path, kept.encode()).replace(self._path)
+            return
+        # Without O_NONBLOCK, a pipe that a worker put here would block.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(self._path, flags, 0o644), "ab") as file:
+            file.write("".join(lines).encode())
+
+    def _size(self) -> int:
+        try:
+            return self._path.lstat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+def thin(lines: Sequence[str], limit_bytes: int) -> list[str]:
+    """The newest lines, and of the older ones as many as fit, at even distances in time. Drops what is no sample."""
+    timed = [(at_s, line) for line in lines if (at_s := _time_of(line)) is not None]
+    older, newest = timed[:-NEWEST], timed[-NEWEST:]
+    while newest and _size_of(newest) > limit_bytes:
+        newest = newest[1:]
+    distance_s = 1.0
+    while older and _size_of(older) + _size_of(newest) > limit_bytes:
+        older, distance_s = _apart(older, distance_s), 2 * distance_s
+    return [line for _, line in (*older, *newest)]
+
+
+def _apart(timed: Sequence[tuple[float, str]], distance_s: float) -> list[tuple[float, str]]:
+    """Without the lines that follow the last kept one by less than the distance. Without all if one line is left."""
+    kept: list[tuple[float, str]] = []
+    for at_s, line in timed if len(timed) > 1 else ():
+        if not kept or at_s - kept[-1][0] >= distance_s:
+            kept.append((at_s, line))
+    return kept
+
+
+def _size_of(timed: Sequence[tuple[float, str]]) -> int:
+    return sum(len(line) for _, line in timed)
+
+
+def _time_of(line: str) -> float | None:
+    try:
+        return parse_time(json.loads(line)["at"]).timestamp()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.contract.printed import Writer, parse_printed
+from trainer.contract.printed import Writer, parse_printed, parse_printed_sample
 from trainer.elastic.workers import echo
 from trainer.elastic.workers.echo import Echo, find_logs
 
@@ -84,3 +84,33 @@ def test_closing_prints_all_output(tmp_path: Path) -> None:
     log(tmp_path, 1, 1, 0, "one\nand a last line without end")
     echo.close()
     assert [text for _, text in lines(printed)] == [b"one", b"and a last line without end"]
+
+
+def test_the_newest_sample_is_printed_once_and_rarely(tmp_path: Path) -> None:
+    printed: list[bytes] = []
+    now_s = 0.0
+    echo = Echo(tmp_path, printed.append, monotonic=lambda: now_s)
+    (tmp_path / "7").mkdir()
+    path = tmp_path / "7" / "resources.jsonl"
+    path.write_text('{"at": 1}\n{"at": 2}\n{"at":')
+    echo.look()
+    now_s = 20.0
+    echo.look()
+    assert [parse_printed_sample(each.rstrip()) for each in printed] == [(7, b'{"at": 2}')]
+    path.write_text('{"at": 3}\n')
+    echo.look()
+    path.write_text('{"at": 4}\n')
+    echo.look()
+    assert printed[1:] == [b'[i7 resources] {"at": 3}\n'], "the next one comes 15 seconds later"
+    echo.look(final=True)
+    echo.look(final=True)
+    assert printed[2:] == [b'[i7 resources] {"at": 4}\n']
+
+
+@pytest.mark.parametrize("planted", [b"x" * 200_000 + b"\xff\n", b"{" + b"x" * 20_000 + b"\n", b"\n", b"{", b""])
+def test_what_a_job_writes_in_place_of_samples_is_not_printed(tmp_path: Path, planted: bytes) -> None:
+    printed: list[bytes] = []
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "resources.jsonl").write_bytes(planted)
+    Echo(tmp_path, printed.append).look()
+    assert printed == []

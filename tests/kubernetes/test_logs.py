@@ -15,7 +15,7 @@ from orchestrator.logs.log_files import find_worker_logs
 from tests.elastic.harness import wait_for
 from tests.kubernetes.fake_api import FakeApi
 from trainer.contract import layout
-from trainer.contract.printed import Writer, parse_printed, render_printed
+from trainer.contract.printed import Writer, parse_printed, render_printed, render_printed_sample
 
 Opened = Callable[[], LogKeeper]
 
@@ -62,6 +62,14 @@ def test_lines_are_written_to_the_logs_of_their_workers(tmp_path: Path) -> None:
     assert (first.replica, first.generation, first.local_rank, second.local_rank) == (3, 2, 0, 1)
     assert (tmp_path / first.path).read_text() == "loss 0\nloss 0\n"
     assert kept(folder) == ["elasticrun: up"]
+
+
+def test_samples_are_written_where_an_agent_would_write_them(tmp_path: Path) -> None:
+    with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
+        printed.keep([line(each, render_printed_sample(2, b'{"at": %d}' % each).decode()) for each in (1, 2)])
+        printed.keep([line(3, "[i2 resources] not a sample")])
+    assert kept(tmp_path, "2/resources.jsonl") == ['{"at": 1}', '{"at": 2}']
+    assert kept(tmp_path) == ["[i2 resources] not a sample"]
 
 
 def test_lines_after_the_last_recorded_position_are_cut_off_after_a_crash(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Self
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.rundir import UNREADABLE
 from trainer.contract import layout
-from trainer.contract.printed import parse_printed
+from trainer.contract.printed import parse_printed, parse_printed_sample
 
 _STATE = "printed.json"
 _STATE_BYTES = 1024 * 1024
@@ -115,20 +115,18 @@ class Printed:
 
     def _place(self, text: bytes) -> tuple[str, bytes]:
         """Return a line's file and its text."""
-        marked = parse_printed(text)
-        if marked is None:
+        sample, marked = parse_printed_sample(text), parse_printed(text)
+        if sample is not None:
+            incarnation, rest = sample
+            name = str(Path(str(incarnation)) / layout.RESOURCES)
+        elif marked is not None:
+            writer, rest = marked
+            folder = layout.worker_dir(Path(str(writer.incarnation)), writer.generation, writer.local_rank)
+            name = str(folder / layout.WORKER_LOG)
+        else:
             return layout.AGENT_LOG, text
-        writer, rest = marked
-        folder = layout.worker_dir(Path(str(writer.incarnation)), writer.generation, writer.local_rank)
-        name = str(folder / layout.WORKER_LOG)
-        return (
-            (name, rest)
-            if name in self._state.sizes or len(self._state.sizes) < _MOST_FILES
-            else (
-                layout.AGENT_LOG,
-                text,
-            )
-        )
+        is_known = name in self._state.sizes or len(self._state.sizes) < _MOST_FILES
+        return (name, rest) if is_known else (layout.AGENT_LOG, text)
 
     def _append(self, name: str, content: bytes) -> None:
         with self._folder.append(Path(name)) as file:

@@ -1,4 +1,4 @@
-"""Print the logs of a replica's workers. A prefix on each line names its worker.
+"""Print the logs of a replica's workers, and some of the samples of what they use. A prefix on each line names them.
 
 A cluster keeps and shows the output of a container, while the log files may be on a disk that only the container sees.
 Standard library only.
@@ -13,22 +13,31 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer.contract import layout
-from trainer.contract.printed import Writer, render_printed
-from trainer.elastic.records.files import numbered
+from trainer.contract.printed import Writer, render_printed, render_printed_sample
+from trainer.elastic.records.files import numbered, read_tail
 
 _INTERVAL_S = 0.5
 _MOST_BYTES = 1024 * 1024  # of one log at one look
 _MOST_BEHIND = 16 * 1024 * 1024  # older output is skipped, with a note
 _LONGEST_LINE = 16 * 1024
 _FINAL_S = 10.0
+_SAMPLE_EVERY_S = 15.0  # kubectl logs should show training, too
 _NEWEST = 2  # generations to print: the previous one may still be ending
 
 
 class Echo:
     """Prints from a daemon thread until it is closed. `write` takes whole lines."""
 
-    def __init__(self, replica_dir: Path, write: Callable[[bytes], object]) -> None:
-        self._replica_dir, self._write = replica_dir, write
+    def __init__(
+        self,
+        replica_dir: Path,
+        write: Callable[[bytes], object],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._replica_dir, self._write, self._monotonic = replica_dir, write, monotonic
+        self._sample = b""  # the last one that was printed
+        self._sampled_s = float("-inf")
         self._offsets: dict[Writer, int] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="echo", daemon=True)
@@ -44,7 +53,19 @@ class Echo:
     def look(self, *, final: bool = False) -> bool:
         """Print what is new. Returns whether there may be more."""
         more = [self._print(writer, path, final=final) for writer, path in find_logs(self._replica_dir)]
+        self._print_sample(final=final)
         return any(more)
+
+    def _print_sample(self, *, final: bool) -> None:
+        """Print the newest sample if it is new and the last one is old enough."""
+        if not final and self._monotonic() < self._sampled_s + _SAMPLE_EVERY_S:
+            return
+        for incarnation, folder in numbered(self._replica_dir, "")[-1:]:
+            complete, newline, _ = read_tail(folder / layout.RESOURCES, _LONGEST_LINE).rpartition("\n")
+            sample = complete.rpartition("\n")[2].encode()
+            if newline and sample.startswith(b"{") and sample != self._sample:
+                self._write(render_printed_sample(incarnation, sample) + b"\n")
+                self._sample, self._sampled_s = sample, self._monotonic()
 
     def _run(self) -> None:
         while not self._closing.wait(_INTERVAL_S):

@@ -137,9 +137,9 @@ def samples(number: int, *, every_s: float = 2.0, ranks: int = 8) -> list[Sample
 
 def test_the_file_keeps_its_limit_its_newest_minute_and_its_whole_span(tmp_path: Path) -> None:
     path, limit = tmp_path / "resources.jsonl", 32 * 1024
-    journal, written = ResourceJournal(path, limit_bytes=limit), samples(20_000, ranks=2)
-    for start in range(0, len(written), 5):
-        journal.append(written[start : start + 5])
+    journal, written = ResourceJournal(path, limit_bytes=limit), samples(10_000, ranks=2)
+    for sample in written:
+        journal.append(sample)
         assert path.stat().st_size <= limit
     found = [parse_sample(json.loads(line)) for line in path.read_text().splitlines()]
     assert found[-NEWEST:] == written[-NEWEST:]
@@ -167,7 +167,7 @@ def test_a_pipe_or_a_folder_in_place_of_the_file_does_not_block(tmp_path: Path) 
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "."):
         with pytest.raises(OSError, match=name):
-            ResourceJournal(tmp_path / name).append(samples(1))
+            ResourceJournal(tmp_path / name).append(*samples(1))
 
 
 def minute(*used: tuple[int | None, int | None], of_gpu: bool = False) -> list[tuple[float, Sample]]:

@@ -18,7 +18,6 @@ from trainer.elastic.records.resource_journal import ResourceJournal
 _EVERY_S = 2.0
 _COST = 100  # a sample that takes long is followed by a pause of this many times its duration
 _MINUTE_S = 60.0
-_WRITE_EVERY = 5  # samples
 _CLOSE_S = 2.0
 
 
@@ -31,8 +30,7 @@ class ResourceSampler:
         self._meter, self._journal, self._monotonic = meter, journal, monotonic
         self._group: tuple[int, Mapping[int, int]] | None = None  # the generation and its pids by rank
         self._minute: deque[tuple[float, Sample]] = deque()  # samples of the newest generation
-        self._pending: list[Sample] = []
-        self._lock = threading.Lock()  # of the two above
+        self._lock = threading.Lock()  # of the deque
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="resources", daemon=True)
 
@@ -49,7 +47,7 @@ class ResourceSampler:
         self._group = None
 
     def close(self) -> None:
-        """Write what is left. Give up after two seconds."""
+        """End the thread. Do not wait for a file system that does not answer."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join(_CLOSE_S)
@@ -71,8 +69,6 @@ class ResourceSampler:
                 say(f"stopped sampling resources: {error!r}")
                 return
             pause_s = max(_EVERY_S, _COST * (self._monotonic() - began_s))
-        with suppress(OSError):
-            self._journal.append(self._pending)
 
     def _look(self, now_s: float) -> None:
         group = self._group
@@ -83,15 +79,11 @@ class ResourceSampler:
         if self._group is not group or not sample.ranks:  # they have ended meanwhile
             return
         with self._lock:
-            is_first = not self._minute
             self._minute.append((now_s, sample))
             while self._minute[0][0] < now_s - _MINUTE_S:
                 self._minute.popleft()
-        self._pending.append(sample)
-        if is_first or len(self._pending) >= _WRITE_EVERY:
-            pending, self._pending = self._pending, []
-            with suppress(OSError):  # a full disk costs samples
-                self._journal.append(pending)
+        with suppress(OSError):  # a full disk costs samples
+            self._journal.append(sample)
 
 
 def sum_up(

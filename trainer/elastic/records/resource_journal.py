@@ -21,20 +21,18 @@ class ResourceJournal:
     def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
         self._path, self._limit_bytes = path, limit_bytes
 
-    def append(self, samples: Sequence[Sample]) -> None:
+    def append(self, sample: Sample) -> None:
         """Raises OSError."""
-        if not samples:
-            return
-        lines = [json.dumps(render_sample(each), separators=(",", ":")) + "\n" for each in samples]
-        if self._size() + sum(map(len, lines)) > self._limit_bytes:
+        line = json.dumps(render_sample(sample), separators=(",", ":")) + "\n"
+        if self._size() + len(line) > self._limit_bytes:
             old = read_tail(self._path, self._limit_bytes).splitlines(keepends=True)
-            kept = "".join(thin([*old, *lines], self._limit_bytes // 2))
+            kept = "".join(thin([*old, line], self._limit_bytes // 2))
             write_temporary(self._path, kept.encode()).replace(self._path)
             return
         # Without O_NONBLOCK, a pipe that a worker put here would block.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(self._path, flags, 0o644), "ab") as file:
-            file.write("".join(lines).encode())
+            file.write(line.encode())
 
     def _size(self) -> int:
         try:

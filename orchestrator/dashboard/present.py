@@ -11,6 +11,7 @@ from orchestrator.dashboard.timeline import Shape
 from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.access.route_roles import Verdict, find_rule, judge
 from orchestrator.domain.accounting.goodput import Bin
+from orchestrator.domain.counted import sized
 
 ABSENT = "–"
 # Shapes, so that color is never the only difference. Every system has fonts with these characters.
@@ -67,13 +68,7 @@ def show_clock(moment: datetime) -> str:
 
 
 def show_bytes(size: float | None) -> str:
-    if size is None:
-        return ABSENT
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1000
-    return ABSENT
+    return ABSENT if size is None else sized(size)
 
 
 def show_number(value: float | None) -> str:

@@ -13,6 +13,7 @@ from orchestrator.domain.accounting.injections import chaos_us
 from orchestrator.domain.accounting.life import Life, lay_out
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.explanation.frames import find_innermost
+from orchestrator.domain.explanation.last_minute import tell_last_minute
 from orchestrator.domain.explanation.newest_cause import Cause
 from orchestrator.domain.explanation.quiet import Output, find_quiet, tell_quiet
 from orchestrator.domain.explanation.why import explain
@@ -35,6 +36,7 @@ from orchestrator.wire.insight import (
     WhyView,
 )
 from orchestrator.wire.job_views import FailureView
+from trainer.contract.failure import Failure
 
 _MICROSECONDS = 1e6
 _HOURS = 3600 * _MICROSECONDS
@@ -142,6 +144,7 @@ class Accounts:
             chaos=None if cause.chaos is None else ChaosView.model_validate(cause.chaos),
             last_lines=self._last_lines(job_id, cause),
             stacks=self._find_stacks(job_id, cause),
+            memory=_tell_memory(cause.failure),
         )
 
     def _last_output(self, job: Job, attempt: Attempt) -> Output | None:
@@ -177,6 +180,12 @@ class Accounts:
             return self._logs.tail(job_id, request)
         except (NotFound, OSError):
             return []
+
+
+def _tell_memory(failure: Failure) -> str | None:
+    if failure.last_minute is None or failure.rank is None:
+        return None
+    return tell_last_minute(failure.rank, failure.last_minute)
 
 
 def _view_of_ledger(ledger: Ledger, stretches: Sequence[Stretch], life: Life) -> GoodputView:

@@ -12,6 +12,7 @@ from tests.api.conftest import World
 from tests.api.running import run
 from tests.builders import make_batch, make_journal_event, make_progress
 from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.resources import LastMinute
 
 
 def test_the_time_of_a_waiting_job_is_queue_time(world: World) -> None:
@@ -77,6 +78,26 @@ def test_why_shows_the_innermost_frames_of_the_hung_rank_or_of_another_that_left
     world.start(job_id, 2, state=AttemptState.FAILED, created_at=now, ended_at=now, failure=raised)
     world.write_log(job_id, "\n".join([head, frame.format(9, "older")]), where="1/g1/local-1/stacks.txt", attempt=2)
     assert stacks() is None, "the traceback tells the place"
+
+
+def test_why_compares_the_last_minute_of_a_rank_with_the_memory_limit(world: World) -> None:
+    job_id = world.submit()
+    minute = LastMinute(
+        seconds=58.0,
+        age_s=0.5,
+        first_bytes=10**9,
+        highest_bytes=39 * 10**8,
+        all_bytes=39 * 10**8,
+        limit_bytes=4 * 10**9,
+        of_gpu=False,
+    )
+    failure = Failure(kind=FailureKind.HOST_OOM, message="the worker was killed", rank=0, last_minute=minute)
+    now = world.clock.now()
+    world.start(job_id, state=AttemptState.FAILED, created_at=now, ended_at=now, failure=failure)
+    world.advance(job_id, JobState.STARTING, JobState.FAILED, reason="the budget is spent")
+    told = "In its last 58 s, the memory of rank 0 rose from 1 GB to 3.9 GB. The limit is 4 GB."
+    assert world.client.get(f"/api/v1/jobs/{job_id}/why").json()["cause"]["memory"] == told
+    assert told in world.client.get(f"/jobs/{job_id}").text
 
 
 def test_why_shows_the_last_output_of_a_script_without_reports(world: World) -> None:

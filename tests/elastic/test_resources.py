@@ -21,12 +21,11 @@ import pytest
 from tests.elastic.harness import Job, wait_for
 from tests.elastic.test_devices import Driver, NVMLError
 from trainer.contract.clock import parse_time, render_time
-from trainer.contract.resources import RankSample, Sample, parse_sample
+from trainer.contract.resources import RankSample, Sample, parse_sample, sum_up
 from trainer.elastic.health.devices import Devices
 from trainer.elastic.health.oom import read_memory_limit
 from trainer.elastic.health.rank_meter import RankMeter
 from trainer.elastic.records.resource_journal import NEWEST, ResourceJournal, thin
-from trainer.elastic.resource_sampler import sum_up
 
 MB = 1_000_000
 NO_GPU = Devices(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.counted import counted, lasting
+from orchestrator.domain.counted import counted, lasting, sized
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,11 @@ def test_only_one_is_singular(number: int | str, words: str) -> None:
 )
 def test_a_time_is_rounded_down_in_the_largest_unit_of_which_there_are_two(seconds: float, words: str) -> None:
     assert lasting(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "words"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (3_840_000_000, "3.84 GB"), (5.2e15, "5.2e+03 TB")],
+)
+def test_a_size_has_three_digits(size_bytes: float, words: str) -> None:
+    assert sized(size_bytes) == words

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from trainer.contract.resources import LastMinute, Sample
+from trainer.contract.resources import LastMinute, Sample, sum_up
 from trainer.elastic.health.oom import read_memory_limit
 from trainer.elastic.health.rank_meter import RankMeter
 from trainer.elastic.records.files import say
@@ -84,27 +84,3 @@ class ResourceSampler:
                 self._minute.popleft()
         with suppress(OSError):  # a full disk costs samples
             self._journal.append(sample)
-
-
-def sum_up(
-    minute: list[tuple[float, Sample]], rank: int, now_s: float, *, of_gpu: bool, limit_bytes: int | None
-) -> LastMinute | None:
-    """Sum up the samples of one generation, each with its monotonic time. None without a sample of the rank."""
-    by_rank = [
-        (at_s, {each.rank: each.gpu_memory_bytes if of_gpu else each.memory_bytes for each in sample.ranks})
-        for at_s, sample in minute
-    ]
-    known = [(at_s, used) for at_s, ranks in by_rank if (used := ranks.get(rank)) is not None]
-    if not known:
-        return None
-    highest = max(used for _, used in known)
-    everyone = max(sum(used or 0 for used in ranks.values()) for _, ranks in by_rank)
-    return LastMinute(
-        seconds=round(known[-1][0] - known[0][0], 1),
-        age_s=round(max(0.0, now_s - known[-1][0]), 1),
-        first_bytes=known[0][1],
-        highest_bytes=highest,
-        all_bytes=highest if of_gpu else everyone,  # each rank has GPUs of its own
-        limit_bytes=limit_bytes,
-        of_gpu=of_gpu,
-    )

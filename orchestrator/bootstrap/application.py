@@ -30,6 +30,7 @@ from orchestrator.ports.clock import Clock
 from orchestrator.queries.accounts import Accounts
 from orchestrator.queries.inventory import Inventory
 from orchestrator.queries.job_queries import Queries
+from orchestrator.queries.resources import Resources
 from orchestrator.queries.tail import Tail
 from orchestrator.queries.usage import Usage
 from orchestrator.queries.waits import Waits
@@ -105,6 +106,7 @@ def build_services(settings: Settings, database: Database, identity: Identity, g
         plans=Plans(reader, checks),
         queries=Queries(reader, history, ChangeMarks(database)),
         accounts=Accounts(chronicles, logs, clock, prices_of(settings), exclusions=inventory.exclusions, waits=waits),
+        resources=Resources(reader, history, clusters, clock),
         usage=Usage(chronicles, clock, prices_of(settings)),
         inventory=inventory,
         identity=identity,

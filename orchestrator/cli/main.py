@@ -55,6 +55,7 @@ COMMANDS = {
     "events": ("orchestrator.cli.history_commands", "List a job's events."),
     "snapshots": ("orchestrator.cli.history_commands", "List a job's snapshots."),
     "stacks": ("orchestrator.cli.stacks", "Show the Python stacks of a job's ranks."),
+    "resources": ("orchestrator.cli.resources", "Show the memory, CPU and GPU use of each rank."),
     "why": ("orchestrator.cli.insight", "Explain the state of a job and what to do next."),
     "goodput": (
         "orchestrator.cli.goodput_report",

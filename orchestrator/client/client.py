@@ -29,7 +29,14 @@ from orchestrator.settings import Settings
 from orchestrator.wire.answers import Page
 from orchestrator.wire.array_views import ArrayView
 from orchestrator.wire.cluster_views import ClusterView, NodeView, ProjectView
-from orchestrator.wire.history_views import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
+from orchestrator.wire.history_views import (
+    JobNodeView,
+    MetricsView,
+    ResourcesView,
+    SnapshotView,
+    StacksView,
+    WorkerView,
+)
 from orchestrator.wire.insight import GoodputView, SharesView, WhyView
 from orchestrator.wire.job_requests import RetryRequest, ScaleRequest, StacksRequest
 from orchestrator.wire.job_views import AttemptView, DeletionView, EventView, JobView, SubmittedView
@@ -235,6 +242,12 @@ class Client(AccessCalls):
     def workers(self, job_id: str) -> Iterator[WorkerView]:
         """Return the last report of each worker, newest attempt first."""
         return self._calls.pages(f"{path_of(job_id)}/workers", Page[WorkerView], {})
+
+    def resources(self, job_id: str, *, rank: int | None = None, points: int | None = None) -> ResourcesView:
+        """Return the memory, CPU and GPU use of the ranks. Empty under torchrun, whose agent takes no samples."""
+        wanted = {"rank": rank, "points": points}
+        params = {name: value for name, value in wanted.items() if value is not None}
+        return self._calls.get(f"{path_of(job_id)}/resources", ResourcesView, params)
 
     def job_nodes(self, job_id: str) -> Iterator[JobNodeView]:
         """Return the nodes of the newest attempt, by replica."""

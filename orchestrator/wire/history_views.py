@@ -76,3 +76,50 @@ class MetricsView(Answer):
         """Return the last value of each series."""
         known = {name: [value for value in values if value is not None] for name, values in self.series.items()}
         return {name: values[-1] for name, values in known.items() if values}
+
+
+class RankSeriesView(Answer):
+    """What one rank used. Position i of each list belongs to position i of `at` in ResourcesView."""
+
+    rank: int
+    memory_bytes: list[int | None]  # the resident sets of its process and the processes below it
+    cpu_cores: list[float | None]  # 1.0 is one busy core
+    gpu_memory_bytes: list[int | None]
+    gpu_utilization: list[float | None]  # 0 to 1
+
+
+class GenerationStartView(Answer):
+    """The first sample of a generation."""
+
+    at: datetime
+    attempt: int
+    generation: int
+
+
+class RankUseView(Answer):
+    """The newest sample of one rank, as in RankSeriesView."""
+
+    rank: int
+    attempt: int
+    generation: int
+    at: datetime
+    memory_bytes: int | None
+    cpu_cores: float | None
+    gpu_memory_bytes: int | None
+    gpu_utilization: float | None
+
+
+class ResourcesView(Answer):
+    """What the ranks of a job use, sampled by their agents. Everything is empty without samples.
+
+    `ranks` has at most 16 ranks: those with the most memory of all `sampled_ranks`. An item of a series has the highest
+    memory and the mean load since the item before it. `newest` has all ranks of the newest generation. `partial`: the
+    job has more attempts or nodes than one answer covers.
+    """
+
+    at: list[datetime]
+    ranks: list[RankSeriesView]
+    sampled_ranks: int
+    starts: list[GenerationStartView]
+    newest: list[RankUseView]
+    partial: bool

@@ -82,7 +82,7 @@ NEEDS: dict[str, str] = {
         f"GET /api/v1/jobs/{{job_id}}/{what}": "viewer"
         for what in (
             *("attempts", "events", "snapshots", "workers", "metrics", "logs"),
-            *("why", "goodput", "request", "nodes", "stacks"),
+            *("why", "goodput", "request", "nodes", "stacks", "resources"),
         )
     },
     **{

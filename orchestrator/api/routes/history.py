@@ -10,9 +10,18 @@ from orchestrator.api.deps import Cursor, Limit, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
 from orchestrator.wire.answers import Page
-from orchestrator.wire.history_views import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
+from orchestrator.wire.history_views import (
+    JobNodeView,
+    MetricsView,
+    ResourcesView,
+    SnapshotView,
+    StacksView,
+    WorkerView,
+)
 from orchestrator.wire.insight import GoodputView, WhyView
 from orchestrator.wire.job_views import AttemptView, EventView
+
+MOST_POINTS = 500
 
 router = APIRouter(
     prefix="/api/v1/jobs/{job_id}",
@@ -59,6 +68,19 @@ def list_stacks(
 ) -> Page[StacksView]:
     """The last stack of each rank, by rank, of the newest attempt that has stacks."""
     return services.queries.stacks(job_id, rank=rank)
+
+
+@router.get("/resources")
+def show_resources(
+    services: Wired,
+    job_id: str,
+    rank: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
+    points: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 200,
+) -> ResourcesView:
+    """The memory, CPU and GPUs that each rank uses and used, thinned evenly to at most `points` times.
+
+    Without `rank`, series of the 16 ranks that use the most memory."""
+    return services.resources.show(job_id, rank=rank, points=points)
 
 
 @router.get("/goodput")

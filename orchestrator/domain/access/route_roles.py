@@ -79,7 +79,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/v1/events", Scope.SOMEWHERE, Role.VIEWER),
     *_reads(f"{_JOB}/events/stream"),
     *_reads(_JOB, *(f"{_JOB}/{what}" for what in ("attempts", "events", "snapshots", "workers", "metrics", "logs"))),
-    *_reads(*(f"{_JOB}/{what}" for what in ("why", "goodput", "request", "nodes", "stacks"))),
+    *_reads(*(f"{_JOB}/{what}" for what in ("why", "goodput", "request", "nodes", "stacks", "resources"))),
     *_requests(_JOB, "cancel", "suspend", "resume", "snapshot", "scale", "retry", "stacks"),
     Rule("DELETE", _JOB, Scope.JOB, Role.OPERATOR, own=Role.SUBMITTER),
     Rule("POST", f"{_JOB}/chaos", Scope.JOB, Role.OPERATOR),  # a submitter may not, not even on its own job

@@ -1,0 +1,44 @@
+"""`resources` of a job."""
+
+from __future__ import annotations
+
+from orchestrator.cli.common import AsJson, JobId, find_job, print_json, reading
+from orchestrator.cli.render import age, print_table, size
+from orchestrator.cli.terminal import echo
+from orchestrator.wire.history_views import RankUseView
+from orchestrator.wire.job_views import JobView
+
+
+def resources(job_id: JobId, as_json: AsJson = False) -> None:
+    """Show the memory, CPU and GPU use of each rank."""
+    with reading() as client:
+        job = find_job(client, job_id)
+        found = client.resources(job.id)
+    if as_json:
+        print_json(found)
+        return
+    if not found.newest:
+        echo(_explain_none(job), err=True)
+        return
+    header = ("RANK", "MEMORY", "CPU CORES", "GPU MEMORY", "GPU", "GENERATION", "SAMPLED")
+    print_table(header, map(_row, found.newest), spare=("GENERATION",))
+    if found.partial:
+        echo("There are more nodes or attempts than one answer covers.", err=True)
+
+
+def _row(use: RankUseView) -> tuple[str, ...]:
+    return (
+        str(use.rank),
+        size(use.memory_bytes),
+        "" if use.cpu_cores is None else f"{use.cpu_cores:.2f}",
+        size(use.gpu_memory_bytes),
+        "" if use.gpu_utilization is None else f"{use.gpu_utilization:.0%}",
+        str(use.generation),
+        f"{age(use.at)} ago",
+    )
+
+
+def _explain_none(job: JobView) -> str:
+    if job.spec.launcher == "torchrun":
+        return "No samples: torchrun's agent takes none."
+    return "No samples were taken." if job.state.terminal else "No samples yet. Agents take them while ranks run."

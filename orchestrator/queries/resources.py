@@ -1,0 +1,83 @@
+"""What the ranks of a job use and used, from the samples that its agents wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.configured_cluster import Cluster
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.observation.rank_series import Newest, Series, lay_out
+from orchestrator.ports.clock import Clock
+from orchestrator.queries.resource_files import Found, read_samples
+from orchestrator.store.history_reader import HistoryReader
+from orchestrator.store.job_reader import JobReader
+from orchestrator.wire.history_views import GenerationStartView, RankSeriesView, RankUseView, ResourcesView
+from trainer.contract.resources import RankSample
+
+_ATTEMPTS_PAGE = 200
+
+
+class Resources:
+    """Every method raises NotFound for an unknown job, and StoreUnavailable."""
+
+    def __init__(self, jobs: JobReader, history: HistoryReader, clusters: Mapping[str, Cluster], clock: Clock) -> None:
+        self._jobs, self._history, self._clusters, self._clock = jobs, history, clusters, clock
+
+    def show(self, job_id: str, *, points: int, rank: int | None = None) -> ResourcesView:
+        """Return series of at most `points` times. Without `rank`, of the ranks that use the most memory.
+
+        Empty if there are no samples, for example because torchrun starts the workers. Raises OSError.
+        """
+        found = self._read(job_id)
+        return _view_of(lay_out(found.taken, points=points, rank=rank), partial=found.partial)
+
+    def _read(self, job_id: str) -> Found:
+        cluster = self._clusters.get(self._jobs.log_context(job_id).cluster)
+        if cluster is None:
+            return Found([], partial=False)
+        return read_samples(cluster.folder(job_id), self._attempts(job_id), self._clock.now())
+
+    def _attempts(self, job_id: str) -> Sequence[Attempt]:
+        """Return all attempts, newest first."""
+        attempts: list[Attempt] = []
+        cursor: str | None = None
+        while True:
+            page, cursor = self._history.attempts(job_id, limit=_ATTEMPTS_PAGE, cursor=cursor)
+            attempts += [each.attempt for each in page]
+            if cursor is None:
+                return attempts[::-1]
+
+
+def _view_of(series: Series, *, partial: bool) -> ResourcesView:
+    return ResourcesView(
+        at=list(series.at),
+        ranks=[_view_of_rank(rank, samples) for rank, samples in series.samples.items()],
+        sampled_ranks=series.ranks,
+        starts=[GenerationStartView.model_validate(each) for each in series.starts],
+        newest=[_view_of_use(each) for each in series.newest],
+        partial=partial,
+    )
+
+
+def _view_of_rank(rank: int, samples: Sequence[RankSample | None]) -> RankSeriesView:
+    return RankSeriesView(
+        rank=rank,
+        memory_bytes=[None if each is None else each.memory_bytes for each in samples],
+        cpu_cores=[None if each is None else each.cpu_cores for each in samples],
+        gpu_memory_bytes=[None if each is None else each.gpu_memory_bytes for each in samples],
+        gpu_utilization=[None if each is None else each.gpu_utilization for each in samples],
+    )
+
+
+def _view_of_use(newest: Newest) -> RankUseView:
+    taken, sample = newest.taken, newest.sample
+    return RankUseView(
+        rank=sample.rank,
+        attempt=taken.attempt,
+        generation=taken.generation,
+        at=taken.at,
+        memory_bytes=sample.memory_bytes,
+        cpu_cores=sample.cpu_cores,
+        gpu_memory_bytes=sample.gpu_memory_bytes,
+        gpu_utilization=sample.gpu_utilization,
+    )

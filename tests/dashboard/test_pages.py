@@ -118,7 +118,7 @@ def test_pages_have_no_inline_scripts_and_load_nothing_from_other_sites(world: W
     text = page(world, f"/jobs/{make_trained_job(world)}")
     assert "<style" not in text
     assert not re.findall(r'(?:src|href|action)="(?:[^"/?#]|//)[^"]*"', text)
-    for name in ("app.css", "app.js", "charts.js", "log.js", "submit.js", "icon.svg"):
+    for name in ("app.css", "app.js", "plots.js", "charts.js", "resources.js", "log.js", "submit.js", "icon.svg"):
         answer = world.client.get(f"/static/{name}")
         assert answer.status_code == 200
         assert "http" not in answer.text.replace("http://www.w3.org/2000/svg", "")

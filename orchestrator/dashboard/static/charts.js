@@ -23,9 +23,7 @@
     { title: "Device memory of rank 0, bytes", names: ["memory_allocated_bytes", "memory_peak_bytes", "memory_reserved_bytes"] },
   ];
   const HIDDEN = new Set(["step_s"]); // its parts are drawn
-  const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
-  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const LINES = ["--line-1", "--line-2", "--line-3", "--line-4"];
+  const { axis, color, line, shade, words } = plots;
 
   let data = null; // the last answer of the service
   let charts = []; // {group, plot, figure}
@@ -34,15 +32,6 @@
   let seen = { term: "", step: "" };
   let busy = false;
   let wanted = null; // a refresh that was requested meanwhile; true: of all steps, false: of new ones
-
-  const words = (value) => {
-    if (value === null || value === undefined) return "–";
-    const size = Math.abs(value);
-    if (size >= 1e9) return `${(value / 1e9).toPrecision(3)} G`;
-    if (size >= 1e6) return `${(value / 1e6).toPrecision(3)} M`;
-    if (size >= 1000) return Math.round(value).toLocaleString("en");
-    return String(Number(value.toPrecision(4)));
-  };
 
   const groupsOf = (series) => {
     const left = new Set(Object.keys(series).filter((name) => !HIDDEN.has(name)));
@@ -63,18 +52,9 @@
           const { ctx, bbox } = plot;
           const [low, high] = [plot.scales.x.min, plot.scales.x.max];
           ctx.save();
-          ctx.font = `${10.5 * devicePixelRatio}px Inter, system-ui, sans-serif`;
           for (const [step, text, , isNew] of data.takeovers) {
             if (step < low || step > high) continue;
-            const x = Math.round(plot.valToPos(step, "x", true));
-            ctx.strokeStyle = ctx.fillStyle = color(isNew ? "--amber" : "--quiet");
-            ctx.setLineDash(isNew ? [] : [4, 4]);
-            ctx.beginPath();
-            ctx.textAlign = "left";
-            ctx.moveTo(x, bbox.top);
-            ctx.lineTo(x, bbox.top + bbox.height);
-            ctx.stroke();
-            if (data.takeovers.length <= 12) ctx.fillText(text, x + 3, bbox.top + 11 * devicePixelRatio);
+            plots.mark(plot, step, data.takeovers.length <= 12 ? text : "", isNew);
           }
           ctx.fillStyle = color("--green");
           ctx.textAlign = "center";
@@ -88,23 +68,11 @@
     },
   });
 
-  const shade = (plot, tone) => {
-    const { top, height } = plot.bbox;
-    if (!height) return "transparent";
-    const fade = plot.ctx.createLinearGradient(0, top, 0, top + height);
-    fade.addColorStop(0, `${tone}26`);
-    fade.addColorStop(1, `${tone}00`);
-    return fade;
-  };
-
   const build = (group, figure) => {
-    const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px Inter, system-ui, sans-serif" };
     const lines = group.names.map((name, index) => ({
       label: WORDS[name] ?? name,
-      stroke: color(LINES[index % LINES.length]),
-      dash: DASHES[index % DASHES.length],
-      width: 1.5,
-      fill: group.names.length === 1 ? (plot) => shade(plot, color(LINES[0])) : undefined,
+      ...line(index, index),
+      fill: group.names.length === 1 ? (plot) => shade(plot) : undefined,
       spanGaps: false,
       points: { show: data.steps.length < 40, size: 4 },
       value: (_, value) => (group.percent && value !== null ? `${(100 * value).toFixed(1)}%` : words(value)),
@@ -116,8 +84,8 @@
       legend: { live: true },
       scales: { x: { time: false }, y: { distr: group.log && logScale ? 3 : 1 } },
       axes: [
-        { ...axis, size: 30, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick.toLocaleString("en") : "")) },
-        { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : group.percent ? `${Math.round(100 * tick)}%` : words(tick))) },
+        { ...axis(), size: 30, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick.toLocaleString("en") : "")) },
+        { ...axis(), size: 62, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : group.percent ? `${Math.round(100 * tick)}%` : words(tick))) },
       ],
       series: [{ label: "step", value: (_, value) => (value === null ? "–" : value.toLocaleString("en")) }, ...lines],
       plugins: [marks()],

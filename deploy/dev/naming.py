@@ -105,6 +105,7 @@ LONG = frozenset(
         "orchestrator/client/transport.py:__init__",
         "orchestrator/dashboard/list_page.py:_filters",
         "orchestrator/intake/intake.py:__init__",
+        "orchestrator/queries/accounts.py:__init__",
         "orchestrator/supervisor/act.py:__init__",
         "orchestrator/supervisor/lease_keeper.py:__init__",
         "orchestrator/supervisor/loop.py:__init__",

@@ -73,6 +73,7 @@ def build_services(settings: Settings, database: Database, identity: Identity, g
     reader, history, jobs = JobReader(database), HistoryReader(database), SqlJobStore(database)
     chronicles, deletions, cluster_reader = ChronicleReader(database), DeletionStore(database), ClusterReader(database)
     logs = Logs(reader, history, clusters, mask_of=vault.mask_of_project)
+    resources = Resources(reader, history, clusters, clock)
     hooks = Hooks(
         WebhookStore(database),
         vault,
@@ -105,8 +106,10 @@ def build_services(settings: Settings, database: Database, identity: Identity, g
         commands=Commands(jobs, reader, checks, clock, given.wake, history=history),
         plans=Plans(reader, checks),
         queries=Queries(reader, history, ChangeMarks(database)),
-        accounts=Accounts(chronicles, logs, clock, prices_of(settings), exclusions=inventory.exclusions, waits=waits),
-        resources=Resources(reader, history, clusters, clock),
+        accounts=Accounts(
+            chronicles, logs, resources, clock, prices_of(settings), exclusions=inventory.exclusions, waits=waits
+        ),
+        resources=resources,
         usage=Usage(chronicles, clock, prices_of(settings)),
         inventory=inventory,
         identity=identity,

@@ -22,6 +22,7 @@ from orchestrator.domain.job.job import Job
 from orchestrator.domain.observation.node_record import Exclusion, describe
 from orchestrator.logs.reader import LogRequest, Logs
 from orchestrator.ports.clock import Clock
+from orchestrator.queries.resources import Resources
 from orchestrator.queries.waits import Waits
 from orchestrator.store.chronicle_reader import ChronicleReader
 from orchestrator.wire.insight import (
@@ -36,7 +37,7 @@ from orchestrator.wire.insight import (
     WhyView,
 )
 from orchestrator.wire.job_views import FailureView
-from trainer.contract.failure import Failure
+from trainer.contract.failure import FailureKind
 
 _MICROSECONDS = 1e6
 _HOURS = 3600 * _MICROSECONDS
@@ -70,6 +71,7 @@ class Accounts:
         self,
         chronicles: ChronicleReader,
         logs: Logs,
+        resources: Resources,
         clock: Clock,
         prices: Prices | None = None,
         *,
@@ -78,6 +80,7 @@ class Accounts:
     ) -> None:
         self._chronicles = chronicles
         self._logs = logs
+        self._resources = resources
         self._clock = clock
         self._prices = prices
         self._exclusions = exclusions  # returns the nodes that new attempts on a cluster avoid now
@@ -144,7 +147,7 @@ class Accounts:
             chaos=None if cause.chaos is None else ChaosView.model_validate(cause.chaos),
             last_lines=self._last_lines(job_id, cause),
             stacks=self._find_stacks(job_id, cause),
-            memory=_tell_memory(cause.failure),
+            memory=self._tell_memory(job_id, cause),
         )
 
     def _last_output(self, job: Job, attempt: Attempt) -> Output | None:
@@ -153,6 +156,19 @@ class Accounts:
             return self._logs.last_output(job.spec.cluster, attempt)
         except OSError:
             return None
+
+    def _tell_memory(self, job_id: str, cause: Cause) -> str | None:
+        """Return sentences about the memory of a rank that ran out of it, from the agent's record or its samples."""
+        failure = cause.failure
+        if failure.kind not in (FailureKind.HOST_OOM, FailureKind.DEVICE_OOM):
+            return None
+        if failure.rank is not None and failure.last_minute is not None:
+            return tell_last_minute(failure.rank, failure.last_minute)
+        try:
+            found = self._resources.find_last_minute(job_id, cause)
+        except (NotFound, OSError):
+            return None
+        return None if found is None else tell_last_minute(*found)
 
     def _last_lines(self, job_id: str, cause: Cause) -> list[str]:
         """Return the last lines of the failed rank. Empty if its log is gone."""
@@ -180,12 +196,6 @@ class Accounts:
             return self._logs.tail(job_id, request)
         except (NotFound, OSError):
             return []
-
-
-def _tell_memory(failure: Failure) -> str | None:
-    if failure.last_minute is None or failure.rank is None:
-        return None
-    return tell_last_minute(failure.rank, failure.last_minute)
 
 
 def _view_of_ledger(ledger: Ledger, stretches: Sequence[Stretch], life: Life) -> GoodputView:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orchestrator.configured_cluster import Cluster
+from orchestrator.domain.explanation.newest_cause import Cause
 from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.observation.last_samples import find_minute
 from orchestrator.domain.observation.rank_series import Newest, Series, lay_out
 from orchestrator.ports.clock import Clock
 from orchestrator.queries.resource_files import Found, read_samples
 from orchestrator.store.history_reader import HistoryReader
 from orchestrator.store.job_reader import JobReader
 from orchestrator.wire.history_views import GenerationStartView, RankSeriesView, RankUseView, ResourcesView
-from trainer.contract.resources import RankSample
+from trainer.contract.resources import LastMinute, RankSample
 
 _ATTEMPTS_PAGE = 200
 
@@ -31,11 +33,21 @@ class Resources:
         found = self._read(job_id)
         return _view_of(lay_out(found.taken, points=points, rank=rank), partial=found.partial)
 
-    def _read(self, job_id: str) -> Found:
+    def find_last_minute(self, job_id: str, cause: Cause) -> tuple[int, LastMinute] | None:
+        """Return the last minute of the rank that ran out of memory, or of the rank that used the most, and the rank.
+
+        It is for failures without a record of an agent, because the kernel can kill the agent with its ranks.
+        None without samples. Raises OSError.
+        """
+        own = [each for each in self._attempts(job_id) if each.key.number == cause.attempt]
+        return find_minute(self._read(job_id, own).taken, cause.failure, cause.generation)
+
+    def _read(self, job_id: str, attempts: Sequence[Attempt] | None = None) -> Found:
         cluster = self._clusters.get(self._jobs.log_context(job_id).cluster)
         if cluster is None:
             return Found([], partial=False)
-        return read_samples(cluster.folder(job_id), self._attempts(job_id), self._clock.now())
+        chosen = self._attempts(job_id) if attempts is None else attempts
+        return read_samples(cluster.folder(job_id), chosen, self._clock.now())
 
     def _attempts(self, job_id: str) -> Sequence[Attempt]:
         """Return all attempts, newest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from datetime import timedelta
@@ -11,8 +12,9 @@ from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.api.running import run
 from tests.builders import make_batch, make_journal_event, make_progress
+from trainer.contract.clock import render_time
 from trainer.contract.failure import Failure, FailureKind
-from trainer.contract.resources import LastMinute
+from trainer.contract.resources import LastMinute, RankSample, Sample, render_sample
 
 
 def test_the_time_of_a_waiting_job_is_queue_time(world: World) -> None:
@@ -98,6 +100,27 @@ def test_why_compares_the_last_minute_of_a_rank_with_the_memory_limit(world: Wor
     told = "In its last 58 s, the memory of rank 0 rose from 1 GB to 3.9 GB. The limit is 4 GB."
     assert world.client.get(f"/api/v1/jobs/{job_id}/why").json()["cause"]["memory"] == told
     assert told in world.client.get(f"/jobs/{job_id}").text
+
+
+def test_why_reads_the_last_minute_from_the_samples_if_the_agent_died_with_its_ranks(world: World) -> None:
+    job_id, now = world.submit(), world.clock.now()
+    failure = Failure(kind=FailureKind.HOST_OOM, message="it used more memory than its limit")
+    world.start(job_id, state=AttemptState.FAILED, created_at=now, ended_at=now, failure=failure)
+    world.advance(job_id, JobState.STARTING, JobState.FAILED, reason="the budget is spent")
+    assert world.client.get(f"/api/v1/jobs/{job_id}/why").json()["cause"]["memory"] is None
+    used = {0: 3_000_000_000, 30: 3_900_000_000}
+    samples = [
+        Sample(
+            at=render_time(now + timedelta(seconds=second)),
+            generation=1,
+            ranks=(RankSample(rank=0, memory_bytes=bytes_), RankSample(rank=1, memory_bytes=5)),
+        )
+        for second, bytes_ in used.items()
+    ]
+    lines = [json.dumps(render_sample(each)) for each in samples]
+    world.write_log(job_id, "\n".join(lines) + "\n", "1/resources.jsonl")
+    told = "In its last 30 s, the memory of rank 0 rose from 3 GB to 3.9 GB."
+    assert world.client.get(f"/api/v1/jobs/{job_id}/why").json()["cause"]["memory"] == told
 
 
 def test_why_shows_the_last_output_of_a_script_without_reports(world: World) -> None:

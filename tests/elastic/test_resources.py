@@ -21,6 +21,7 @@ import pytest
 from tests.elastic.harness import Job, wait_for
 from tests.elastic.test_devices import Driver, NVMLError
 from trainer.contract.clock import parse_time, render_time
+from trainer.contract.failure import FailureKind
 from trainer.contract.resources import RankSample, Sample, parse_sample, sum_up
 from trainer.elastic.health.devices import Devices
 from trainer.elastic.health.oom import read_memory_limit
@@ -242,3 +243,25 @@ def test_an_agent_samples_its_ranks_in_each_generation(job: Job, tmp_path: Path)
     assert any(memory[1] - memory[0] > 100 * MB for memory in pairs if len(memory) == 2)
     times = [parse_time(each.at) for each in found]
     assert times == sorted(times)
+
+
+# Fails as Python does at a limit of setrlimit(2), once it has been sampled.
+LIMITED = """
+import os, pathlib, time
+path = pathlib.Path(os.environ["ORCHESTRATOR_REPLICA_DIR"], "resources.jsonl")
+while not path.exists():
+    time.sleep(0.05)
+raise MemoryError
+"""
+
+
+def test_a_memory_error_is_compared_with_no_limit(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "limited.py").write_text(LIMITED)
+    agent = job.policy().start(str(tmp_path / "limited.py"))
+    assert agent.wait(280) == 1
+    failure = agent.exit_record().failure
+    assert failure is not None
+    assert failure.kind is FailureKind.HOST_OOM
+    assert failure.last_minute is not None
+    assert failure.last_minute.highest_bytes > MB
+    assert failure.last_minute.limit_bytes is None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
-from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo
+from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo, signal_name
 from trainer.elastic.agent_requests import AgentRequests, Group
 from trainer.elastic.chaos import Worker
 from trainer.elastic.flags import Flags
@@ -277,7 +277,11 @@ class Agent:
         of_gpu = failure.kind is FailureKind.DEVICE_OOM
         if self._sampler is None or failure.rank is None or not (of_gpu or failure.kind is FailureKind.HOST_OOM):
             return failure
-        return replace(failure, last_minute=self._sampler.find_last_minute(failure.rank, of_gpu=of_gpu))
+        found = self._sampler.find_last_minute(failure.rank, of_gpu=of_gpu)
+        was_killed = failure.exit_code is not None and signal_name(failure.exit_code) == "SIGKILL"
+        if found is not None and not (of_gpu or was_killed):
+            found = replace(found, limit_bytes=None)  # a MemoryError can come from another limit, as of setrlimit(2)
+        return replace(failure, last_minute=found)
 
     def _read_steps(self) -> dict[int, int]:
         return {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)

@@ -46,7 +46,7 @@ def _print_cause(cause: CauseView) -> None:
     where += "" if failure.rank is None else f", rank {failure.rank}"
     console().print(f"\nFirst cause, {moment(cause.at)}, {where}: {failure.kind_name}\n  {failure.message}")
     if cause.memory is not None:
-        console().print(cause.memory)
+        console().print(f"  {cause.memory}")
     if cause.collateral_ranks:
         console().print(f"Other ranks that ended: {', '.join(map(str, cause.collateral_ranks))}")
     if cause.nodes:

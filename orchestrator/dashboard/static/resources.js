@@ -11,6 +11,8 @@
   const EVERY_MS = 10000;
   const LEAST_SPAN_S = 30;
   const MOST_LABELS = 12;
+  const MINUTE = 60, HOUR = 3600, DAY = 86400;
+  const DISTANCES = [1, 5, 10, 30, MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY];
   const GROUPS = [
     { title: "Memory, bytes", name: "memory_bytes" },
     { title: "CPU, busy cores", name: "cpu_cores" },
@@ -26,7 +28,7 @@
   const seconds = (time) => Date.parse(time) / 1000;
   const clock = (at, span) => {
     const text = new Date(at * 1000).toISOString();
-    return span > 86400 ? `${text.slice(5, 10)} ${text.slice(11, 16)}` : text.slice(11, span > 1800 ? 16 : 19);
+    return span > DAY ? `${text.slice(5, 10)} ${text.slice(11, 16)}` : text.slice(11, span > 1800 ? 16 : 19);
   };
   const show = (group, value) => (group.percent && value !== null && value !== undefined ? `${Math.round(100 * value)}%` : words(value));
 
@@ -63,7 +65,7 @@
         y: { range: (_, low, high) => [0, high > 0 ? 1.05 * high : 1] },
       },
       axes: [
-        { ...axis(), size: 30, space: 90, values: (plot, ticks) => ticks.map((tick) => clock(tick, span(plot))) },
+        { ...axis(), size: 30, space: 90, incrs: DISTANCES, values: (plot, ticks) => ticks.map((tick) => clock(tick, span(plot))) },
         { ...axis(), size: 62, values: (_, ticks) => ticks.map((tick) => show(group, tick)) },
       ],
       series: [

@@ -30,7 +30,7 @@ from orchestrator.logs.reader import Logs
 from orchestrator.queries.accounts import Accounts
 from orchestrator.queries.inventory import Inventory
 from orchestrator.queries.job_queries import Queries
-from orchestrator.queries.resources import Resources
+from orchestrator.queries.job_resources import Resources
 from orchestrator.queries.tail import Tail
 from orchestrator.queries.usage import Usage
 from orchestrator.telemetry.metrics import Metrics

@@ -22,7 +22,7 @@ from orchestrator.domain.job.job import Job
 from orchestrator.domain.observation.node_record import Exclusion, describe
 from orchestrator.logs.reader import LogRequest, Logs
 from orchestrator.ports.clock import Clock
-from orchestrator.queries.resources import Resources
+from orchestrator.queries.job_resources import Resources
 from orchestrator.queries.waits import Waits
 from orchestrator.store.chronicle_reader import ChronicleReader
 from orchestrator.wire.insight import (

@@ -17,7 +17,7 @@ from orchestrator.domain.observation.rank_series import Taken
 from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import layout
 from trainer.contract.clock import parse_time
-from trainer.contract.resources import LINE_BYTES, Sample, parse_sample
+from trainer.contract.resource_sample import LINE_BYTES, Sample, parse_sample
 
 MOST_ATTEMPTS, MOST_FILES = 16, 128
 _ALL_BYTES = 2 * 1024 * 1024

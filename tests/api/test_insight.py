@@ -14,7 +14,7 @@ from tests.api.running import run
 from tests.builders import make_batch, make_journal_event, make_progress
 from trainer.contract.clock import render_time
 from trainer.contract.failure import Failure, FailureKind
-from trainer.contract.resources import LastMinute, RankSample, Sample, render_sample
+from trainer.contract.resource_sample import LastMinute, RankSample, Sample, render_sample
 
 
 def test_the_time_of_a_waiting_job_is_queue_time(world: World) -> None:

@@ -20,7 +20,7 @@ from tests.builders import NOW, make_attempt
 from tests.documents import mutated
 from tests.examples import examples
 from trainer.contract.clock import render_time
-from trainer.contract.resources import MOST_RANKS, RankSample, Sample, render_sample
+from trainer.contract.resource_sample import MOST_RANKS, RankSample, Sample, render_sample
 
 
 def line(second: float, *memory: int, generation: int = 1) -> str:

@@ -22,7 +22,7 @@ from tests.elastic.harness import Job, wait_for
 from tests.elastic.test_devices import Driver, NVMLError
 from trainer.contract.clock import parse_time, render_time
 from trainer.contract.failure import FailureKind
-from trainer.contract.resources import RankSample, Sample, parse_sample, sum_up
+from trainer.contract.resource_sample import RankSample, Sample, parse_sample, sum_up
 from trainer.elastic.health.devices import Devices
 from trainer.elastic.health.oom import read_memory_limit
 from trainer.elastic.health.rank_meter import RankMeter

@@ -61,7 +61,14 @@ from trainer.contract.pod import (
 )
 from trainer.contract.printed import parse_printed
 from trainer.contract.progress import Phase, Progress, parse_progress, render_progress
-from trainer.contract.resources import LastMinute, RankSample, Sample, parse_last_minute, parse_sample, render_sample
+from trainer.contract.resource_sample import (
+    LastMinute,
+    RankSample,
+    Sample,
+    parse_last_minute,
+    parse_sample,
+    render_sample,
+)
 from trainer.contract.verdict import parse_verdict
 
 AT = "2026-11-20T12:00:00Z"

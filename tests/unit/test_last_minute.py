@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.domain.explanation.last_minute import tell_last_minute
-from trainer.contract.resources import LastMinute
+from trainer.contract.resource_sample import LastMinute
 
 MB, GB = 10**6, 10**9
 

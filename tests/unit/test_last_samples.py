@@ -8,7 +8,7 @@ from orchestrator.domain.observation.last_samples import find_minute
 from orchestrator.domain.observation.rank_series import Taken
 from tests.builders import NOW
 from trainer.contract.failure import Failure, FailureKind
-from trainer.contract.resources import RankSample
+from trainer.contract.resource_sample import RankSample
 
 KILLED = Failure(kind=FailureKind.HOST_OOM, message="OOMKilled")
 RANK_0 = Failure(kind=FailureKind.HOST_OOM, message="OOMKilled", rank=0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from orchestrator.domain.observation.rank_series import MOST_SERIES, MOST_STARTS, Taken, lay_out
 from tests.builders import NOW
 from tests.examples import examples
-from trainer.contract.resources import RankSample
+from trainer.contract.resource_sample import RankSample
 
 
 def taken(second: float, *ranks: RankSample, attempt: int = 1, generation: int = 1) -> Taken:

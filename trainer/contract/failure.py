@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 
-from trainer.contract.resources import LastMinute, parse_last_minute
+from trainer.contract.resource_sample import LastMinute, parse_last_minute
 from trainer.contract.words import TRACEBACK, find_final_messages
 
 _LINE_LIMIT = 2000  # characters

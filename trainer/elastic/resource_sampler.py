@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from trainer.contract.resources import LastMinute, Sample, sum_up
+from trainer.contract.resource_sample import LastMinute, Sample, sum_up
 from trainer.elastic.health.oom import read_memory_limit
 from trainer.elastic.health.rank_meter import RankMeter
 from trainer.elastic.records.files import say

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.domain.counted import sized
-from trainer.contract.resources import LastMinute
+from trainer.contract.resource_sample import LastMinute
 
 _STEADY = 1.05  # a rise below 5% is none
 _FULL = 0.9  # of the limit; below that, the last sample missed the end
@@ -14,12 +14,12 @@ def tell_last_minute(rank: int, found: LastMinute) -> str:
     kind = "GPU memory" if found.of_gpu else "memory"
     first, highest = sized(found.first_bytes), sized(found.highest_bytes)
     if found.seconds == 0:
-        told = f"In its only sample, rank {rank} used {highest} of {kind}."
+        sentence = f"In its only sample, rank {rank} used {highest} of {kind}."
     elif found.highest_bytes > _STEADY * found.first_bytes:
-        told = f"In its last {found.seconds:.0f} s, the {kind} of rank {rank} rose from {first} to {highest}."
+        sentence = f"In its last {found.seconds:.0f} s, the {kind} of rank {rank} rose from {first} to {highest}."
     else:
-        told = f"In its last {found.seconds:.0f} s, rank {rank} used {highest} of {kind}."
-    return " ".join([told, *_tell_limit(found), *_tell_age(found)])
+        sentence = f"In its last {found.seconds:.0f} s, rank {rank} used {highest} of {kind}."
+    return " ".join([sentence, *_tell_limit(found), *_tell_age(found)])
 
 
 def _tell_limit(found: LastMinute) -> list[str]:

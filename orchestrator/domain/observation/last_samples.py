@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from orchestrator.domain.observation.rank_series import Taken
 from trainer.contract.failure import Failure, FailureKind
-from trainer.contract.resources import LastMinute, Sample, sum_up
+from trainer.contract.resource_sample import LastMinute, Sample, sum_up
 
 _MINUTE = timedelta(seconds=60)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainer.contract.resources import RankSample
+from trainer.contract.resource_sample import RankSample
 
 MOST_SERIES = 16  # ranks
 MOST_STARTS = 200

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.contract.resources import RankSample
+from trainer.contract.resource_sample import RankSample
 from trainer.elastic.health.devices import Devices, GpuUse
 from trainer.elastic.health.processes import descendants_of, stat_fields
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.contract.clock import parse_time
-from trainer.contract.resources import Sample, render_sample
+from trainer.contract.resource_sample import Sample, render_sample
 from trainer.elastic.records.files import read_tail, write_temporary
 
 LIMIT_BYTES = 256 * 1024

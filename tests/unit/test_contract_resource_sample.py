@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from trainer.contract.failure import Failure, FailureKind, parse_failure, render_failure
-from trainer.contract.resources import (
+from trainer.contract.resource_sample import (
     MOST_RANKS,
     LastMinute,
     RankSample,

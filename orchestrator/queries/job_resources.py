@@ -14,7 +14,7 @@ from orchestrator.queries.resource_files import Found, read_samples
 from orchestrator.store.history_reader import HistoryReader
 from orchestrator.store.job_reader import JobReader
 from orchestrator.wire.history_views import GenerationStartView, RankSeriesView, RankUseView, ResourcesView
-from trainer.contract.resources import LastMinute, RankSample
+from trainer.contract.resource_sample import LastMinute, RankSample
 
 _ATTEMPTS_PAGE = 200
 

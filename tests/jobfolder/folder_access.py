@@ -26,10 +26,11 @@ from orchestrator.jobfolder.removal import JobFolders
 from orchestrator.logs.log_files import find_agent_logs, find_worker_logs, open_log
 from orchestrator.logs.reader import LogRequest, Selection, tail
 from orchestrator.ports.cluster import Backend
+from orchestrator.queries.resource_files import read_samples
 from orchestrator.upkeep.housekeeping import TRASH, discard
 from orchestrator.upkeep.trash import TrashSweeper
 from tests.jobfolder.plants import ATTEMPT
-from tests.unit.situations import a_job, a_spec, an_attempt
+from tests.unit.situations import NOW, a_job, a_spec, an_attempt
 from tests.unit.test_launch import SITE
 from trainer.contract import layout
 from trainer.contract.exit_record import ExitRecord, Outcome
@@ -130,6 +131,9 @@ CALLS: dict[str, Callable[[Ground], object]] = {
     "Kubernetes: read traces": lambda ground: kubernetes.read_traces(ground.job, KEY, REPLICAS),
     "Kubernetes: keep what a pod prints": _print,
     "show logs": _logs,
+    "show resources": lambda ground: read_samples(
+        ground.job, [an_attempt(key=KEY, nodes=str(REPLICAS), created_at=NOW)], NOW
+    ),
     "look for a snapshot": _snapshot,
     "ship a workdir": lambda ground: ship.ship_workdir(
         ground.code, ground.root, pin=ship.Pin(ground.job, "workdir-0.json")

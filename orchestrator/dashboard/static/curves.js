@@ -8,24 +8,13 @@
   const log = document.getElementById("curves-log");
   const none = document.getElementById("no-curves");
   const HEIGHT = 320;
-  const LINES = ["--line-1", "--line-2", "--line-3", "--line-4"];
-  const DASHES = [[], [7, 4], [2, 3]];
-  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const { axis, line, words } = plots;
   const drawn = () => document.getElementById("drawn").dataset.jobs.split(" ").filter(Boolean);
 
   let data = null; // the last answer of the service
   let plot = null;
   let shown = ""; // what the plot shows beside its numbers
   let busy = false;
-
-  const words = (value) => {
-    if (value === null || value === undefined) return "–";
-    const size = Math.abs(value);
-    if (size >= 1e9) return `${(value / 1e9).toPrecision(3)} G`;
-    if (size >= 1e6) return `${(value / 1e6).toPrecision(3)} M`;
-    if (size >= 1000) return Math.round(value).toLocaleString("en");
-    return String(Number(value.toPrecision(4)));
-  };
 
   // One table for all curves. Their positions differ, so values are missing where another curve has a point.
   const table = () => {
@@ -57,15 +46,12 @@
       none.textContent = data.curves.length ? "No job has reported this yet." : "No job has reported a step yet.";
       return;
     }
-    const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px Inter, system-ui, sans-serif" };
     const figure = document.createElement("figure");
     chart.append(figure);
     const unit = by.value === "time" ? "seconds" : by.value;
     const lines = data.curves.map((curve, index) => ({
       label: curve.label,
-      stroke: color(LINES[index % LINES.length]),
-      dash: DASHES[Math.floor(index / LINES.length) % DASHES.length],
-      width: 1.5,
+      ...line(index, Math.floor(index / 4)), // four colors
       spanGaps: true,
       value: (_, value) => words(value),
     }));
@@ -74,8 +60,8 @@
       height: HEIGHT,
       scales: { x: { time: false }, y: { distr: log.getAttribute("aria-pressed") === "true" ? 3 : 1 } },
       axes: [
-        { ...axis, size: 44, label: unit, labelSize: 16, labelFont: axis.font, values: (_, ticks) => ticks.map(words) },
-        { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : words(tick))) },
+        { ...axis(), size: 44, label: unit, labelSize: 16, labelFont: axis().font, values: (_, ticks) => ticks.map(words) },
+        { ...axis(), size: 62, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : words(tick))) },
       ],
       series: [{ label: unit, value: (_, value) => words(value) }, ...lines],
     };

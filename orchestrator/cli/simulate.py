@@ -68,14 +68,14 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Simulate weeks of failures with the service's own policy."""
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=True
-    )
     if nodes is not None:
         try:
             Topology(nodes=nodes)
         except ValidationError as error:
             raise typer.BadParameter(own_message(error.errors()[0]["msg"]), param_hint="--nodes") from error
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=True
+    )
     scenario = Scenario(
         gpus=gpus,
         mtbf_h=mtbf_hours,

@@ -42,7 +42,6 @@ def why_no_task(folder: str, task: str, *, sees_path: bool) -> str | None:
         if module is None:
             return _why_no_module(parts, places, sees_path=sees_path)
         return _why_no_function(module, function)
-        raise Unseen
     except (Unseen, OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
 

@@ -25,6 +25,7 @@ OPENERS = {
     "backends/tree.py": "workdirs, by descriptors",
     "bootstrap": "the run directory itself, devices of this machine",
     "commands/submission.py": "paths that a spec names, which it only looks at",
+    "commands/task_finder.py": "the same, in a process of its own",
     "dashboard/pages.py": "templates and assets",
     "doctor/doctor.py": "the run directory itself, which it removes where it made it and nothing is in it",
     "doctor/trial_group.py": "an empty working directory of its own",

@@ -20,7 +20,7 @@ _HEAD = """
 Bodies are JSON or YAML. The path of an operation begins at the service's URL. Its heading is its `operationId`.
 
 - Any operation may answer 400, 401, 403, 422, 429, 500 or 503 with a [`Problem`](#problem). One with a body may also
-  answer 408, 413 or 415. The other errors stand beside the operation.
+  answer 408, 413 or 415. Each operation lists its other errors.
 - A `GET` of JSON has an `ETag`, and answers 304 to a matching `If-None-Match`.
 - An operation takes a bearer token unless it says that it needs none. A service without tokens ignores it.
 """

@@ -44,7 +44,9 @@ _SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-_WARNED, _FRAGMENT, _FIRST_ERROR = "/api/", "X-Fragment", 400
+_API = "/api/"
+_FRAGMENT_HEADER = "X-Fragment"
+_FIRST_ERROR_STATUS = 400
 _log = structlog.get_logger(__name__)
 
 
@@ -73,8 +75,8 @@ class Edge:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        answer = _Answer(send, _request_id(headers), time.monotonic)
-        if scope["path"].startswith(_WARNED) or _FRAGMENT in headers:  # what only callers with a role get
+        answer = _Answer(send, _request_id(headers))
+        if scope["path"].startswith(_API) or _FRAGMENT_HEADER in headers:  # what only callers with a role get
             answer.warning = self._trouble()
         scope[BODY_USE] = body_use = BodyUse(self._body_memory)
         with structlog.contextvars.bound_contextvars(request_id=answer.request_id):
@@ -124,10 +126,9 @@ class Edge:
 class _Answer:
     """Adds headers to the answer, and records its status and the time to its first byte."""
 
-    def __init__(self, send: Send, request_id: str, monotonic: Callable[[], float]) -> None:
+    def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
-        self._monotonic = monotonic
-        self._began = monotonic()
+        self._began = time.monotonic()
         self.request_id = request_id
         self.status: int | None = None
         self.warning: str | None = None  # for an answer without an error
@@ -136,10 +137,10 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self.waited_s = round(self._monotonic() - self._began, 6)
+            self.waited_s = round(time.monotonic() - self._began, 6)
             headers = MutableHeaders(scope=message)
             headers[_REQUEST_ID] = self.request_id
-            if self.warning is not None and self.status < _FIRST_ERROR:
+            if self.warning is not None and self.status < _FIRST_ERROR_STATUS:
                 headers[WARNING_HEADER] = self.warning.encode("ascii", "replace").decode()
             for name, value in _SECURITY_HEADERS.items():
                 headers.setdefault(name, value)

@@ -51,7 +51,10 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.hooks import Hooks, is_proxied
 from orchestrator.wire.service import name_instance
 
-_MEANWHILE = "Running jobs continue. Until it can, what is shown may be old, and no request is accepted."
+_MEANWHILE = (
+    "Running jobs continue. Until the service can write again, it may show old data, and it accepts no new jobs and no "
+    "requests."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +120,7 @@ def build_services(settings: Settings, database: Database, identity: Identity, g
         logs=logs,
         feeds=Feeds(logs),
         ready=given.ready,
-        trouble=lambda: tell_trouble(database),
+        trouble=lambda: describe_write_failure(database),
         tail=Tail(EventReader(database)),
         metrics=given.metrics,
         version=given.version,
@@ -129,7 +132,7 @@ def build_services(settings: Settings, database: Database, identity: Identity, g
     )
 
 
-def tell_trouble(database: Database) -> str | None:
+def describe_write_failure(database: Database) -> str | None:
     """Return what a database that cannot be written means for people. None while it can be."""
     if database.write_failure is None:
         return None

@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import JOB_FAILED, OUTAGE_S, AsJson, print_json, print_json_line, reading, writing
+from orchestrator.cli.common import (
+    INTERRUPTED,
+    JOB_FAILED,
+    OUTAGE_S,
+    AsJson,
+    print_json,
+    print_json_line,
+    reading,
+    writing,
+)
 from orchestrator.cli.render import colored, print_table, steps
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
@@ -16,7 +25,6 @@ from orchestrator.domain.counted import counted
 from orchestrator.domain.job.job import JobState
 from orchestrator.wire.array_views import ArrayView
 
-_INTERRUPTED = 130
 _LOOK_EVERY_S = 2.0
 ArrayId = Annotated[str, typer.Argument(metavar="ARRAY", help="The id of an array, as `submit` printed it.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all members have ended.")]
@@ -58,18 +66,18 @@ def attend_array(client: Client, found: ArrayView, *, as_json: bool) -> None:
     shown = None
     try:
         while True:
-            if as_json and found.count() != shown:
+            if (count := found.count()) != shown and as_json:
                 print_json_line({"array": found.model_dump(mode="json")})
-            elif found.count() != shown:
+            elif count != shown:
                 echo(summary(found))
             if found.ended:
                 break
-            shown = found.count()
+            shown = count
             time.sleep(_LOOK_EVERY_S)
             found = client.array(found.id, patience_s=OUTAGE_S)
     except KeyboardInterrupt:
         echo(f"\nThe jobs continue: orchestrator array show {found.id}", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(0 if all(member.state is JobState.SUCCEEDED for member in found.members) else JOB_FAILED)
 
 

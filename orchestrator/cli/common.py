@@ -22,7 +22,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 READ_PATIENCE_S, WRITE_PATIENCE_S = 3.0, 30.0
 _WARN_EVERY_S = 60.0  # while the service is away
 OUTAGE_S = 600.0  # how long the service may be away while we watch a job
-JOB_FAILED = 1
+JOB_FAILED, INTERRUPTED = 1, 130
 NO_SNAPSHOTS = "this script has taken none; only scripts with `Supervised` take them"
 _OFFERED = 50  # ids offered to a shell that completes one
 

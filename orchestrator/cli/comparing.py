@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, complete_job, find_job, print_json, reading
-from orchestrator.cli.render import colored, print_table, steps
+from orchestrator.cli.render import colored, number, print_table, steps
 from orchestrator.cli.scaling_report import report_scaling
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
@@ -45,7 +45,11 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare a metric of several jobs, and list what differs in their specs."""
+    if len(jobs) > len(_LETTERS):
+        raise Refused(f"{len(jobs)} jobs are too many to compare; at most {len(_LETTERS)}")
     if by_size:
+        if (metric, by) != ("loss", "step"):
+            raise Refused("--metric and --by have no effect with --scaling; leave them out")
         report_scaling(jobs, as_json=as_json)
         return
     with reading() as client:
@@ -61,8 +65,6 @@ def compare(
 
 
 def _read(client: Client, names: Sequence[str], metric: str) -> Iterator[_Compared]:
-    if len(names) > len(_LETTERS):
-        raise Refused(f"{len(names)} jobs are too many to compare; at most {len(_LETTERS)}")
     wanted = ",".join((metric, *READ_WITH))
     found = {job.id: job for job in (find_job(client, name) for name in names)}
     for letter, job in zip(_LETTERS, found.values(), strict=False):
@@ -97,13 +99,15 @@ def _print_curves(compared: Sequence[_Compared], by: By) -> bool:
     if by == "step":
         positions = sorted({math.ceil(at) for at in positions})
     print_table(
-        ({"time": "SECONDS"}.get(by, by.upper()), *points),
-        (
-            (f"{at:,.0f}" if at >= 100 else f"{at:.3g}", *(_value_at(found, at) for found in points.values()))
-            for at in positions
-        ),
+        (_title(compared, by), *points),
+        ((number(at), *(_value_at(found, at) for found in points.values())) for at in positions),
     )
     return True
+
+
+def _title(compared: Sequence[_Compared], by: By) -> str:
+    units = {each.curve.unit for each in compared if each.curve.unit}
+    return {"time": "SECONDS", "tokens": " OR ".join(sorted(units)).upper()}.get(by) or by.upper()
 
 
 def _value_at(points: Sequence[tuple[float, float]], position: float) -> str:
@@ -120,7 +124,8 @@ def _document(each: _Compared, differences: Mapping[str, Sequence[str]], place: 
         "state": each.job.state,
         "differs": {path: values[place] for path, values in differences.items()},
         "steps": list(curve.steps),
-        "tokens": list(curve.units),
+        "unit": curve.unit,
+        "units": list(curve.units),
         "seconds": list(curve.seconds),
         "values": list(curve.values),
     }

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.common import OUTAGE_S, exit_by, jsonable, print_json, print_json_line, reading
+from orchestrator.cli.common import INTERRUPTED, OUTAGE_S, exit_by, jsonable, print_json, print_json_line, reading
 from orchestrator.cli.render import colored, console, duration, event_line, speed, steps
 from orchestrator.cli.terminal import echo, echo_lines
 from orchestrator.client import Client
@@ -24,7 +24,6 @@ from orchestrator.domain.errors import OrchestratorError
 from orchestrator.domain.terminal import clean
 from orchestrator.wire.job_views import EventView, JobView, name_replicas
 
-_INTERRUPTED = 130
 _LOOK_EVERY_S = 0.5
 _PLAIN_EVERY_S = 10.0  # the time between two lines of progress without a terminal
 _LAST_LINES_S = 5.0  # after the end of the job, output that is silent for so long has ended
@@ -57,7 +56,7 @@ def _leave(job: JobView) -> NoReturn:
         f"End it: orchestrator cancel {job.id}",
         err=True,
     )
-    raise typer.Exit(_INTERRUPTED) from None
+    raise typer.Exit(INTERRUPTED) from None
 
 
 def _cancel(client: Client, job: JobView) -> JobView:
@@ -66,7 +65,7 @@ def _cancel(client: Client, job: JobView) -> JobView:
         return _wait(client, client.cancel(job.id))
     except KeyboardInterrupt:
         echo(f"\nThe job is being cancelled: orchestrator show {job.id}", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _wants_cancel(job: JobView) -> bool:

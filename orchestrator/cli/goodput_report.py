@@ -58,7 +58,7 @@ def goodput(
     """Show where the device time of a job, or of all jobs, went."""
     if job_id is not None:
         if by is not None or project is not None or as_csv:
-            raise Refused("--by, --project and --csv are for all jobs; leave them out, or leave out the ID")
+            raise Refused("--by, --project and --csv are for all jobs; leave them out, or leave out JOB")
         _one(job_id, as_json)
         return
     now = datetime.now(timezone.utc)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.run import make_name
+from orchestrator.cli.run import name_of
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.errors import Refused
 
@@ -17,7 +17,8 @@ from orchestrator.domain.errors import Refused
 TEMPLATE = """\
 # A training job. Check it:   orchestrator plan {file}
 #                 Submit it:  orchestrator submit {file} --follow
-# The fields behind "#" have their defaults; those marked "e.g." have none. docs/job.md has every field.
+# A field after "#" shows its default. A field marked "e.g." has no default and shows an example.
+# docs/job.md has every field.
 name: {name}
 run:                          # exactly one of script, module, command and trainer
   script: {script}
@@ -28,7 +29,7 @@ run:                          # exactly one of script, module, command and train
 
 topology:
   nodes: "1"                  # "2:8": shrinks to 2 nodes when some are lost, and grows to 8
-  workers_per_node: 1         # or gpu: one for each GPU
+  workers_per_node: 1         # or "gpu", which means one for each GPU
 
 #cluster: local               # of `orchestrator clusters`
 #project: default
@@ -47,7 +48,7 @@ topology:
 
 #snapshot:                    # for scripts with `Supervised`, and the bundled trainer
   #dir: /shared/snapshots     # e.g. or s3://bucket/path; default: the job's own folder
-  #interval: auto             # or 500 steps, or "600s"
+  #interval: auto             # or 500 (steps), or "600s"
   #keep: 3
 
 #supervise:
@@ -69,7 +70,7 @@ def init(
 
     An existing file is not replaced.
     """
-    text = TEMPLATE.format(file=output, name=json.dumps(make_name(script)), script=json.dumps(script))
+    text = TEMPLATE.format(file=output, name=json.dumps(name_of(script)), script=json.dumps(script))
     try:
         with Path(output).open("x") as file:
             file.write(text)

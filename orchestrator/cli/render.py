@@ -15,7 +15,7 @@ from rich.text import Text
 
 from orchestrator.client.profiles import Profiles
 from orchestrator.domain.accounting.step_time import describe_split
-from orchestrator.domain.counted import counted, lasting
+from orchestrator.domain.counted import counted, lasting, sized
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean, clean_line
 from orchestrator.wire.array_views import MemberView
@@ -300,13 +300,9 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
 
 
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def size(size_bytes: int | None) -> str:
-    if size_bytes is None:
-        return ""
-    value, units = float(size_bytes), iter(("B", "kB", "MB", "GB", "TB"))
-    unit = next(units)
-    for larger in units:
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    return "" if size_bytes is None else sized(size_bytes)

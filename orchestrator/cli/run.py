@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ from orchestrator.cli.submit import OLD_LINES, Changes, print_note
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.domain.errors import Refused
-from orchestrator.domain.specs.spec import MAX_NAME
+from orchestrator.domain.specs.spec import make_name
 
 Detach = Annotated[bool, typer.Option("--detach", help="Submit only; do not follow the job.")]
 
@@ -27,9 +26,9 @@ def run(
     ],
     workers: Annotated[
         int | None,
-        typer.Option("-n", "--workers", metavar="N", help="Workers per node. Default: one for each GPU, or 1."),
+        typer.Option("-n", "--workers", min=1, metavar="N", help="Workers per node. Default: one for each GPU, or 1."),
     ] = None,
-    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs per node.")] = 0,
+    gpus: Annotated[int, typer.Option(min=0, metavar="N", help="GPUs per node.")] = 0,
     nodes: Annotated[str, typer.Option(metavar="NODES", help="The number of nodes, or a range.")] = "1",
     is_module: Annotated[bool, typer.Option("-m", "--module", help="PROGRAM is a module, as in `python -m`.")] = False,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The job's name. Default: PROGRAM's.")] = None,
@@ -49,9 +48,12 @@ def run(
     started as it is. The workdir is the current folder. Ctrl-C asks whether to cancel the job or to leave it running.
     The exit status is the job's: 0 succeeded, 1 failed or cancelled.
     """
-    width = workers or ("gpu" if gpus else 1)
+    wrong = next((each for each in variables or () if "=" not in each), None)
+    if wrong is not None:
+        raise Refused(f"--env {wrong}: must be like NAME=VALUE")
+    width = workers if workers is not None else "gpu" if gpus else 1
     document: dict[str, object] = {
-        "name": name or make_name(program[0]),
+        "name": name or name_of(program[0]),
         "run": {**_what(program, is_module=is_module), "workdir": str(Path.cwd())},
         "topology": {"nodes": nodes, "workers_per_node": width},
         "resources": {"gpus": gpus},
@@ -77,8 +79,9 @@ def resubmit(
     """
     with writing() as client:
         old = find_job(client, job_id)
-        document = old.spec.model_dump(mode="json", exclude_defaults=True)
-        apply_changes(document, [*([f"name={name}"] if name else ()), *(changes or ())])
+        document = old.spec.outside_array().model_dump(mode="json", exclude_defaults=True)
+        document["name"] = name or old.name
+        apply_changes(document, changes or ())
         _start(client, document, detach=detach, as_json=as_json)
 
 
@@ -104,10 +107,9 @@ def _what(program: Sequence[str], *, is_module: bool) -> dict[str, object]:
     return {"command": list(program)}
 
 
-def make_name(program: str) -> str:
-    """Return a name for the job: lower-case letters, digits and hyphens. Raises Refused if nothing is left."""
-    stem = Path(program).name.removesuffix(".py").lower()
-    name = re.sub("[^a-z0-9]+", "-", stem)[:MAX_NAME].strip("-")
+def name_of(program: str) -> str:
+    """Return a name for the job of a program. Raises Refused if it has no letter and no digit."""
+    name = make_name(Path(program).name.removesuffix(".py"))
     if not name:
         raise Refused(f"{program!r} gives the job no name; it needs a letter or a digit")
     return name

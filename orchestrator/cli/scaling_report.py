@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from orchestrator.cli.common import find_job, print_json, reading
-from orchestrator.cli.render import console, print_table
+from orchestrator.cli.render import console, number, print_table
 from orchestrator.client.measured_runs import measure_run
-from orchestrator.domain.accounting.scaling import Scaling, scaling
+from orchestrator.domain.accounting.scaling import Scaling, compare_runs
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Refused
 
@@ -32,7 +32,7 @@ def compare_sizes(job_ids: Sequence[str]) -> tuple[Scaling, ...]:
     if len({run.ranks for run in runs}) < _LEAST:
         raise Refused(f"--scaling needs jobs on at least {_LEAST} sizes")
     try:
-        return scaling(runs)
+        return compare_runs(runs)
     except ValueError as error:
         raise Refused(str(error)) from None
 
@@ -53,7 +53,7 @@ def _cells(row: Scaling) -> tuple[str, ...]:
     return (
         run.name,
         str(run.ranks),
-        f"{run.per_s:,.0f}" if run.per_s >= 100 else f"{run.per_s:.3g}",
+        number(run.per_s),
         f"{row.speed_up:.2f}",
         f"{row.efficiency:.0%}",
         f"{run.step_s:.3g} s",

@@ -52,9 +52,9 @@ def submit(
         raise Refused("--preflight and --idempotency-key cannot be combined, because a preflight may change the job")
     document = read_spec(file, changes or ())
     if is_sweep(document):
-        if preflight:
-            raise Refused("--preflight checks one job; submit the sweep without it")
-        _submit_array(document, idempotency_key, watch=wait or follow, as_json=as_json)
+        if preflight or follow:
+            raise Refused("--preflight and --follow are for one job; use --wait with a sweep")
+        _submit_array(document, idempotency_key, wait=wait, as_json=as_json)
         return
     with writing() as client:
         spec = clear(client, parse_spec(document), say=print_note) if preflight else document
@@ -70,11 +70,13 @@ def submit(
             attend(client, job, follow=follow, as_json=as_json, old_lines=OLD_LINES)
 
 
-def _submit_array(document: dict[str, object], idempotency_key: str | None, *, watch: bool, as_json: bool) -> None:
+def _submit_array(document: dict[str, object], idempotency_key: str | None, *, wait: bool, as_json: bool) -> None:
     with writing() as client:
         found = client.submit_array(document, idempotency_key=idempotency_key)
+        for warning in found.warnings:
+            print_note(f"warning: {warning}")
         print_note(f"submitted {counted(found.size, 'job')} to {client.url}")
-        if watch:
+        if wait:
             attend_array(client, found, as_json=as_json)
         elif as_json:
             print_json(found)

@@ -10,14 +10,13 @@ the job's spec, and only the job's workers unpack it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.client.client import Client, connect
 from orchestrator.domain.errors import OrchestratorError, Refused
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.specs.spec import MAX_NAME
+from orchestrator.domain.specs.spec import make_name
 from orchestrator.domain.specs.validation import merge_patch, parse_spec
 from orchestrator.settings import load_settings
 from orchestrator.wire.job_views import JobView
@@ -26,7 +25,7 @@ from trainer.contract.function_call import MODULE, VALUE, FunctionCall, pack
 
 
 class FunctionFailed(OrchestratorError):
-    """The job did not succeed, or its return value cannot be sent. `job` says more."""
+    """The job did not succeed, or its return value has no short JSON. `job` is the job at its end."""
 
     def __init__(self, job: JobView, message: str) -> None:
         super().__init__(message)
@@ -110,18 +109,12 @@ def submit_function(
     except ValueError as error:
         raise Refused(str(error)) from error
     own = {
-        "name": _name(function),
+        "name": make_name(getattr(function, "__name__", "")) or "function",
         "run": {"module": MODULE, "args": [text], "workdir": str(Path.cwd())},
         "topology": {"nodes": str(nodes), "workers_per_node": workers_per_node},
     }
     client = client or connect(load_settings())
     return FunctionJob(client, client.submit(parse_spec(merge_patch(own, spec or {}))).id)
-
-
-def _name(function: Callable[..., object]) -> str:
-    """Return a name for the job: lower-case letters, digits and hyphens."""
-    name = getattr(function, "__name__", type(function).__name__).lower()
-    return re.sub("[^a-z0-9]+", "-", name)[:MAX_NAME].strip("-") or "function"
 
 
 def _describe(job: JobView) -> str:

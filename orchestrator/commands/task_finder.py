@@ -20,11 +20,11 @@ from pathlib import Path
 
 _MOST_BYTES = 1_000_000  # of a module's text
 _MEMORY_BYTES, _CPU_S = 2 << 30, 5
-# A module that uses one of these may have any name.
+# A module that uses one of these may define any name at run time.
 _DYNAMIC = {"__getattr__", "globals", "locals", "vars", "exec", "eval", "setattr", "modules", "__dict__", "__path__"}
 
 
-class Unseen(Exception):
+class Undecidable(Exception):
     """Only running the code could tell."""
 
 
@@ -42,28 +42,28 @@ def why_no_task(folder: str, task: str, *, sees_path: bool) -> str | None:
         if module is None:
             return _why_no_module(parts, places, sees_path=sees_path)
         return _why_no_function(module, function)
-    except (Unseen, OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+    except (Undecidable, OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
 
 
 def _find(part: str, places: Sequence[str]) -> ModuleSpec | None:
     if BuiltinImporter.find_spec(part) or FrozenImporter.find_spec(part):
-        raise Unseen
+        raise Undecidable
     return PathFinder.find_spec(part, places)
 
 
 def _list_places(spec: ModuleSpec) -> list[str]:
     """Return where the modules of a package are. Only running a package can change that."""
     if spec.submodule_search_locations is None:
-        raise Unseen
+        raise Undecidable
     if spec.loader is not None and _mentioned(_parse(spec)) & _DYNAMIC:
-        raise Unseen
+        raise Undecidable
     return list(spec.submodule_search_locations)
 
 
 def _why_no_module(parts: Sequence[str], places: Sequence[str], *, sees_path: bool) -> str:
     if not sees_path or importlib.util.find_spec(parts[0]) is not None:
-        raise Unseen
+        raise Undecidable
     near = _advise(parts[-1], [each.name for each in pkgutil.iter_modules(places)], prefix=parts[:-1])
     return f"there is no module {'.'.join(parts)} in {places[0]}{near}"
 
@@ -83,10 +83,10 @@ def _advise(name: str, known: Sequence[str], *, prefix: Sequence[str] = ()) -> s
 
 def _parse(spec: ModuleSpec) -> ast.Module:
     if not isinstance(spec.loader, SourceFileLoader) or spec.origin is None:
-        raise Unseen
+        raise Undecidable
     path = Path(spec.origin)
     if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-        raise Unseen
+        raise Undecidable
     return ast.parse(path.read_bytes())
 
 

@@ -119,7 +119,8 @@ class SubmitPage:
     def _spec_of(self, job_id: str, caller: Principal) -> str:
         """Raises NotFound."""
         require_sight(self.places, caller, job_id)
-        return render_spec(self.queries.job(job_id))
+        job = self.queries.job(job_id)
+        return render_spec(job.model_copy(update={"spec": job.spec.outside_array()}))
 
     def _plan(self, document: object, caller: Principal) -> str:
         """Return the plan as HTML, or the errors of the spec."""

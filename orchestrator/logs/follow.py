@@ -55,7 +55,7 @@ class Follower:
         self._wanted = matches(request)
         self._readings: dict[Source, _Reading] = {}
         self._selection: Selection | None = None
-        self._labels = False  # whether any line had a label. Then all later ones have
+        self._has_labels = False  # true once a line has a label; all later lines then have one
         self._polls = 0
         self._last_polls = _LAST_POLLS
         self._finishing = False
@@ -101,7 +101,7 @@ class Follower:
             for source in found.sources:
                 self._readings.setdefault(source, _Reading(0))
             self._selection = found
-            self._labels |= found.prefixed
+            self._has_labels |= found.prefixed
         if over:
             lines.extend(self._finish())
             self.ended = not self._finishing
@@ -157,7 +157,7 @@ class Follower:
         selection = self._selection
         if selection is None:
             return []
-        label = source.label(selection.attempt) if self._labels else ""
+        label = source.label(selection.attempt) if self._has_labels else ""
         return [label + line for line in map(selection.mask.hide, lines) if self._wanted(line)]
 
 

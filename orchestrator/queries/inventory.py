@@ -12,7 +12,7 @@ from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.domain.observation.node_record import Exclusion, NodeFailure, exclude, find_incidents, record_begins
-from orchestrator.domain.queueing.admission import Claimant, Limits, Quota, admit, devices_of, place_in_line
+from orchestrator.domain.queueing.admission import Claimant, Limits, Quota, admit, devices_of, queue_key
 from orchestrator.domain.queueing.lease import LeaseStanding
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.clock import Clock
@@ -120,7 +120,7 @@ class Inventory:
         return OutlookView(
             admitted=admission.admitted,
             sentence=admission.sentence,
-            ahead=sum(place_in_line(each) < place_in_line(mine) for each in waiting),
+            ahead=sum(queue_key(each) < queue_key(mine) for each in waiting),
             total=slots,
             free=None if slots is None else max(0, slots - _devices(cluster, others)),
             excluded_nodes=avoided if spec.supervise.exclude_bad_nodes else [],
@@ -238,7 +238,7 @@ def _queue(claimants: Sequence[Claimant], *, limit: int) -> list[QueuedView]:
             reason=each.job.reason,
             created_at=each.job.created_at,
         )
-        for each in sorted(queued, key=place_in_line)[:limit]
+        for each in sorted(queued, key=queue_key)[:limit]
     ]
 
 

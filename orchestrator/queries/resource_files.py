@@ -1,7 +1,7 @@
 """Read the samples of ranks from a job's folder. The job may write anything there, so little of it is read.
 
-Of several attempts, the newest are read first. What is no sample, or from a time at which the attempt did not live, is
-dropped.
+Of several attempts, the newest are read first. A line that is not a sample is dropped. So is a
+sample from outside the attempt's lifetime.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.queueing.admission import Claimant, Limits, dependencies_of
-from orchestrator.domain.queueing.waiting import ClusterLine, QueueWait, find_queue_wait, tell_queue_wait
+from orchestrator.domain.queueing.waiting import ClusterQueue, QueueWait, find_queue_wait, tell_queue_wait
 from orchestrator.ports.jobs import JobStanding
 from orchestrator.queries.job_queries import estimate_eta_s
 from orchestrator.store.cluster_reader import ClusterReader
@@ -63,12 +63,12 @@ class Waits:
         line = self._line(job.spec.cluster, limits, now)
         return WaitView(sentences=[tell_growth(shrunken, line, now)], nodes=nodes)
 
-    def _line(self, cluster: str, limits: Limits, now: datetime) -> ClusterLine:
+    def _line(self, cluster: str, limits: Limits, now: datetime) -> ClusterQueue:
         claimants = self.reader.claimants(cluster)
         named = dependencies_of([each.job for each in claimants])
         running = JobFilter(cluster=cluster, state=JobState.RUNNING)
         standings, _ = self.jobs.standings(running, limit=_ENDS_READ, cursor=None)
-        return ClusterLine(
+        return ClusterQueue(
             claimants=claimants,
             limits=limits,
             dependencies=self.reader.states(named) if named else {},

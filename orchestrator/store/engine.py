@@ -117,7 +117,7 @@ class Database:
         self._turn = threading.Lock()
         self._info = {_SUBSCRIPTIONS: tuple(subscriptions)}
         self._listeners: list[Callable[[News], None]] = []
-        self.write_failure: str | None = None  # why the newest transaction that writes has failed
+        self.write_failure: str | None = None  # why the last write failed; None if it succeeded
 
     def __enter__(self) -> Self:
         return self

@@ -22,6 +22,7 @@ from string import Template
 from torchx.specs import AppDef, Role
 from torchx.version import TORCHX_IMAGE
 
+from orchestrator.domain.specs.spec import make_name
 from orchestrator.torchx_scheduler.torchrun import Torchrun, Untranslatable, is_torchrun, parse_torchrun, split_shell
 
 ROLE_LABEL, PARENT_LABEL = "torchx/role", "torchx/parent"
@@ -54,7 +55,7 @@ def translate(app: AppDef, options: Mapping[str, object], *, workdir: str) -> di
     workdir = str(role.metadata.get(WORKDIR, workdir))
     torchrun = _torchrun(role)
     spec: dict[str, object] = {
-        "name": _name(app.name),
+        "name": make_name(app.name) or "job",
         "run": _run(role, torchrun, workdir),
         "topology": _topology(role, torchrun),
         "resources": _resources(role),
@@ -161,8 +162,3 @@ def _resources(role: Role) -> dict[str, object]:
 
 def _labels(app: AppDef) -> dict[str, str]:
     return {str(name): str(value) for name, value in app.metadata.items()}
-
-
-def _name(text: str) -> str:
-    """Return a valid job name: characters that the service does not allow become '-'."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].rstrip("-") or "job"

@@ -34,6 +34,7 @@ class ArrayView(Answer):
     size: int
     at_once: int | None  # how many members may run at a time
     members: list[MemberView]
+    warnings: list[str] = Field(default_factory=list)  # after a submission: fields that have no effect on a member
     refused: list[str] = Field(default_factory=list)  # why a request did not reach some members
 
     @property

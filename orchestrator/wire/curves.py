@@ -9,18 +9,19 @@ from typing import Literal
 from orchestrator.wire.history_views import MetricsView
 
 By = Literal["step", "tokens", "time"]
-_RATES = ("tokens_per_s", "samples_per_s")  # units; the first that a job reports counts
+_UNITS = ("tokens", "samples")  # the first whose rate a job reports counts
 _STEP_S = "step_s"
-READ_WITH = (*_RATES, _STEP_S)  # the metrics that a curve needs beside its own
+READ_WITH = (*(f"{unit}_per_s" for unit in _UNITS), _STEP_S)  # the metrics that a curve needs beside its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Position i of each list belongs to one step. `units` are tokens or samples; None where they are not known."""
+    """Position i of each list belongs to one step. `units` are so many of `unit`; None where they are not known."""
 
     steps: Sequence[int]
     seconds: Sequence[float]  # since the first of the steps
     units: Sequence[float | None]
+    unit: str | None  # "tokens" or "samples"
     values: Sequence[float | None]
 
     def along(self, by: By) -> Sequence[float | None]:
@@ -38,12 +39,14 @@ def read_curve(metrics: MetricsView, name: str) -> Curve:
 
     The units between two stored steps are counted with the rate and the step time of the later one.
     """
-    rates = next((series for each in _RATES if any(series := metrics.series.get(each, []))), [])
+    unit = next((each for each in _UNITS if any(metrics.series.get(f"{each}_per_s", []))), None)
+    rates = metrics.series.get(f"{unit}_per_s", [])
     durations = metrics.series.get(_STEP_S, [])
     return Curve(
         steps=metrics.steps,
         seconds=[(at - metrics.at[0]).total_seconds() for at in metrics.at],
         units=list(_sum_units(metrics.steps, rates, durations)),
+        unit=unit,
         values=metrics.series.get(name) or [None] * len(metrics.steps),
     )
 

@@ -112,9 +112,9 @@ class RankUseView(Answer):
 class ResourcesView(Answer):
     """What the ranks of a job use, sampled by their agents. Everything is empty without samples.
 
-    `ranks` has at most 16 ranks: those with the most memory of all `sampled_ranks`. An item of a series has the highest
-    memory and the mean load since the item before it. `newest` has all ranks of the newest generation. `partial`: the
-    job has more attempts or nodes than one answer covers.
+    `ranks` has at most 16 ranks: those with the most memory of all `sampled_ranks`. The time is divided into equal
+    intervals. An item has the highest memory and the mean load of one interval, and `at` its middle. `newest` has all
+    ranks of the newest generation. `partial`: the job has more attempts or nodes than one answer covers.
     """
 
     at: list[datetime]

@@ -153,10 +153,10 @@ class HolderView(Answer):
 
 
 class WaitView(Answer):
-    """What a queued job waits for, or a running job on fewer nodes than it may have.
+    """What a queued job waits for to start, or a shrunken job to grow.
 
-    `sentences` are for people. `ahead` is the number of jobs that start before it. `holders` hold what it waits for,
-    the most devices first; `other_devices` are those of jobs that are not listed, such as jobs of other projects.
+    `sentences` are for people. `ahead` is the number of jobs that start before this job. `holders` hold what it waits
+    for, the most devices first; `other_devices` are those of jobs that are not listed, such as jobs of other projects.
     `starts_by` is the latest expected start, null if it cannot be derived. `nodes` has the nodes of a running job.
     """
 

@@ -49,6 +49,19 @@ def test_the_same_key_and_sweep_give_the_same_array_also_if_a_part_was_stored(wo
     assert submit(world).json()["id"] != first.json()["id"]
 
 
+def test_fields_without_effect_are_named_once(world: World) -> None:
+    warnings = submit(world, resources={"memory_gb": 8}).json()["warnings"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("resources.memory_gb")
+
+
+def test_the_page_to_submit_a_copy_of_a_member_leaves_its_array_out(world: World) -> None:
+    member = submit(world).json()["members"][0]["job_id"]
+    page = world.client.get("/submit", params={"from": member}, headers={"Accept": "text/html"}).text
+    assert "--lr" in page
+    assert "array" not in page.partition("<main")[2]
+
+
 def test_nothing_is_stored_unless_every_member_is_accepted(world: World) -> None:
     answer = submit(world, sweep={"product": {"run.script": ["train.py", "missing.py"]}})
     assert answer.status_code == 422

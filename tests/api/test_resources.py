@@ -124,7 +124,7 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     assert read(tmp_path).taken == []
 
 
-def test_a_terabyte_of_nothing_is_read_from_its_end(tmp_path: Path) -> None:
+def test_a_sparse_file_is_read_from_its_end(tmp_path: Path) -> None:
     with place(tmp_path).open("wb") as file:
         file.truncate(1 << 40)
         file.seek(0, os.SEEK_END)

@@ -34,8 +34,11 @@ def test_a_file_with_a_sweep_submits_an_array(run: Run, service: FakeService, sw
         "priority": 3,
     }
     assert json.loads(run("submit", sweep, "--json").stdout)["id"] == "lr-aaaaaaaa"
-    refused = run("submit", sweep, "--preflight")
-    assert (refused.returncode, "--preflight checks one job" in refused.stderr) == (2, True)
+    service.arrays = [make_array(RUNNING, QUEUED, warnings=["mind the gap"])]
+    assert "warning: mind the gap\n" in run("submit", sweep).stderr
+    for option in ("--preflight", "--follow"):
+        refused = run("submit", sweep, option)
+        assert (refused.returncode, "use --wait with a sweep" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(("last", "status"), [(DONE, 0), (FAILED, 1), (JobState.CANCELLED, 1)])

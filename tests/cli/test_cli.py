@@ -335,7 +335,7 @@ def test_events_snapshots_cancel_retry_and_plan(run: Run, service: FakeService, 
     assert run("events", "gpt-0001").stdout.count("Sentence") == 5
     assert [item["id"] for item in json.loads(run("events", "gpt-0001", "--json").stdout)["items"]] == [1, 2, 3, 4, 5]
     assert "step-2" in run("snapshots", "gpt-0001").stdout
-    assert "2.0 kB" in run("snapshots", "gpt-0001").stdout
+    assert "2.05 kB" in run("snapshots", "gpt-0001").stdout
     assert "is being cancelled" in run("cancel", "gpt-0001").stdout
     assert run("retry", "gpt-0001", "--restore-from", "step-2").returncode == 0
     assert service.bodies[-1] == {"restore_from": "step-2"}

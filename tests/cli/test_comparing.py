@@ -49,7 +49,7 @@ def test_json_has_the_whole_curves(run: Run, jobs: FakeService) -> None:
     assert [item["differs"] for item in items] == [{"priority": "0"}, {"priority": "3"}]
     assert items[0]["steps"] == [1, 2]
     assert items[0]["values"] == [None, 0.125]
-    assert items[0]["tokens"] == [None, 200.0]
+    assert (items[0]["unit"], items[0]["units"]) == ("tokens", [None, 200.0])
 
 
 def test_what_cannot_be_compared_is_said(run: Run, jobs: FakeService) -> None:
@@ -58,3 +58,5 @@ def test_what_cannot_be_compared_is_said(run: Run, jobs: FakeService) -> None:
     many = run("compare", *(f"job-{number}" for number in range(13)))
     assert (many.returncode, "13 jobs are too many to compare; at most 12" in many.stderr) == (2, True)
     assert run("compare", "a-1", "--by", "moon").returncode == 2
+    both = run("compare", "a-1", "b-1", "--scaling", "--metric", "own")
+    assert (both.returncode, "have no effect with --scaling" in both.stderr) == (2, True)

@@ -38,8 +38,8 @@ def test_the_newest_values_of_each_rank_are_listed(run: Run, service: FakeServic
     done = run("resources", "gpt-0001")
     header, first, second = done.stdout.splitlines()
     assert header.split("  ")[0] == "RANK"
-    assert first.split()[:8] == ["0", "3.8", "GB", "1.50", "70.0", "GB", "93%", "2"]
-    assert second.split()[:5] == ["1", "3.8", "GB", "1.50", "2"]
+    assert first.split()[:8] == ["0", "3.84", "GB", "1.50", "70", "GB", "93%", "2"]
+    assert second.split()[:5] == ["1", "3.84", "GB", "1.50", "2"]
     assert done.stderr == "There are more nodes or attempts than one answer covers.\n"
     listed = json.loads(run("resources", "gpt-0001", "--json").stdout)
     assert [each["rank"] for each in listed["newest"]] == [0, 1]

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from orchestrator.cli.init import TEMPLATE
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.spec import JobSpec, Placement, Resources, Run, Snapshot, Supervise
+from orchestrator.domain.specs.sweep import expand, parse_array
 from orchestrator.domain.specs.validation import parse_spec
 from tests.cli.conftest import Run as RunCli
 from tests.cli.fake_service import FakeService, make_job
@@ -55,6 +56,22 @@ def test_options_become_fields(run: RunCli, service: FakeService) -> None:
     assert (spec.topology.workers_per_node, spec.run.env, spec.supervise.max_runtime_s) == ("gpu", {"SEED": "007"}, 60)
     run("run", "--detach", "src/My_Train.py")
     assert (submitted(service).name, submitted(service).topology.workers_per_node) == ("my-train", 1)
+
+
+def test_a_member_of_an_array_is_submitted_again_on_its_own(run: RunCli, service: FakeService) -> None:
+    document = {"name": "lr", "run": {"script": "a.py", "workdir": "/src"}, "sweep": {"product": {"--lr": [1]}}}
+    service.add(make_job(spec=expand(parse_array(document), "lr-aaaaaaaa")[0], name="lr-1"))
+    assert run("resubmit", "gpt-0001", "--name", "123", "--detach").returncode == 0
+    spec = submitted(service)
+    assert (spec.name, spec.array, spec.labels, spec.run.args) == ("123", None, {}, ("--lr", "1"))
+
+
+@pytest.mark.parametrize("wrong", [["-n", "0"], ["--gpus", "-1"], ["--env", "SEED"]])
+def test_wrong_options_are_refused_by_their_name(run: RunCli, service: FakeService, wrong: list[str]) -> None:
+    done = run("run", *wrong, "train.py")
+    assert done.returncode == 2
+    assert wrong[0] in done.stderr
+    assert not service.jobs
 
 
 @pytest.mark.parametrize("program", ["__.py", "/", ""])

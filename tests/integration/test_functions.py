@@ -70,7 +70,7 @@ def test_a_value_without_json_is_named(client: Client, tmp_path: Path) -> None:
     assert job.exception(300) is None
 
 
-def test_what_cannot_travel_is_refused() -> None:
+def test_what_cannot_be_pickled_is_refused() -> None:
     lock, data = os.scandir("."), os.urandom(40_000)
     with lock, pytest.raises(Refused, match="cannot be pickled"):
         submit_function(lambda: lock)

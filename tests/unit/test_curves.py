@@ -38,7 +38,7 @@ def test_tokens_are_counted_over_the_steps_that_were_not_stored() -> None:
 
 def test_samples_count_where_no_tokens_are_reported() -> None:
     found = read_curve(metrics([2], samples_per_s=[8.0], tokens_per_s=[None], step_s=[0.5]), "loss")
-    assert (found.units, found.values) == ([8.0], [None])
+    assert (found.unit, found.units, found.values) == ("samples", [8.0], [None])
     assert read_curve(metrics([1, 2], loss=[1.0, 2.0]), "loss").units == [None, None]
     assert list(read_curve(metrics([]), "loss").points("time")) == []
 

@@ -11,7 +11,7 @@ from orchestrator.domain.explanation.growth import Shrunken, is_shrunken, tell_g
 from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.queueing.admission import Claimant, Limits
-from orchestrator.domain.queueing.waiting import ClusterLine
+from orchestrator.domain.queueing.waiting import ClusterQueue
 from tests.unit.situations import NOW, a_job, a_spec, ago, an_attempt
 
 SMALL = an_attempt(nodes="1", asked="1:3")
@@ -24,7 +24,7 @@ def elastic(state: JobState = JobState.RUNNING, **supervise: Any) -> Job:
 def growth_of(*waiting: Claimant, job: Job | None = None, slots: int = 3, training: Training | None = None) -> str:
     job, training = job or elastic(), training or Training(snapshots=1, resized_at=ago(60))
     shrunken = Shrunken(job=job, attempt=SMALL, training=training, nodes=1)
-    line = ClusterLine(claimants=[Claimant(job, SMALL), *waiting], limits=Limits(slots=slots))
+    line = ClusterQueue(claimants=[Claimant(job, SMALL), *waiting], limits=Limits(slots=slots))
     return tell_growth(shrunken, line, NOW)
 
 

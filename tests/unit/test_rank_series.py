@@ -21,7 +21,7 @@ def used(rank: int, memory: int | None = None, cores: float | None = None) -> Ra
     return RankSample(rank=rank, memory_bytes=memory, cpu_cores=cores)
 
 
-def test_nothing_comes_of_no_samples() -> None:
+def test_no_samples_give_an_empty_series() -> None:
     series = lay_out([], points=10)
     assert (series.at, series.samples, series.ranks, series.starts, series.newest) == ([], {}, 0, [], [])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.accounting.scaling import MeasuredRun, Scaling, Signal, scaling
+from orchestrator.domain.accounting.scaling import MeasuredRun, Scaling, Signal, compare_runs
 
 
 def make_run(ranks: int, per_s: float, **fields: object) -> MeasuredRun:
@@ -13,7 +13,7 @@ def make_run(ranks: int, per_s: float, **fields: object) -> MeasuredRun:
 
 
 def compare(*runs: MeasuredRun) -> list[Scaling]:
-    return list(scaling(runs))
+    return list(compare_runs(runs))
 
 
 def test_the_smallest_run_is_the_base_and_the_rows_are_by_size() -> None:
@@ -82,4 +82,4 @@ def test_superlinear_runs_scale_well() -> None:
 )
 def test_runs_that_cannot_be_compared_are_refused(runs: tuple[MeasuredRun, ...]) -> None:
     with pytest.raises(ValueError, match=r"one unit|positive"):
-        scaling(runs)
+        compare_runs(runs)

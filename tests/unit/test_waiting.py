@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.queueing.admission import Claimant, Limits, Quota, admit
-from orchestrator.domain.queueing.waiting import ClusterLine, QueueWait, find_queue_wait, tell_queue_wait
+from orchestrator.domain.queueing.waiting import ClusterQueue, QueueWait, find_queue_wait, tell_queue_wait
 from tests.builders import NOW
 from tests.examples import examples
 from tests.unit.situations import a_job, a_spec, ago, an_attempt
@@ -38,7 +38,7 @@ def wait_of(
     ends: Mapping[str, float] = {},
 ) -> QueueWait | None:
     ends_by = {name: after(seconds) for name, seconds in ends.items()}
-    return find_queue_wait(ClusterLine(claimants=[job, *others], limits=limits, ends_by=ends_by), job.job)
+    return find_queue_wait(ClusterQueue(claimants=[job, *others], limits=limits, ends_by=ends_by), job.job)
 
 
 def names(jobs: QueueWait | None) -> list[str]:
@@ -126,7 +126,7 @@ SIZES = st.integers(1, 3)
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> tuple[ClusterLine, Job]:
+def lines(draw: st.DrawFn) -> tuple[ClusterQueue, Job]:
     held = [holding(f"held-{number}", size) for number, size in enumerate(draw(st.lists(SIZES, max_size=4)))]
     sizes = draw(st.lists(st.tuples(SIZES, SIZES, st.integers(0, 2)), min_size=1, max_size=4))
     waiting = [
@@ -135,13 +135,13 @@ def lines(draw: st.DrawFn) -> tuple[ClusterLine, Job]:
     ]
     slots = max(1, sum(each.held_devices(0) for each in held)) + draw(st.integers(0, 2))
     ends = {each.job.id: after(draw(st.integers(1, 99))) for each in held if draw(st.booleans())}
-    line = ClusterLine(claimants=[*held, *waiting], limits=Limits(slots=slots), ends_by=ends)
+    line = ClusterQueue(claimants=[*held, *waiting], limits=Limits(slots=slots), ends_by=ends)
     return line, draw(st.sampled_from(waiting)).job
 
 
 @settings(max_examples=examples(200, 5000))
 @given(lines())
-def test_the_job_is_admitted_at_the_time_that_was_derived(drawn: tuple[ClusterLine, Job]) -> None:
+def test_the_job_is_admitted_at_the_time_that_was_derived(drawn: tuple[ClusterQueue, Job]) -> None:
     line, job = drawn
     wait = find_queue_wait(line, job)
     if wait is None or wait.starts_by is None:

@@ -34,7 +34,9 @@ def submit_array(services: Wired, caller: Caller, spec: ArrayBody, idempotency_k
     require_role(caller, Role.SUBMITTER, spec.project)
     jobs, created = services.commands.acting(caller).submit_array(spec, idempotency_key)
     array_id = jobs[0].spec.labels[ARRAY_LABEL]
-    answer = find_array(services.queries, array_id, caller.projects(Role.VIEWER))
+    found = find_array(services.queries, array_id, caller.projects(Role.VIEWER))
+    warnings = dict.fromkeys(each for job in jobs for each in services.commands.list_warnings(job.spec))
+    answer = found.model_copy(update={"warnings": list(warnings)})
     return render_answer(answer, 201 if created else 200, {"Location": f"/api/v1/arrays/{array_id}"})
 
 

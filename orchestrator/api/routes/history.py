@@ -77,7 +77,7 @@ def show_resources(
     rank: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     points: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 200,
 ) -> ResourcesView:
-    """The memory, CPU and GPUs that each rank uses and used, thinned evenly to at most `points` times.
+    """The memory, CPU and GPU use of each rank, over at most `points` equal intervals.
 
     Without `rank`, series of the 16 ranks that use the most memory."""
     return services.resources.show(job_id, rank=rank, points=points)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-SCALES_WELL_FROM = 0.8  # efficiency
-DATA_BOUND_FROM = 0.2  # share of a step
-LAUNCH_FROM = 0.5  # share of the held time
+MIN_EFFICIENCY = 0.8  # efficiency
+MIN_DATA_SHARE = 0.2  # share of a step
+MIN_LAUNCH_SHARE = 0.5  # share of the held time
 
 
 class Signal(StrEnum):
@@ -59,7 +59,7 @@ class Scaling:
     sentence: str
 
 
-def scaling(runs: Sequence[MeasuredRun]) -> tuple[Scaling, ...]:
+def compare_runs(runs: Sequence[MeasuredRun]) -> tuple[Scaling, ...]:
     """Compare runs with the one that has the fewest ranks. The answer is sorted by ranks.
 
     Raises ValueError for no runs, runs of different units, and a throughput or number of ranks that is not positive.
@@ -85,14 +85,14 @@ Found = tuple[Signal, str] | None
 
 def _waits_for_data(run: MeasuredRun, _: MeasuredRun) -> Found:
     share = run.data_share or 0.0
-    if share < DATA_BOUND_FROM:
+    if share < MIN_DATA_SHARE:
         return None
     return Signal.DATA, f"steps wait for data {share:.0%} of their time"
 
 
 def _starts_long(run: MeasuredRun, base: MeasuredRun) -> Found:
     share = run.launch_share or 0.0
-    if share < LAUNCH_FROM or not _is_efficient(run, base):
+    if share < MIN_LAUNCH_SHARE or not _is_efficient(run, base):
         return None
     return Signal.LAUNCH, f"starts take {share:.0%} of the held time"
 
@@ -107,7 +107,7 @@ def _scales(run: MeasuredRun, base: MeasuredRun) -> Found:
     return Signal.SCALES_WELL, f"each rank does {base.cost_s / run.cost_s:.0%} of the work of a rank of the base"
 
 
-def _loses_time(run: MeasuredRun, base: MeasuredRun) -> Found:
+def _name_largest_growth(run: MeasuredRun, base: MeasuredRun) -> Found:
     """The part of the cost that grew most. What is not measured is part of computing."""
     growth = {
         Signal.DATA: _grown(run.data_share, base.data_share, run, base),
@@ -139,9 +139,9 @@ def _grown(share: float | None, base_share: float | None, run: MeasuredRun, base
 
 
 def _is_efficient(run: MeasuredRun, base: MeasuredRun) -> bool:
-    return run.per_s * base.ranks >= SCALES_WELL_FROM * base.per_s * run.ranks
+    return run.per_s * base.ranks >= MIN_EFFICIENCY * base.per_s * run.ranks
 
 
 _Rule = Callable[[MeasuredRun, MeasuredRun], Found]
 # First match wins.
-_RULES: tuple[_Rule, ...] = (_waits_for_data, _starts_long, _is_base, _scales, _loses_time)
+_RULES: tuple[_Rule, ...] = (_waits_for_data, _starts_long, _is_base, _scales, _name_largest_growth)

@@ -14,7 +14,7 @@ from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.queueing.admission import Admission, Contended, admit
-from orchestrator.domain.queueing.waiting import ClusterLine
+from orchestrator.domain.queueing.waiting import ClusterQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ def is_shrunken(job: Job, attempt: Attempt, nodes: int) -> bool:
     return topology.min_nodes < topology.max_nodes and nodes < topology.max_nodes
 
 
-def tell_growth(shrunken: Shrunken, line: ClusterLine, now: datetime) -> str:
+def tell_growth(shrunken: Shrunken, line: ClusterQueue, now: datetime) -> str:
     """Return the first thing that the growth of the job waits for.
 
     A job that waits for slots is named if it is of the same project.
@@ -57,7 +57,7 @@ def tell_growth(shrunken: Shrunken, line: ClusterLine, now: datetime) -> str:
     return _tell_pause(shrunken, room, now)
 
 
-def _tell_waiting(job: Job, line: ClusterLine, admissions: Mapping[str, Admission]) -> str:
+def _tell_waiting(job: Job, line: ClusterQueue, admissions: Mapping[str, Admission]) -> str:
     waiting = [each.job for each in line.claimants if _waits(admissions.get(each.job.id))]
     mine = [each.id for each in waiting if each.spec.project == job.spec.project]
     if mine:

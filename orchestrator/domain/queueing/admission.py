@@ -36,7 +36,7 @@ class Limits:
 
 
 class Contended(StrEnum):
-    """What a waiting job gets once other jobs end."""
+    """What a waiting job competes for with other jobs."""
 
     SLOTS = "slots"
     CLUSTER = "cluster"  # the cluster's limit of jobs
@@ -88,7 +88,7 @@ def admit(
         use.take(each.job, each.held_devices(limits.gpus_per_node))
     admissions: dict[str, Admission] = {}
     waiting: Job | None = None
-    line = sorted(everyone, key=place_in_line)
+    line = sorted(everyone, key=queue_key)
     for each in line:
         job = each.job
         if _awaits_next_attempt(each):
@@ -255,7 +255,7 @@ def _may_grow(each: Claimant, limits: Limits) -> bool:
     return elastic or attempt.asked != topology.nodes
 
 
-def place_in_line(each: Claimant) -> tuple[bool, int, object, str]:
+def queue_key(each: Claimant) -> tuple[bool, int, object, str]:
     """Return the sort key of the queue. Jobs between attempts come first, because they keep their nodes."""
     job = each.job
     return (job.state is not JobState.RECOVERING, -job.spec.priority, job.created_at, job.id)

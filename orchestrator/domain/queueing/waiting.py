@@ -12,11 +12,11 @@ from datetime import datetime
 from orchestrator.domain.counted import counted, lasting
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.launch_plan import workers_per_node
-from orchestrator.domain.queueing.admission import Admission, Claimant, Contended, Limits, admit, place_in_line
+from orchestrator.domain.queueing.admission import Admission, Claimant, Contended, Limits, admit, queue_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterLine:
+class ClusterQueue:
     """All jobs of a cluster that are not at rest. `ends_by` has the latest expected end of jobs that run."""
 
     claimants: Sequence[Claimant]
@@ -43,7 +43,7 @@ class QueueWait:
     starts_by: datetime | None
 
 
-def find_queue_wait(line: ClusterLine, job: Job) -> QueueWait | None:
+def find_queue_wait(line: ClusterQueue, job: Job) -> QueueWait | None:
     """Return what a queued job waits for. None if it waits for nothing that other jobs hold."""
     admissions = admit(line.claimants, line.limits, dependencies=line.dependencies)
     mine = admissions.get(job.id)
@@ -66,7 +66,7 @@ def tell_queue_wait(wait: QueueWait, now: datetime) -> list[str]:
     return sentences
 
 
-def _list_holders(line: ClusterLine, job: Job, contended: Contended) -> list[Holder]:
+def _list_holders(line: ClusterQueue, job: Job, contended: Contended) -> list[Holder]:
     """Return the jobs that hold devices: all of the cluster, or only those of the job's project for its quota."""
     holders = [
         Holder(job=each.job, devices=devices, ends_by=line.ends_by.get(each.job.id))
@@ -77,21 +77,21 @@ def _list_holders(line: ClusterLine, job: Job, contended: Contended) -> list[Hol
     return sorted(holders, key=lambda each: (-each.devices, each.job.id))
 
 
-def _list_ahead(line: ClusterLine, job: Job, admissions: Mapping[str, Admission]) -> list[Job]:
+def _list_ahead(line: ClusterQueue, job: Job, admissions: Mapping[str, Admission]) -> list[Job]:
     """Return the waiting jobs that start first because they need the same. A project's quota concerns only its jobs."""
     contended = admissions[job.id].contended
-    place = place_in_line(Claimant(job, None))
+    place = queue_key(Claimant(job, None))
     return [
         each.job
         for each in line.claimants
         if (other := admissions.get(each.job.id)) is not None
         and (other.contended is contended or (other.admitted and each.job.state is JobState.QUEUED))
         and (contended is not Contended.PROJECT or each.job.spec.project == job.spec.project)
-        and place_in_line(each) < place
+        and queue_key(each) < place
     ]
 
 
-def _find_start(line: ClusterLine, job: Job, ahead: Sequence[Job], holders: Sequence[Holder]) -> datetime | None:
+def _find_start(line: ClusterQueue, job: Job, ahead: Sequence[Job], holders: Sequence[Holder]) -> datetime | None:
     """Return when known ends have freed enough slots for the job, and for every job ahead of it at its full size."""
     slots = line.limits.slots
     if slots is None or (ahead and _may_reach_other_limits(line.limits, job, len(ahead) + len(holders))):

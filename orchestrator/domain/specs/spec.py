@@ -29,6 +29,18 @@ def _number_as_text(value: object) -> object:
 Text = Annotated[str, Field(max_length=4096), AfterValidator(_without_nul)]
 Argument = Annotated[str, BeforeValidator(_number_as_text), Field(max_length=32768), AfterValidator(_without_nul)]
 MAX_NAME = 63  # characters
+
+
+def make_name(text: str) -> str:
+    """Make the name of a job from a text. Empty if the text has no letter and no digit."""
+    return re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")[:MAX_NAME].rstrip("-")
+
+
+def add_suffix(name: str, suffix: str) -> str:
+    """Return the name with "-suffix", cut to the length of a name."""
+    return f"{name[: MAX_NAME - len(suffix) - 1].rstrip('-')}-{suffix}"
+
+
 Name = Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$")]
@@ -226,7 +238,7 @@ class ArrayPlace(_Part):
     index: Count  # from 1
     size: Count
     at_once: Count | None = None  # how many members may run at a time
-    values: dict[str, str] = Field(default_factory=dict)  # what this member was made from, for people
+    values: dict[str, str] = Field(default_factory=dict)  # the values that the sweep chose, as text
 
 
 class JobSpec(_Part):
@@ -249,6 +261,11 @@ class JobSpec(_Part):
     array: ArrayPlace | None = None  # set by the service only
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
+
+    def outside_array(self) -> JobSpec:
+        """Return the spec without its place in an array."""
+        labels = {name: value for name, value in self.labels.items() if name != ARRAY_LABEL}
+        return self if self.array is None else self.model_copy(update={"array": None, "labels": labels})
 
     def trainer_config(self) -> TrainerConfig | None:
         """Return the full configuration of the bundled trainer. None for a program of the user's."""

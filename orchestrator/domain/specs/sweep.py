@@ -18,7 +18,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
-from orchestrator.domain.specs.spec import ARRAY_LABEL, MAX_NAME, ArrayPlace, Count, JobSpec
+from orchestrator.domain.specs.spec import ARRAY_LABEL, ArrayPlace, Count, JobSpec, add_suffix
 from orchestrator.domain.specs.validation import merge_patch, parse_model, parse_spec
 
 MOST_MEMBERS = 500
@@ -95,8 +95,7 @@ def expand(spec: ArraySpec, array_id: str) -> list[JobSpec]:
         member = _member(common, choice, index)
         values = {key: _shown(value)[:_LONGEST] for key, value in choice.items()}
         place = ArrayPlace(id=array_id, index=index, size=len(choices), at_once=spec.sweep.at_once, values=values)
-        suffix = f"-{index}"
-        name = member.name[: MAX_NAME - len(suffix)].rstrip("-") + suffix
+        name = add_suffix(member.name, str(index))
         labels = {**member.labels, ARRAY_LABEL: array_id}
         members.append(member.model_copy(update={"name": name, "labels": labels, "array": place}))
     return members
@@ -128,7 +127,7 @@ def _patch(path: str, value: object) -> object:
 
 
 def _arguments(key: str, value: object) -> Iterator[str]:
-    """Yield the arguments. True is a flag, false and null are none, and a list are several values."""
+    """Yield the arguments. True is a flag, false and null are none, and a list gives several values."""
     if value is None or value is False:
         return
     yield key

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
-from orchestrator.domain.specs.spec import MAX_NAME, Budgets, JobSpec, Snapshot, Supervise
+from orchestrator.domain.specs.spec import Budgets, JobSpec, Snapshot, Supervise, add_suffix
 from trainer.contract.chaos import Fault
 from trainer.contract.config import TrainerConfig, render_config
 
@@ -41,7 +41,7 @@ def build_drill(spec: JobSpec, *, steps: int, fault: Fault = Fault.KILL) -> tupl
     trainer = {**(spec.run.trainer or {}), "steps": steps}
     run = spec.run.model_copy(update={"trainer": trainer})
     return disturbed, small.model_copy(
-        update={"name": _name(spec, "drill-undisturbed"), "run": run, "after": (), "notify": ()}
+        update={"name": add_suffix(spec.name, "drill-undisturbed"), "run": run, "after": (), "notify": ()}
     )
 
 
@@ -103,12 +103,8 @@ def exclude_nodes(spec: JobSpec, nodes: Collection[str]) -> JobSpec:
 def _run_module(spec: JobSpec, suffix: str, module: str, args: tuple[str, ...]) -> JobSpec:
     changes = {"trainer": None, "script": None, "command": None, "module": module, "args": args}
     run = spec.run.model_copy(update=changes)
-    return spec.model_copy(update={"name": _name(spec, suffix), "run": run, "after": (), "notify": ()})
+    return spec.model_copy(update={"name": add_suffix(spec.name, suffix), "run": run, "after": (), "notify": ()})
 
 
 def _config(config: TrainerConfig) -> tuple[str, str]:
     return "--config", json.dumps(render_config(config), sort_keys=True)
-
-
-def _name(spec: JobSpec, suffix: str) -> str:
-    return f"{spec.name[: MAX_NAME - len(suffix) - 1].rstrip('-')}-{suffix}"

@@ -12,7 +12,7 @@ from trainer.contract.resource_sample import Sample, render_sample
 from trainer.elastic.records.files import read_tail, write_temporary
 
 LIMIT_BYTES = 256 * 1024
-NEWEST = 30  # samples that are never thinned: a minute
+NEWEST = 30  # samples, about a minute; kept in full if they fit
 
 
 class ResourceJournal:
@@ -54,7 +54,7 @@ def thin(lines: Sequence[str], limit_bytes: int) -> list[str]:
 
 
 def _apart(timed: Sequence[tuple[float, str]], distance_s: float) -> list[tuple[float, str]]:
-    """Without the lines that follow the last kept one by less than the distance. Without all if one line is left."""
+    """Return the lines that are at least `distance_s` apart. Return none if only one line is left."""
     kept: list[tuple[float, str]] = []
     for at_s, line in timed if len(timed) > 1 else ():
         if not kept or at_s - kept[-1][0] >= distance_s:

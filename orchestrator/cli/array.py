@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -22,10 +23,11 @@ from orchestrator.cli.render import colored, print_table, steps
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.domain.counted import counted
-from orchestrator.domain.job.job import JobState
+from orchestrator.domain.errors import NotFound, Refused
 from orchestrator.wire.array_views import ArrayView
 
 _LOOK_EVERY_S = 2.0
+_LOOKED_AT = 1000  # jobs
 ArrayId = Annotated[str, typer.Argument(metavar="ARRAY", help="The id of an array, as `submit` printed it.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all members have ended.")]
 
@@ -41,7 +43,7 @@ def show(array_id: ArrayId, wait: Wait = False, as_json: AsJson = False) -> None
     With --wait the exit status is 0 if all members succeeded, else 1.
     """
     with reading() as client:
-        found = client.array(array_id)
+        found = find_array(client, array_id)
         if wait:
             attend_array(client, found, as_json=as_json)
         print_array(found, as_json=as_json)
@@ -51,14 +53,30 @@ def show(array_id: ArrayId, wait: Wait = False, as_json: AsJson = False) -> None
 def cancel(array_id: ArrayId, as_json: AsJson = False) -> None:
     """Cancel the members that have not ended."""
     with writing() as client:
-        _print_requested(client.cancel_array(array_id), as_json=as_json)
+        _print_requested(client.cancel_array(find_array(client, array_id).id), as_json=as_json)
 
 
 @array.command()
 def retry(array_id: ArrayId, as_json: AsJson = False) -> None:
     """Retry the members that failed."""
     with writing() as client:
-        _print_requested(client.retry_array(array_id), as_json=as_json)
+        _print_requested(client.retry_array(find_array(client, array_id).id), as_json=as_json)
+
+
+def find_array(client: Client, text: str) -> ArrayView:
+    """Find an array by its id, or a unique array by a prefix of its id or by one of its members.
+
+    Raises NotFound, and Refused if several match.
+    """
+    try:
+        return client.array(text)
+    except NotFound:
+        places = {job.spec.array.id for job in islice(client.jobs(query=text or None), _LOOKED_AT) if job.spec.array}
+    if not places:
+        raise NotFound(f"there is no array {text!r}; `orchestrator ls --search {text}` may show its jobs")
+    if len(places) > 1:
+        raise Refused(f"{text!r} may mean {len(places)} arrays: {', '.join(sorted(places)[:4])}; give more of the id")
+    return client.array(places.pop())
 
 
 def attend_array(client: Client, found: ArrayView, *, as_json: bool) -> None:
@@ -78,12 +96,13 @@ def attend_array(client: Client, found: ArrayView, *, as_json: bool) -> None:
     except KeyboardInterrupt:
         echo(f"\nThe jobs continue: orchestrator array show {found.id}", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    raise typer.Exit(0 if all(member.state is JobState.SUCCEEDED for member in found.members) else JOB_FAILED)
+    raise typer.Exit(0 if found.succeeded else JOB_FAILED)
 
 
 def summary(found: ArrayView) -> str:
     """Return one line, such as "lr-abcdefgh  8 jobs: 2 RUNNING, 6 QUEUED"."""
     counts = ", ".join(f"{count} {state}" for state, count in found.count().items())
+    counts += f", {found.missing} missing" if found.missing else ""
     limit = f", at most {found.at_once} at a time" if found.at_once is not None else ""
     return f"{found.id}  {counted(found.size, 'job')}{limit}: {counts}"
 

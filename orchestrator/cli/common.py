@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Annotated
 
@@ -23,6 +25,7 @@ READ_PATIENCE_S, WRITE_PATIENCE_S = 3.0, 30.0
 _WARN_EVERY_S = 60.0  # while the service is away
 OUTAGE_S = 600.0  # how long the service may be away while we watch a job
 JOB_FAILED, INTERRUPTED = 1, 130
+_UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 NO_SNAPSHOTS = "this script has taken none; only scripts with `Supervised` take them"
 _OFFERED = 50  # ids offered to a shell that completes one
 
@@ -83,6 +86,8 @@ def find_job(client: Client, text: str) -> JobView:
     found = [job for job in islice(client.jobs(query=text), 1000) if job.id.startswith(text) or job.name == text]
     named = [job for job in found if job.name == text]
     found = named if len(named) == 1 else found
+    if not found and any(job.spec.array is not None for job in islice(client.jobs(label=f"array={text}"), 1)):
+        raise NotFound(f"{text!r} is an array; see it with: orchestrator array show {text}")
     if not found:
         raise NotFound(f"there is no job {text!r}; `orchestrator ls` lists them")
     if len(found) > 1:
@@ -113,3 +118,17 @@ def jsonable(document: BaseModel | dict[str, object]) -> dict[str, object]:
 def exit_by(job: JobView) -> None:
     """Exit with the status of the job."""
     raise typer.Exit(0 if job.state is JobState.SUCCEEDED else JOB_FAILED)
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """Parse an age, or an ISO 8601 time (UTC by default). Raises Refused."""
+    ago = re.fullmatch(r"(\d{1,6})([mhdw])", text)
+    try:
+        if ago is not None:
+            return now - timedelta(seconds=int(ago[1]) * _UNITS_S[ago[2]])
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise Refused(
+            f"{text!r} must be an age such as 90m, 12h, 30d or 4w, or a time such as 2026-05-04T12:00Z"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)

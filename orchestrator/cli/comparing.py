@@ -60,6 +60,7 @@ def compare(
         return
     _print_jobs(compared, differences)
     echo()
+    echo(f"{metric} by {by}")
     if not _print_curves(compared, by):
         echo(f"No job has reported {metric} by {by}.", err=True)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, complete_job, find_job, print_json, reading
+from orchestrator.cli.common import AsJson, complete_job, find_job, parse_moment, print_json, reading
 from orchestrator.cli.render import console, duration, print_table
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.accounting.breakdown import Grouping
@@ -19,7 +18,6 @@ from orchestrator.domain.accounting.goodput import EXPLAINED, Bin, show_bin
 from orchestrator.domain.errors import Refused
 from orchestrator.wire.insight import GoodputView, SharesView, ShareView
 
-_UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _HOUR_S = 3600.0
 _NOBODY = "-"
 
@@ -75,20 +73,6 @@ def goodput(
         echo(render_csv(found), nl=False)
     else:
         _print_shares(found)
-
-
-def parse_moment(text: str, now: datetime) -> datetime:
-    """Parse an age, or an ISO 8601 time (UTC by default). Raises Refused."""
-    ago = re.fullmatch(r"(\d{1,6})([mhdw])", text)
-    try:
-        if ago is not None:
-            return now - timedelta(seconds=int(ago[1]) * _UNITS_S[ago[2]])
-        moment = datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise Refused(
-            f"{text!r} must be an age such as 90m, 12h, 30d or 4w, or a time such as 2026-05-04T12:00Z"
-        ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 
 def _one(job_id: str, as_json: bool) -> None:

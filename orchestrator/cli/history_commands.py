@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from orchestrator.cli.common import (
     AsJson,
     JobId,
     find_job,
+    parse_moment,
     print_items,
     print_json,
     print_json_line,
@@ -37,7 +39,7 @@ def logs(
     ] = None,
     grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Show only lines that contain TEXT.")] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Show only logs since TIME, such as 2026-01-31T12:00:00Z.")
+        str | None, typer.Option(metavar="AGO|TIME", help="Show only logs since then: 90m, 2026-01-31T12:00Z.")
     ] = None,
     agent: Annotated[bool, typer.Option("--agent", help="Show the logs of the agents, not of their workers.")] = False,
     as_json: AsJson = False,
@@ -49,7 +51,7 @@ def logs(
         rank=rank,
         tail=tail,
         grep=grep,
-        since=since,
+        since=None if since is None else parse_moment(since, datetime.now(timezone.utc)).isoformat(),
         stream="agent" if agent else None,
     )
     with reading() as client:

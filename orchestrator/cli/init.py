@@ -70,6 +70,8 @@ def init(
 
     An existing file is not replaced.
     """
+    if not output.isprintable():
+        raise Refused("the name of the file has characters that cannot be printed")
     text = TEMPLATE.format(file=output, name=json.dumps(name_of(script)), script=json.dumps(script))
     try:
         with Path(output).open("x") as file:

@@ -10,7 +10,10 @@ from orchestrator.wire.job_views import JobView
 
 
 def resources(job_id: JobId, as_json: AsJson = False) -> None:
-    """Show the memory, CPU and GPU use of each rank."""
+    """Show the memory, CPU and GPU use of each rank.
+
+    PEAK is the highest memory of all samples, of at most 16 ranks.
+    """
     with reading() as client:
         job = find_job(client, job_id)
         found = client.resources(job.id)
@@ -20,16 +23,19 @@ def resources(job_id: JobId, as_json: AsJson = False) -> None:
     if not found.newest:
         echo(_explain_none(job), err=True)
         return
-    header = ("RANK", "MEMORY", "CPU CORES", "GPU MEMORY", "GPU", "GENERATION", "SAMPLED")
-    print_table(header, map(_row, found.newest), spare=("GENERATION",))
+    peaks = {each.rank: max(filter(None, each.memory_bytes), default=None) for each in found.ranks}
+    header = ("RANK", "MEMORY", "PEAK", "CPU CORES", "GPU MEMORY", "GPU", "GENERATION", "SAMPLED")
+    rows = (_row(use, peaks.get(use.rank)) for use in found.newest)
+    print_table(header, rows, spare=("GENERATION",))
     if found.partial:
         echo("There are more nodes or attempts than one answer covers.", err=True)
 
 
-def _row(use: RankUseView) -> tuple[str, ...]:
+def _row(use: RankUseView, peak_bytes: int | None) -> tuple[str, ...]:
     return (
         str(use.rank),
         size(use.memory_bytes),
+        size(peak_bytes),
         "" if use.cpu_cores is None else f"{use.cpu_cores:.2f}",
         size(use.gpu_memory_bytes),
         "" if use.gpu_utilization is None else f"{use.gpu_utilization:.0%}",

@@ -29,6 +29,8 @@ def read_spec(source: str, changes: Sequence[str] = ()) -> dict[str, object]:
 
     Makes `run.workdir` absolute, from the current folder. Raises Refused, InvalidSpec.
     """
+    if source.endswith(".py"):
+        raise Refused(f"{source} is a Python file; run it with: orchestrator run {source}")
     document = _parse(_read(source), source)
     if document is None:
         raise Refused(f"{source} is empty; a job's file contains a mapping, {_EXAMPLE}")

@@ -23,6 +23,8 @@ from orchestrator.wire.job_views import JobView
 from trainer.contract.exit_record import EventKind
 from trainer.contract.function_call import MODULE, VALUE, FunctionCall, pack
 
+_OF_THE_FUNCTION = frozenset({"trainer", "script", "module", "command", "args"})
+
 
 class FunctionFailed(OrchestratorError):
     """The job did not succeed, or its return value has no short JSON. `job` is the job at its end."""
@@ -69,7 +71,10 @@ class FunctionJob:
         returned = [event for event in self._client.events(self.id) if event.kind == EventKind.FUNCTION_RETURNED.value]
         text = returned[-1].evidence.get(VALUE) if returned else None
         if not isinstance(text, str):
-            raise FunctionFailed(job, returned[-1].sentence if returned else "rank 0 reported no value")
+            raise FunctionFailed(
+                job,
+                returned[-1].sentence if returned else "rank 0 reported no value; it may have ended the process itself",
+            )
         return json.loads(text)
 
     def exception(self, timeout_s: float | None = None) -> FunctionFailed | None:
@@ -104,6 +109,12 @@ def submit_function(
     Raises InvalidSpec if a field is wrong, and Refused if the function and its arguments cannot be pickled or take more
     than 32,000 characters.
     """
+    if not callable(function):
+        raise Refused(f"{function!r} is not a function")
+    run = (spec or {}).get("run")
+    taken = sorted(_OF_THE_FUNCTION & run.keys()) if isinstance(run, Mapping) else []
+    if taken:
+        raise Refused(f"run.{taken[0]} is set by the function; give values with args and kwargs")
     try:
         text = pack(FunctionCall(function, tuple(args), dict(kwargs or {})))
     except ValueError as error:

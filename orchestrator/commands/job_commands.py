@@ -31,7 +31,7 @@ from orchestrator.domain.job.requests import (
     request_suspend,
 )
 from orchestrator.domain.specs.ineffective_fields import list_ineffective
-from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.spec import ARRAY_LABEL, JobSpec
 from orchestrator.domain.specs.sweep import ArraySpec, expand
 from orchestrator.domain.specs.time_limit import list_limit_warnings
 from orchestrator.domain.specs.validation import leaves, merge_patch, parse_spec
@@ -89,7 +89,7 @@ class Commands:
         Stores none unless all are accepted. Raises InvalidSpec, Conflict.
         """
         members = expand(spec, f"{spec.name}-{self._array_suffix(spec.project, idempotency_key)}")
-        keys = [None if idempotency_key is None else f"{idempotency_key}/{each.name}" for each in members]
+        keys = [None if idempotency_key is None else f"{idempotency_key}/{index}" for index in range(len(members))]
         jobs = [self._find_repeated(member, key) for member, key in zip(members, keys, strict=True)]
         accepted = [None if job else self._checks.accept(member) for job, member in zip(jobs, members, strict=True)]
         answers = [
@@ -286,7 +286,10 @@ def parse_spec_patch(document: Mapping[str, object], patch: Mapping[str, object]
     ]
     if fixed:
         raise InvalidSpec(fixed)
-    return parse_spec(merge_patch(document, patch), prefix="/patch")
+    patched = parse_spec(merge_patch(document, patch), prefix="/patch")
+    if patched.array is not None and patched.labels.get(ARRAY_LABEL) != patched.array.id:
+        raise InvalidSpec([FieldProblem(f"/patch/labels/{ARRAY_LABEL}", "is set by the service")])
+    return patched
 
 
 def _require_same_retry(job: Job, request: RetryRequest, spec: JobSpec) -> None:

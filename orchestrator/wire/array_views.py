@@ -38,6 +38,15 @@ class ArrayView(Answer):
     refused: list[str] = Field(default_factory=list)  # why a request did not reach some members
 
     @property
+    def missing(self) -> int:
+        """The number of members that were deleted, or not stored because the submission was cut off."""
+        return self.size - len(self.members)
+
+    @property
+    def succeeded(self) -> bool:
+        return not self.missing and all(member.state is JobState.SUCCEEDED for member in self.members)
+
+    @property
     def ended(self) -> bool:
         return all(member.ended for member in self.members)
 

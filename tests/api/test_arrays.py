@@ -46,6 +46,7 @@ def test_the_same_key_and_sweep_give_the_same_array_also_if_a_part_was_stored(wo
     assert submit(world, "k1").status_code == 200
     other = {"product": {"--lr": [0.2, 0.01], "run.env.SEED": [1, 2]}, "at_once": 2}
     assert submit(world, "k1", sweep=other).status_code == 409
+    assert submit(world, "k1", name="other").status_code == 409
     assert submit(world).json()["id"] != first.json()["id"]
 
 
@@ -83,8 +84,9 @@ def test_the_services_own_fields_are_refused(world: World) -> None:
     ]
     job_id = submit(world).json()["members"][0]["job_id"]
     world.advance(job_id, JobState.CANCELLED)
-    patch = {"patch": {"array": {**place, "at_once": 100}}}
-    assert world.client.post(f"/api/v1/jobs/{job_id}/retry", json=patch).status_code == 422
+    for patch in ({"array": {**place, "at_once": 100}}, {"labels": {"array": "x"}}, {"labels": {"array": None}}):
+        assert world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"patch": patch}).status_code == 422
+    assert world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"patch": {"labels": {"a": "b"}}}).status_code == 202
 
 
 def test_a_label_alone_makes_no_member(world: World) -> None:

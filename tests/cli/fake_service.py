@@ -135,6 +135,7 @@ class FakeService:
         }
         self.accounts: dict[str, BaseModel] = {}  # by the path below /api/v1
         self.arrays: list[ArrayView] = []  # the answers to the next requests for any array; the last one is repeated
+        self.unknown_arrays: set[str] = set()
         self.native_kind, self.native_request = "processes", "text"  # of any plan
         self.wait: dict[str, object] | None = None  # of any job
         self.warning = ""  # of every answer
@@ -216,6 +217,8 @@ class FakeService:
         return self._of_job(parts[1], parts[2] if len(parts) > 2 else "", query)
 
     def _fixed(self, parts: list[str]) -> BaseModel | None:
+        if parts[0] == "arrays" and parts[1:] and parts[1] in self.unknown_arrays:
+            return None
         if parts[0] == "arrays":
             return self.arrays.pop(0) if len(self.arrays) > 1 else self.arrays[0]
         return self.accounts.get("/".join(parts))

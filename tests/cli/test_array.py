@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.sweep import expand, parse_array
 from tests.cli.conftest import Run
-from tests.cli.fake_service import FakeService, make_array
+from tests.cli.fake_service import FakeService, make_array, make_job
 
 SWEEP = "name: lr\nrun: {script: train.py}\nsweep: {product: {--lr: [1e-1, 010]}, at_once: 1}\n"
 DONE, FAILED, RUNNING, QUEUED = JobState.SUCCEEDED, JobState.FAILED, JobState.RUNNING, JobState.QUEUED
@@ -62,6 +63,25 @@ def test_an_array_is_shown_with_what_differs(run: Run, service: FakeService) -> 
     assert lines[0] == "lr-aaaaaaaa  2 jobs, at most 1 at a time: 1 QUEUED, 1 RUNNING"
     assert lines[1].split() == ["#", "--lr", "STATE", "STEP", "LOSS", "ID", "REASON"]
     assert lines[2].split() == ["1", "1e-1", "RUNNING", "3/9", "0.25", "lr-1-0000", "its", "reason"]
+
+
+def test_an_array_with_missing_members_has_not_succeeded(run: Run, service: FakeService) -> None:
+    service.arrays = [make_array(DONE, DONE, size=3)]
+    done = run("array", "show", "lr-aaaaaaaa", "--wait")
+    assert (done.returncode, done.stdout) == (1, "lr-aaaaaaaa  3 jobs: 2 SUCCEEDED, 1 missing\n")
+
+
+def test_an_array_is_found_by_the_name_of_a_member(run: Run, service: FakeService) -> None:
+    document = {"name": "lr", "run": {"script": "a.py", "workdir": "/src"}, "sweep": {"product": {"--lr": [1, 2]}}}
+    for member in expand(parse_array(document), "lr-aaaaaaaa"):
+        service.add(make_job(f"{member.name}-0000", name=member.name, spec=member))
+    service.arrays = [make_array(DONE, DONE)]
+    service.unknown_arrays = {"lr", "lr-1", "zz"}
+    assert run("array", "show", "lr").returncode == 0
+    assert service.requests[-1] == ("GET", "/api/v1/arrays/lr-aaaaaaaa")
+    assert run("array", "cancel", "lr-1").returncode == 0
+    missing = run("array", "show", "zz")
+    assert (missing.returncode, "there is no array 'zz'" in missing.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("verb", ["cancel", "retry"])

@@ -63,6 +63,11 @@ def test_numbers_of_a_sweep_stay_as_they_are_written_where_they_become_texts() -
     assert read("sweep: [1e3]")["sweep"] == [1000.0]
 
 
+def test_a_python_file_is_no_job_file() -> None:
+    with pytest.raises(Refused, match=r"train.py is a Python file; run it with: orchestrator run train.py"):
+        read_spec("train.py")
+
+
 def test_json_is_read_with_its_tabs() -> None:
     assert read('{\n\t"name": "a"\n}') == {"name": "a"}
 

@@ -30,6 +30,7 @@ def test_curves_stand_beside_each_other_below_what_differs(run: Run, jobs: FakeS
         ["A", "a-1", "0", "RUNNING", "2"],
         ["B", "b-1", "3", "RUNNING", "2"],
         [],
+        ["loss", "by", "step"],
         ["STEP", "A", "B"],
         ["1"],
         ["2", "0.125", "0.125"],
@@ -39,7 +40,7 @@ def test_curves_stand_beside_each_other_below_what_differs(run: Run, jobs: FakeS
 @pytest.mark.parametrize(("by", "title"), [("tokens", "TOKENS"), ("time", "SECONDS"), ("step", "STEP")])
 def test_positions_are_steps_tokens_or_seconds(run: Run, jobs: FakeService, by: str, title: str) -> None:
     done = run("compare", "a-1", "--by", by, "--metric", "own")
-    table = done.stdout.split("\n\n")[1].splitlines()
+    table = done.stdout.split("\n\n")[1].splitlines()[1:]
     assert table[0].split() == [title, "A"]
     assert table[-1].split()[-1] == "4"
 

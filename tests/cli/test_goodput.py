@@ -8,7 +8,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from orchestrator.cli.goodput_report import parse_moment, render_csv
+from orchestrator.cli.common import parse_moment
+from orchestrator.cli.goodput_report import render_csv
 from orchestrator.domain.errors import Refused
 from orchestrator.wire.insight import GainView, GoodputView, SharesView, ShareView
 from tests.cli.conftest import Run

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import pty
 import re
+import select
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,17 +102,21 @@ def test_a_job_is_submitted_again_with_changes(run: RunCli, service: FakeService
     )
 
 
-def test_ctrl_c_on_a_terminal_asks(environment: dict[str, str], service: FakeService, tmp_path: Path) -> None:
-    for answer, cancelled, status in ((b"y\n", True, 1), (b"\n", False, 130), (b"\x03", False, 130)):
-        service.next_view = {"state": JobState.RUNNING, "reason": "trains"}
-        service.before_answer = lambda _: _end_cancelled(service)
-        shown, code = _on_a_terminal(environment, tmp_path, answer)
-        job = list(service.jobs.values())[-1]
-        assert (job.cancelling or job.state is JobState.CANCELLED) is cancelled, shown
-        assert f"Cancel {job.id}? y: cancel it. Enter: leave it running." in shown
-        assert code == status, shown
-        assert ("The job continues." in shown) is not cancelled
-        assert "Traceback" not in shown
+@pytest.mark.parametrize(
+    ("answer", "cancelled", "status"), [(b"y\n", True, 1), (b"\n", False, 130), (None, False, 130)]
+)
+def test_ctrl_c_on_a_terminal_asks(
+    environment: dict[str, str], service: FakeService, answer: bytes | None, cancelled: bool, status: int
+) -> None:
+    service.next_view = {"state": JobState.RUNNING, "reason": "trains"}
+    service.before_answer = lambda _: _end_cancelled(service)
+    shown, code = _interrupt_on_a_terminal(environment, answer)
+    job = list(service.jobs.values())[-1]
+    assert (job.cancelling or job.state is JobState.CANCELLED) is cancelled, shown
+    assert f"Cancel {job.id}? y: cancel it. Enter: leave it running." in shown
+    assert code == status, shown
+    assert ("The job continues." in shown) is not cancelled
+    assert "Traceback" not in shown
 
 
 def _end_cancelled(service: FakeService) -> None:
@@ -118,25 +125,40 @@ def _end_cancelled(service: FakeService) -> None:
             service.add(job.model_copy(update={"state": JobState.CANCELLED, "cancelling": False}))
 
 
-def _on_a_terminal(environment: dict[str, str], folder: Path, answer: bytes) -> tuple[str, int]:
-    """Run a job, press Ctrl-C when it is followed, and answer the question."""
-    pid, ours = pty.fork()
-    if pid == 0:
-        os.chdir(folder)
-        os.execve(PROGRAM, [str(PROGRAM), "run", "train.py"], environment)
-    shown, keys = b"", [(rb"RUNNING", b"\x03"), (rb"leave it running\. ", answer)]
-    while True:
-        if keys and re.search(keys[0][0], shown):
-            os.write(ours, keys.pop(0)[1])
-        try:
-            part = os.read(ours, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        shown += part
+def _interrupt_on_a_terminal(environment: dict[str, str], answer: bytes | None) -> tuple[str, int]:
+    """Run a job, interrupt the command when it follows the job, and answer its question, or interrupt it again."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [PROGRAM, "run", "train.py"],
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore SIGINT
+    )
+    os.close(theirs)
+    shown = _read_until(ours, b"RUNNING")
+    process.send_signal(signal.SIGINT)
+    shown += _read_until(ours, b"leave it running. ")
+    if answer is None:
+        process.send_signal(signal.SIGINT)
+    else:
+        os.write(ours, answer)
+    shown += _read_until(ours, None)
     os.close(ours)
-    return shown.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return shown.decode(), process.wait(300)
+
+
+def _read_until(terminal: int, words: bytes | None) -> bytes:
+    """Read until the words were printed, or until the program has ended."""
+    shown = b""
+    while words is None or words not in shown:
+        assert select.select([terminal], [], [], 300)[0], shown
+        try:
+            shown += os.read(terminal, 65536)
+        except OSError:  # on Linux: the other end is closed
+            return shown
+    return shown
 
 
 def uncommented(text: str) -> str:

@@ -163,11 +163,22 @@ def test_what_a_worker_writes_into_the_file_is_dropped(planted: str) -> None:
     assert thin(lines, 1000) == lines[:1]
 
 
-def test_a_pipe_or_a_folder_in_place_of_the_file_does_not_block(tmp_path: Path) -> None:
+def test_a_pipe_a_folder_or_a_link_in_place_of_the_file_is_not_written_to(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for name in ("pipe", "."):
+    (tmp_path / "elsewhere").write_text("mine")
+    (tmp_path / "link").symlink_to("elsewhere")
+    for name in ("pipe", ".", "link"):
         with pytest.raises(OSError, match=name):
             ResourceJournal(tmp_path / name).append(*samples(1))
+    assert (tmp_path / "elsewhere").read_text() == "mine"
+
+
+def test_a_clock_that_is_set_back_does_not_drop_what_follows() -> None:
+    before, after = samples(600), samples(600)
+    lines = [json.dumps({"at": sample.at, "filler": "x" * 100}) for sample in (*before, *after)]
+    kept = thin(lines, 40_000)
+    newer = [line for line in kept if line in lines[600:]]
+    assert len(newer) > NEWEST + 40
 
 
 def minute(*used: tuple[int | None, int | None], of_gpu: bool = False) -> list[tuple[float, Sample]]:

@@ -78,6 +78,20 @@ def test_what_cannot_be_pickled_is_refused() -> None:
         submit_function(len, (data,))
 
 
+class Awkward:
+    def __reduce__(self) -> str:
+        raise RuntimeError("not today")
+
+
+def test_what_is_no_function_or_replaces_it_is_refused() -> None:
+    with pytest.raises(Refused, match="5 is not a function"):
+        submit_function(5)  # type: ignore[arg-type]
+    with pytest.raises(Refused, match=r"run.args is set by the function"):
+        submit_function(len, spec={"run": {"args": ["zz"]}})
+    with pytest.raises(Refused, match="cannot be pickled: not today"):
+        submit_function(len, (Awkward(),))
+
+
 def test_a_function_of_another_python_is_refused_by_the_worker() -> None:
     text = pack(FunctionCall(max, (1, 2), {}))
     assert unpack(text).function is max

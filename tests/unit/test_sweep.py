@@ -66,6 +66,7 @@ def test_a_command_and_the_trainer_take_values_too() -> None:
         ({"list": [{"--a": 1}, {"topology.nodes": 0}]}, r"/topology/nodes.*\(member 2: topology.nodes=0\)"),
         ({"product": {"--a": list(range(23)), "--b": list(range(23))}}, "makes more than 500 jobs"),
         ({"product": {"a b": [1]}}, "/sweep/product"),
+        ({"product": {"lr": [1]}}, "/sweep/lr: is not a field of a job; for an argument write --lr"),
         ({"product": {"--a": []}}, "/sweep/product/--a"),
         ({"product": {"--a": [1]}, "at_once": 0}, "/sweep/at_once"),
         ({"cartesian": {}}, "/sweep/cartesian: is not a known field"),
@@ -83,6 +84,20 @@ def test_the_place_in_an_array_is_the_services(own: dict[str, object]) -> None:
     document = {"name": "a", "run": {"script": "a.py"}, "sweep": {"product": {"--a": [1]}}, **own}
     with pytest.raises(InvalidSpec, match="are set by the service"):
         parse_array(document)
+
+
+def test_a_sweep_that_would_fill_the_database_is_refused() -> None:
+    with pytest.raises(InvalidSpec, match=r"makes 500 jobs of \d+ bytes each, more than 16777216 bytes in all"):
+        members({"product": {"--n": list(range(500))}}, script="a.py", args=["x" * 20_000] * 2)
+
+
+def test_the_label_of_the_array_counts_as_one_of_the_labels() -> None:
+    document = {"name": "a", "run": {"script": "a.py"}, "sweep": {"product": {"--n": [1]}}}
+    labels = {f"l{number}": "" for number in range(64)}
+    with pytest.raises(InvalidSpec, match="/labels"):
+        expand(parse_array({**document, "labels": labels}), "a-aaaaaaaa")
+    labels.popitem()
+    assert len(expand(parse_array({**document, "labels": labels}), "a-aaaaaaaa")[0].labels) == 64
 
 
 @given(st.integers(1, 60), st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True))

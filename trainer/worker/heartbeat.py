@@ -140,7 +140,8 @@ class Journal:
             data = (("\n" if self._torn else "") + line).encode()
             try:
                 if self._descriptor is None:
-                    self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                    self._descriptor = os.open(self._path, flags, 0o644)
                 written = os.write(self._descriptor, data)
             except OSError:
                 self._close()

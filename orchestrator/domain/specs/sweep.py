@@ -22,6 +22,7 @@ from orchestrator.domain.specs.spec import ARRAY_LABEL, ArrayPlace, Count, JobSp
 from orchestrator.domain.specs.validation import merge_patch, parse_model, parse_spec
 
 MOST_MEMBERS = 500
+MOST_BYTES = 16 * 1024 * 1024  # of all specs as JSON, without what the sweep adds
 _FIXED = ("name", "project", "cluster", "array", "labels")  # equal in all members
 _LONGEST = 200  # characters of a value that are shown
 
@@ -90,25 +91,35 @@ def expand(spec: ArraySpec, array_id: str) -> list[JobSpec]:
     if len(choices) > MOST_MEMBERS:
         raise InvalidSpec([FieldProblem("/sweep", f"makes more than {MOST_MEMBERS} jobs")])
     common = spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"sweep"})
+    if len(choices) * len(json.dumps(common)) > MOST_BYTES:
+        message = (
+            f"makes {len(choices)} jobs of {len(json.dumps(common))} bytes each, more than {MOST_BYTES} bytes in all"
+        )
+        raise InvalidSpec([FieldProblem("/sweep", message)])
     members = []
     for index, choice in enumerate(choices, start=1):
-        member = _member(common, choice, index)
         values = {key: _shown(value)[:_LONGEST] for key, value in choice.items()}
         place = ArrayPlace(id=array_id, index=index, size=len(choices), at_once=spec.sweep.at_once, values=values)
-        name = add_suffix(member.name, str(index))
-        labels = {**member.labels, ARRAY_LABEL: array_id}
-        members.append(member.model_copy(update={"name": name, "labels": labels, "array": place}))
+        own = {
+            "name": add_suffix(spec.name, str(index)),
+            "labels": {**spec.labels, ARRAY_LABEL: array_id},
+            "array": place.model_dump(mode="json"),
+        }
+        members.append(_member({**common, **own}, choice, index))
     return members
 
 
-def _member(common: Mapping[str, object], choice: Choice, index: int) -> JobSpec:
-    document: object = common
+def _member(document: object, choice: Choice, index: int) -> JobSpec:
     arguments: list[str] = []
     for key, value in choice.items():
         if key.startswith("-"):
             arguments += _arguments(key, value)
         elif key.split(".")[0] in _FIXED:
             raise InvalidSpec([FieldProblem(f"/sweep/{key}", "is the same in all members; submit another array")])
+        elif key.split(".")[0] not in JobSpec.model_fields:
+            raise InvalidSpec(
+                [FieldProblem(f"/sweep/{key}", f"is not a field of a job; for an argument write --{key}")]
+            )
         else:
             document = merge_patch(document, _patch(key, value))
     try:

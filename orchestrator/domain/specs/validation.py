@@ -175,7 +175,7 @@ def _suggestion(location: Sequence[object]) -> str:
         if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
             return ""
         model = field.annotation
-    known = [field.alias or name for name, field in model.model_fields.items()]
+    known = [field.alias or name for name, field in model.model_fields.items() if name != "array"]
     close = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f"; did you mean '{close[0]}'?" if close else f"; there are {', '.join(known)}"
 

@@ -100,8 +100,8 @@ def _spy(pid: int, folder: Path) -> None:
 
 
 def _open_to_append(path: Path) -> BinaryIO:
-    """Raises OSError if a worker has put a pipe there. Without O_NONBLOCK, opening a pipe would block forever."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+    """Raises OSError if a worker has put a pipe or a link there. Opening a pipe without O_NONBLOCK blocks forever."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, 0o644), "ab")
 
 

@@ -56,7 +56,7 @@ def read_document(path: Path) -> dict[str, object] | None:
 def append_line(path: Path, document: Mapping[str, object]) -> None:
     """Append one JSON line by one write. If a crash has torn the last line, end that line first."""
     line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

@@ -29,8 +29,8 @@ class ResourceJournal:
             kept = "".join(thin([*old, line], self._limit_bytes // 2))
             write_temporary(self._path, kept.encode()).replace(self._path)
             return
-        # Without O_NONBLOCK, a pipe that a worker put here would block.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+        # A worker may put a pipe here, which would block without O_NONBLOCK, or a link to another file.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
         with os.fdopen(os.open(self._path, flags, 0o644), "ab") as file:
             file.write(line.encode())
 
@@ -57,7 +57,7 @@ def _apart(timed: Sequence[tuple[float, str]], distance_s: float) -> list[tuple[
     """Return the lines that are at least `distance_s` apart. Return none if only one line is left."""
     kept: list[tuple[float, str]] = []
     for at_s, line in timed if len(timed) > 1 else ():
-        if not kept or at_s - kept[-1][0] >= distance_s:
+        if not kept or abs(at_s - kept[-1][0]) >= distance_s:  # a clock may be set back
             kept.append((at_s, line))
     return kept
 

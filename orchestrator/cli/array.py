@@ -26,7 +26,7 @@ from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import NotFound, Refused
 from orchestrator.wire.array_views import ArrayView
 
-_LOOK_EVERY_S = 2.0
+_LOOK_EVERY_S = 1.0
 _LOOKED_AT = 1000  # jobs
 ArrayId = Annotated[str, typer.Argument(metavar="ARRAY", help="The id of an array, as `submit` printed it.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all members have ended.")]

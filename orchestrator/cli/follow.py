@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from queue import Empty, Queue
 from typing import NoReturn, Protocol
@@ -96,9 +97,8 @@ def _follow(client: Client, job: JobView, display: Display, old_lines: int) -> J
             display.job(job)
             time.sleep(_LOOK_EVERY_S)
             job = client.job(job.id, patience_s=OUTAGE_S)
-        while output.is_alive() and (lines := output.new(wait_s=_LAST_LINES_S)):
+        while not output.ended and (lines := output.new(wait_s=_LAST_LINES_S)):
             display.output(lines)
-        display.output(output.new())
         for event in tail.new():  # events between the last two requests
             display.event(job, event)
         display.job(job)
@@ -111,7 +111,8 @@ class _Output(threading.Thread):
     def __init__(self, job_id: str, old_lines: int) -> None:
         super().__init__(daemon=True, name="output")
         self._job_id, self._old_lines = job_id, old_lines
-        self._lines: Queue[str] = Queue(_WAITING_LINES)
+        self._lines: Queue[str | None] = Queue(_WAITING_LINES)  # None is the end
+        self.ended = False
 
     def run(self) -> None:
         try:
@@ -120,17 +121,19 @@ class _Output(threading.Thread):
                     self._lines.put(line)
         except OrchestratorError:
             pass  # the requests for the job fail in the same way, and tell it
+        finally:
+            self._lines.put(None)
 
     def new(self, *, wait_s: float = 0.0) -> Sequence[str]:
         """Return the lines since the last call. If there are none, wait for one, at most `wait_s`."""
         lines: list[str] = []
-        try:
-            if wait_s:
-                lines.append(self._lines.get(timeout=wait_s))
-            while len(lines) < _WAITING_LINES:
-                lines.append(self._lines.get_nowait())
-        except Empty:
-            pass
+        with suppress(Empty):
+            while len(lines) < _WAITING_LINES and not self.ended:
+                line = self._lines.get(timeout=wait_s) if wait_s and not lines else self._lines.get_nowait()
+                if line is None:
+                    self.ended = True
+                else:
+                    lines.append(line)
         return lines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,7 @@ from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.observation.node_record import Partition
+from orchestrator.domain.queueing.admission import Limits
 from orchestrator.domain.specs.ineffective_fields import ClusterTraits
 from orchestrator.domain.specs.time_limit import Notice
 from orchestrator.jobfolder.folder import JobFolder
@@ -42,6 +43,10 @@ class Cluster:
     def traits(self) -> ClusterTraits:
         """The traits that decide which fields of a spec have an effect on this cluster."""
         return ClusterTraits(kind=self.kind, gpus_per_node=self.gpus)
+
+    def limits(self, limits: Limits, slots: int | None) -> Limits:
+        """Return the limits of admission: those of every cluster, with this one's own."""
+        return replace(limits, slots=slots, gpus_per_node=self.gpus, max_jobs=self.max_jobs)
 
     def job_dir(self, job_id: str) -> Path:
         return self.job_root / job_id

@@ -28,7 +28,7 @@ from orchestrator.wire.array_views import ArrayView
 
 _LOOK_EVERY_S = 1.0
 _LOOKED_AT = 1000  # jobs
-ArrayId = Annotated[str, typer.Argument(metavar="ARRAY", help="The id of an array, as `submit` printed it.")]
+ArrayId = Annotated[str, typer.Argument(metavar="ARRAY", help="The id of an array, a unique prefix, or a member.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all members have ended.")]
 
 array = typer.Typer(
@@ -64,19 +64,23 @@ def retry(array_id: ArrayId, as_json: AsJson = False) -> None:
 
 
 def find_array(client: Client, text: str) -> ArrayView:
-    """Find an array by its id, or a unique array by a prefix of its id or by one of its members.
+    """Find an array by its id, a unique prefix of it, or the id or name of a member.
 
     Raises NotFound, and Refused if several match.
     """
+    if not text:
+        raise NotFound("the id is empty; `submit` prints the id of an array, and `orchestrator show` that of a member")
     try:
         return client.array(text)
     except NotFound:
-        places = {job.spec.array.id for job in islice(client.jobs(query=text or None), _LOOKED_AT) if job.spec.array}
-    if not places:
-        raise NotFound(f"there is no array {text!r}; `orchestrator ls --search {text}` may show its jobs")
-    if len(places) > 1:
-        raise Refused(f"{text!r} may mean {len(places)} arrays: {', '.join(sorted(places)[:4])}; give more of the id")
-    return client.array(places.pop())
+        jobs = islice(client.jobs(query=text), _LOOKED_AT)
+    members = [(job, job.spec.array.id) for job in jobs if job.spec.array is not None]
+    arrays = {array_id for job, array_id in members if text in (job.id, job.name) or array_id.startswith(text)}
+    if not arrays:
+        raise NotFound(f"there is no array {text!r}; `orchestrator show` prints the array of a member")
+    if len(arrays) > 1:
+        raise Refused(f"{text!r} may mean {len(arrays)} arrays: {', '.join(sorted(arrays)[:4])}; give more of the id")
+    return client.array(arrays.pop())
 
 
 def attend_array(client: Client, found: ArrayView, *, as_json: bool) -> None:

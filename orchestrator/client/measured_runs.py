@@ -9,11 +9,11 @@ from orchestrator.client.client import Client
 from orchestrator.domain.accounting.goodput import UNHELD, Bin
 from orchestrator.domain.accounting.scaling import MeasuredRun
 from orchestrator.domain.errors import Refused
+from orchestrator.wire.curves import READ_WITH, UNITS
 from orchestrator.wire.history_views import MetricsView
 from orchestrator.wire.job_views import JobView
 
-THROUGHPUTS = {"tokens_per_s": "tokens", "samples_per_s": "samples"}
-_NAMES = (*THROUGHPUTS, "step_s", "data_s", "communication_s")
+_NAMES = (*READ_WITH, "data_s", "communication_s")
 _POINTS = 2000
 _LAUNCH = (Bin.START_UP, Bin.RENDEZVOUS, Bin.LOAD, Bin.COMPILE)
 
@@ -25,15 +25,15 @@ def measure_run(client: Client, job: JobView) -> MeasuredRun:
     report no throughput or no step time.
     """
     series = _newest_generation(client.metrics(job.id, names=",".join(_NAMES), points=_POINTS))
-    name = next((each for each in THROUGHPUTS if series.get(each)), None)
+    unit = next((each for each in UNITS if series.get(f"{each}_per_s")), None)
     step_s = series.get("step_s")
-    if name is None or not step_s or not job.world_size:
-        raise Refused(f"job {job.id} reports no steps with {' or '.join(THROUGHPUTS)}; pass one to run.step")
+    if unit is None or not step_s or not job.world_size:
+        raise Refused(f"job {job.id} reports no steps with tokens_per_s or samples_per_s; pass one to run.step")
     return MeasuredRun(
         name=job.id,
         ranks=job.world_size,
-        unit=THROUGHPUTS[name],
-        per_s=median(series[name]),
+        unit=unit,
+        per_s=median(series[f"{unit}_per_s"]),
         step_s=median(step_s),
         data_share=_share(series.get("data_s"), step_s),
         communication_share=_share(series.get("communication_s"), step_s),

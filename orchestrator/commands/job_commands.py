@@ -90,13 +90,11 @@ class Commands:
         """
         members = expand(spec, f"{spec.name}-{self._array_suffix(spec.project, idempotency_key)}")
         keys = [None if idempotency_key is None else f"{idempotency_key}/{index}" for index in range(len(members))]
-        jobs = [self._find_repeated(member, key) for member, key in zip(members, keys, strict=True)]
-        accepted = [None if job else self._checks.accept(member) for job, member in zip(jobs, members, strict=True)]
-        answers = [
-            (job, False) if job or not stored else self._add(member, stored, key)
-            for job, member, stored, key in zip(jobs, members, accepted, keys, strict=True)
-        ]
-        return [job for job, _ in answers if job], any(created for _, created in answers)
+        found = [(member, key, self._find_repeated(member, key)) for member, key in zip(members, keys, strict=True)]
+        fresh = [(member, self._checks.accept(member), key) for member, key, repeated in found if repeated is None]
+        added = [self._add(*each) for each in fresh]
+        jobs = [repeated for _, _, repeated in found if repeated is not None] + [job for job, _ in added]
+        return jobs, any(created for _, created in added)
 
     def _array_suffix(self, project: str, key: str | None) -> str:
         """Return a random suffix, or with a key always the same one, so that a repeated call names the same array."""

@@ -58,7 +58,10 @@ class ComparePages:
             raise Refused("no job is selected; select the jobs to compare in the list")
         jobs = self._visible(job, request.caller)
         differences = list_differences([each.spec for each in jobs])
-        return answer_page(request, "compare.html", now=self.clock.now(), jobs=jobs, differences=differences)
+        drawn = [each.id for each in jobs]
+        return answer_page(
+            request, "compare.html", now=self.clock.now(), jobs=jobs, drawn=drawn, differences=differences
+        )
 
     def curves(self, caller: Caller, job: Jobs, metric: Metric = "loss") -> Response:
         """Return the curves of the jobs as JSON."""

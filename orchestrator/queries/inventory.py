@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
@@ -113,7 +113,7 @@ class Inventory:
             return None
         mine = Claimant(_build_candidate(spec, now), None)
         others = self._reader.claimants(cluster.name)
-        limits = replace(self._limits, slots=slots, gpus_per_node=cluster.gpus, max_jobs=cluster.max_jobs)
+        limits = cluster.limits(self._limits, slots)
         admission = admit([*others, mine], limits, dependencies=dependencies)[mine.job.id]
         waiting = [each for each in others if each.job.state in (JobState.QUEUED, JobState.RECOVERING)]
         avoided = [node.name for node in self.nodes(cluster.name) if (node.excluded_until or now) > now]

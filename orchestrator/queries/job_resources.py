@@ -8,9 +8,9 @@ from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.explanation.newest_cause import Cause
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.observation.last_samples import find_minute
-from orchestrator.domain.observation.rank_series import Newest, Series, lay_out
+from orchestrator.domain.observation.rank_series import Newest, Series, build_series
 from orchestrator.ports.clock import Clock
-from orchestrator.queries.resource_files import Found, read_samples
+from orchestrator.queries.resource_files import SamplesRead, read_samples
 from orchestrator.store.history_reader import HistoryReader
 from orchestrator.store.job_reader import JobReader
 from orchestrator.wire.history_views import GenerationStartView, RankSeriesView, RankUseView, ResourcesView
@@ -31,7 +31,7 @@ class Resources:
         Empty if there are no samples, for example because torchrun starts the workers. Raises OSError.
         """
         found = self._read(job_id)
-        return _view_of(lay_out(found.taken, points=points, rank=rank), partial=found.partial)
+        return _view_of(build_series(found.taken, points=points, rank=rank), partial=found.partial)
 
     def find_last_minute(self, job_id: str, cause: Cause) -> tuple[int, LastMinute] | None:
         """Return the last minute of the rank that ran out of memory, or of the rank that used the most, and the rank.
@@ -42,10 +42,10 @@ class Resources:
         own = [each for each in self._attempts(job_id) if each.key.number == cause.attempt]
         return find_minute(self._read(job_id, own).taken, cause.failure, cause.generation)
 
-    def _read(self, job_id: str, attempts: Sequence[Attempt] | None = None) -> Found:
+    def _read(self, job_id: str, attempts: Sequence[Attempt] | None = None) -> SamplesRead:
         cluster = self._clusters.get(self._jobs.log_context(job_id).cluster)
         if cluster is None:
-            return Found([], partial=False)
+            return SamplesRead([], partial=False)
         chosen = self._attempts(job_id) if attempts is None else attempts
         return read_samples(cluster.folder(job_id), chosen, self._clock.now())
 

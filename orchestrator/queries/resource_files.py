@@ -1,7 +1,7 @@
 """Read the samples of ranks from a job's folder. The job may write anything there, so little of it is read.
 
-Of several attempts, the newest are read first. A line that is not a sample is dropped. So is a
-sample from outside the attempt's lifetime.
+Of several attempts, the newest are read first. A line that is not a sample is dropped. So is a sample from outside the
+attempt's lifetime.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from orchestrator import rundir
 from orchestrator.domain.job.attempt import Attempt
-from orchestrator.domain.observation.rank_series import Taken
+from orchestrator.domain.observation.rank_series import ReplicaSample
 from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import layout
 from trainer.contract.clock import parse_time
@@ -29,36 +29,36 @@ _MOST_RANKS_OF_A_REPLICA = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SamplesRead:
     """`partial`: there are more attempts or replicas than were read."""
 
-    taken: Sequence[Taken]
+    taken: Sequence[ReplicaSample]
     partial: bool
 
 
-def read_samples(job: JobFolder, attempts: Sequence[Attempt], now: datetime) -> Found:
+def read_samples(job: JobFolder, attempts: Sequence[Attempt], now: datetime) -> SamplesRead:
     """Read the samples of attempts, the newest attempt first. Raises OSError."""
     recent = attempts[:MOST_ATTEMPTS]
     size = min(_FILE_BYTES, max(_LEAST_FILE_BYTES, _ALL_BYTES // max(1, sum(each.max_nodes for each in recent))))
-    taken: list[Taken] = []
+    taken: list[ReplicaSample] = []
     files, room = 0, _MOST_VALUES
     for attempt in recent:
         with rundir.open_attempt(job, attempt.key.number) as folder:
-            for life in rundir.incarnations(folder, range(min(attempt.max_nodes, MOST_FILES))):
+            for incarnation in rundir.incarnations(folder, range(min(attempt.max_nodes, MOST_FILES))):
                 if files == MOST_FILES or room <= 0:
-                    return Found(taken, partial=True)
-                lines = _newest_within(_read_lines(life, size), room)
+                    return SamplesRead(taken, partial=True)
+                lines = _newest_within(_read_lines(incarnation, size), room)
                 files, room = files + 1, room - sum(map(_count_values, lines))
                 taken += _select(lines, attempt, now)
     has_more = len(attempts) > MOST_ATTEMPTS or any(each.max_nodes > MOST_FILES for each in recent)
-    return Found(taken, partial=has_more)
+    return SamplesRead(taken, partial=has_more)
 
 
-def _read_lines(life: rundir.Incarnation, size: int) -> list[str]:
-    path = life.path / layout.RESOURCES
-    newest = life.folder.last_lines(path, size=size)
+def _read_lines(incarnation: rundir.Incarnation, size: int) -> list[str]:
+    path = incarnation.path / layout.RESOURCES
+    newest = incarnation.folder.last_lines(path, size=size)
     room = size - sum(map(len, newest))
-    older = life.folder.last_lines(path.with_name(path.name + _OLDER), size=room) if room > size // 2 else []
+    older = incarnation.folder.last_lines(path.with_name(path.name + _OLDER), size=room) if room > size // 2 else []
     return [*older, *newest]
 
 
@@ -75,7 +75,7 @@ def _count_values(line: str) -> int:
     return 1 + line.count(",") + line.count("[") + line.count("{")
 
 
-def _select(lines: Sequence[str], attempt: Attempt, now: datetime) -> Iterator[Taken]:
+def _select(lines: Sequence[str], attempt: Attempt, now: datetime) -> Iterator[ReplicaSample]:
     """Yield the samples that an agent of the attempt can have written."""
     begin, end = attempt.created_at - _SKEW, (attempt.ended_at or now) + _SKEW
     most_ranks = attempt.max_nodes * max(attempt.workers_per_node or 0, _MOST_RANKS_OF_A_REPLICA)
@@ -84,7 +84,7 @@ def _select(lines: Sequence[str], attempt: Attempt, now: datetime) -> Iterator[T
         if parsed is not None and begin <= parsed[0] <= end:
             at, sample = parsed
             ranks = tuple(each for each in sample.ranks if each.rank < most_ranks)
-            yield Taken(at=at, attempt=attempt.key.number, generation=sample.generation, ranks=ranks)
+            yield ReplicaSample(at=at, attempt=attempt.key.number, generation=sample.generation, ranks=ranks)
 
 
 def _parse(line: str) -> tuple[datetime, Sample] | None:

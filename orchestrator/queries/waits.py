@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from orchestrator.configured_cluster import Cluster
@@ -45,11 +45,11 @@ class Waits:
             slots = cluster.backend.slots()
         except BackendUnavailable:
             return None
-        limits = replace(self.limits, slots=slots, gpus_per_node=cluster.gpus, max_jobs=cluster.max_jobs)
+        limits = cluster.limits(self.limits, slots)
         return self._find_growth(job, limits, now) if may_grow else self._find_turn(job, limits, now)
 
     def _find_turn(self, job: Job, limits: Limits, now: datetime) -> WaitView | None:
-        wait = find_queue_wait(self._line(job.spec.cluster, limits, now), job)
+        wait = find_queue_wait(self._queue(job.spec.cluster, limits, now), job)
         return None if wait is None else _view_of_turn(wait, job, now)
 
     def _find_growth(self, job: Job, limits: Limits, now: datetime) -> WaitView | None:
@@ -60,10 +60,10 @@ class Waits:
         if not is_shrunken(standing.job, standing.attempt, nodes):
             return None
         shrunken = Shrunken(job=standing.job, attempt=standing.attempt, training=standing.training, nodes=nodes)
-        line = self._line(job.spec.cluster, limits, now)
-        return WaitView(sentences=[tell_growth(shrunken, line, now)], nodes=nodes)
+        queue = self._queue(job.spec.cluster, limits, now)
+        return WaitView(sentences=[tell_growth(shrunken, queue, now)], nodes=nodes)
 
-    def _line(self, cluster: str, limits: Limits, now: datetime) -> ClusterQueue:
+    def _queue(self, cluster: str, limits: Limits, now: datetime) -> ClusterQueue:
         claimants = self.reader.claimants(cluster)
         named = dependencies_of([each.job for each in claimants])
         running = JobFilter(cluster=cluster, state=JobState.RUNNING)

@@ -9,9 +9,9 @@ from typing import Literal
 from orchestrator.wire.history_views import MetricsView
 
 By = Literal["step", "tokens", "time"]
-_UNITS = ("tokens", "samples")  # the first whose rate a job reports counts
+UNITS = ("tokens", "samples")  # the first whose rate a job reports counts
 _STEP_S = "step_s"
-READ_WITH = (*(f"{unit}_per_s" for unit in _UNITS), _STEP_S)  # the metrics that a curve needs beside its own
+READ_WITH = (*(f"{unit}_per_s" for unit in UNITS), _STEP_S)  # the metrics that a curve needs beside its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ def read_curve(metrics: MetricsView, name: str) -> Curve:
 
     The units between two stored steps are counted with the rate and the step time of the later one.
     """
-    unit = next((each for each in _UNITS if any(metrics.series.get(f"{each}_per_s", []))), None)
+    unit = next((each for each in UNITS if any(metrics.series.get(f"{each}_per_s", []))), None)
     rates = metrics.series.get(f"{unit}_per_s", [])
     durations = metrics.series.get(_STEP_S, [])
     return Curve(

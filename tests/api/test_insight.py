@@ -89,7 +89,7 @@ def test_why_compares_the_last_minute_of_a_rank_with_the_memory_limit(world: Wor
         age_s=0.5,
         first_bytes=10**9,
         highest_bytes=39 * 10**8,
-        all_bytes=39 * 10**8,
+        node_bytes=39 * 10**8,
         limit_bytes=4 * 10**9,
         of_gpu=False,
     )

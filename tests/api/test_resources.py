@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.queries import resource_files
-from orchestrator.queries.resource_files import Found, read_samples
+from orchestrator.queries.resource_files import SamplesRead, read_samples
 from tests.api.conftest import World
 from tests.builders import NOW, make_attempt
 from tests.documents import mutated
@@ -105,7 +105,7 @@ def test_a_planted_line_costs_only_itself(world: World, planted: str) -> None:
     assert [(each["rank"], each["memory_bytes"]) for each in found["ranks"]] == [(0, [5, 6])]
 
 
-def read(root: Path, *, nodes: str = "1", attempts: int = 1) -> Found:
+def read(root: Path, *, nodes: str = "1", attempts: int = 1) -> SamplesRead:
     newest_first = [make_attempt("j", number, nodes=nodes, created_at=NOW) for number in range(attempts, 0, -1)]
     return read_samples(JobFolder(root, "j"), newest_first, NOW)
 

@@ -80,6 +80,13 @@ def test_an_array_is_found_by_the_name_of_a_member(run: Run, service: FakeServic
     assert run("array", "show", "lr").returncode == 0
     assert service.requests[-1] == ("GET", "/api/v1/arrays/lr-aaaaaaaa")
     assert run("array", "cancel", "lr-1").returncode == 0
+    service.add(make_job("other-1", reason="waits: array lr-aaaaaaaa runs 1 of at most 1 at a time"))
+    for text in ("", "r", "aaaaaaaa", "1", "waits", "lr-1-00"):  # only parts of what there is: nothing may be cancelled
+        service.unknown_arrays.add(text)
+        service.requests.clear()
+        refused = run("array", "cancel", text)
+        assert refused.returncode == 2, text
+        assert not any(method == "POST" for method, _ in service.requests), text
     missing = run("array", "show", "zz")
     assert (missing.returncode, "there is no array 'zz'" in missing.stderr) == (2, True)
 

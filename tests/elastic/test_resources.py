@@ -22,7 +22,7 @@ from tests.elastic.harness import Job, wait_for
 from tests.elastic.test_devices import Driver, NVMLError
 from trainer.contract.clock import parse_time, render_time
 from trainer.contract.failure import FailureKind
-from trainer.contract.resource_sample import RankSample, Sample, parse_sample, sum_up
+from trainer.contract.resource_sample import RankSample, Sample, parse_sample, summarize
 from trainer.elastic.health.devices import Devices
 from trainer.elastic.health.oom import read_memory_limit
 from trainer.elastic.health.rank_meter import RankMeter
@@ -194,22 +194,22 @@ def minute(*used: tuple[int | None, int | None], of_gpu: bool = False) -> list[t
 
 
 def test_the_last_minute_has_the_first_and_the_highest_value_and_that_of_all_ranks() -> None:
-    found = sum_up(minute((5, 1), (5, 9), (5, 7)), 1, 5.5, of_gpu=False, limit_bytes=16)
+    found = summarize(minute((5, 1), (5, 9), (5, 7)), 1, 5.5, of_gpu=False, limit_bytes=16)
     assert found is not None
-    assert (found.first_bytes, found.highest_bytes, found.all_bytes, found.limit_bytes) == (1, 9, 14, 16)
+    assert (found.first_bytes, found.highest_bytes, found.node_bytes, found.limit_bytes) == (1, 9, 14, 16)
     assert (found.seconds, found.age_s) == (4.0, 1.5)
 
 
 def test_without_a_sample_of_the_rank_nothing_is_known() -> None:
-    assert sum_up(minute((5, None)), 1, 9.0, of_gpu=False, limit_bytes=None) is None
-    assert sum_up(minute((5, 6)), 0, 9.0, of_gpu=True, limit_bytes=None) is None
-    assert sum_up([], 0, 9.0, of_gpu=False, limit_bytes=None) is None
+    assert summarize(minute((5, None)), 1, 9.0, of_gpu=False, limit_bytes=None) is None
+    assert summarize(minute((5, 6)), 0, 9.0, of_gpu=True, limit_bytes=None) is None
+    assert summarize([], 0, 9.0, of_gpu=False, limit_bytes=None) is None
 
 
 def test_each_rank_has_gpus_of_its_own() -> None:
-    found = sum_up(minute((5, 7), of_gpu=True), 0, 9.0, of_gpu=True, limit_bytes=10)
+    found = summarize(minute((5, 7), of_gpu=True), 0, 9.0, of_gpu=True, limit_bytes=10)
     assert found is not None
-    assert (found.highest_bytes, found.all_bytes, found.of_gpu) == (5, 5, True)
+    assert (found.highest_bytes, found.node_bytes, found.of_gpu) == (5, 5, True)
 
 
 def test_the_limit_is_the_smallest_of_the_cgroup_those_above_it_and_the_machine(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from trainer.contract.resource_sample import (
 )
 
 AT = "2026-01-31T12:00:00.000000Z"
-LAST = LastMinute(seconds=58.0, age_s=1.5, first_bytes=1, highest_bytes=9, all_bytes=12, limit_bytes=16, of_gpu=False)
+LAST = LastMinute(seconds=58.0, age_s=1.5, first_bytes=1, highest_bytes=9, node_bytes=12, limit_bytes=16, of_gpu=False)
 
 
 def line(**fields: object) -> dict[str, object]:
@@ -86,7 +86,7 @@ def test_a_failure_carries_the_last_minute() -> None:
     assert "last_minute" not in render_failure(replace(failure, last_minute=None))
 
 
-@pytest.mark.parametrize("name", ["seconds", "age_s", "first_bytes", "highest_bytes", "all_bytes"])
+@pytest.mark.parametrize("name", ["seconds", "age_s", "first_bytes", "highest_bytes", "node_bytes"])
 @pytest.mark.parametrize("value", [None, "1", -1, float("nan"), 10**400])
 def test_an_incomplete_last_minute_reads_as_absent(name: str, value: object) -> None:
     document = {field: getattr(LAST, field) for field in LastMinute.__dataclass_fields__}

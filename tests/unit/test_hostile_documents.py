@@ -92,7 +92,7 @@ PROGRESS = Progress(
 )
 SAMPLE = Sample(at=AT, generation=1, ranks=(RankSample(rank=0, memory_bytes=1, cpu_cores=0.5),))
 LAST_MINUTE = LastMinute(
-    seconds=1.0, age_s=1.0, first_bytes=1, highest_bytes=1, all_bytes=1, limit_bytes=1, of_gpu=False
+    seconds=1.0, age_s=1.0, first_bytes=1, highest_bytes=1, node_bytes=1, limit_bytes=1, of_gpu=False
 )
 EVENT = JournalEvent(at=AT, kind="snapshot.committed", sentence="s", generation=1, evidence={"name": "x", "step": 1})
 AGENT = AgentRecord(

@@ -18,7 +18,7 @@ def last(
         age_s=1.5,
         first_bytes=first,
         highest_bytes=highest,
-        all_bytes=everyone,
+        node_bytes=everyone,
         limit_bytes=limit,
         of_gpu=gpu,
     )

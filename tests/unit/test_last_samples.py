@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from orchestrator.domain.observation.last_samples import find_minute
-from orchestrator.domain.observation.rank_series import Taken
+from orchestrator.domain.observation.rank_series import ReplicaSample
 from tests.builders import NOW
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.resource_sample import RankSample
@@ -14,10 +14,10 @@ KILLED = Failure(kind=FailureKind.HOST_OOM, message="OOMKilled")
 RANK_0 = Failure(kind=FailureKind.HOST_OOM, message="OOMKilled", rank=0)
 
 
-def taken(second: float, generation: int = 1, **memory: int) -> Taken:
+def taken(second: float, generation: int = 1, **memory: int) -> ReplicaSample:
     """A sample of one node: `r1=5` means that rank 1 used 5 bytes."""
     ranks = tuple(RankSample(rank=int(name[1:]), memory_bytes=used) for name, used in memory.items())
-    return Taken(at=NOW + timedelta(seconds=second), attempt=1, generation=generation, ranks=ranks)
+    return ReplicaSample(at=NOW + timedelta(seconds=second), attempt=1, generation=generation, ranks=ranks)
 
 
 def test_a_failure_without_a_rank_is_of_the_rank_with_the_most_memory() -> None:
@@ -26,7 +26,7 @@ def test_a_failure_without_a_rank_is_of_the_rank_with_the_most_memory() -> None:
     assert found is not None
     rank, minute = found
     assert (rank, minute.first_bytes, minute.highest_bytes, minute.seconds) == (2, 7, 9, 20.0)
-    assert minute.all_bytes == 15, "ranks of another node do not share its memory"
+    assert minute.node_bytes == 15, "ranks of another node do not share its memory"
 
 
 def test_only_the_last_minute_of_the_failed_generation_counts() -> None:

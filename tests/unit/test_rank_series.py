@@ -7,14 +7,14 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.domain.observation.rank_series import MOST_SERIES, MOST_STARTS, Taken, lay_out
+from orchestrator.domain.observation.rank_series import MOST_SERIES, MOST_STARTS, ReplicaSample, build_series
 from tests.builders import NOW
 from tests.examples import examples
 from trainer.contract.resource_sample import RankSample
 
 
-def taken(second: float, *ranks: RankSample, attempt: int = 1, generation: int = 1) -> Taken:
-    return Taken(at=NOW + timedelta(seconds=second), attempt=attempt, generation=generation, ranks=ranks)
+def taken(second: float, *ranks: RankSample, attempt: int = 1, generation: int = 1) -> ReplicaSample:
+    return ReplicaSample(at=NOW + timedelta(seconds=second), attempt=attempt, generation=generation, ranks=ranks)
 
 
 def used(rank: int, memory: int | None = None, cores: float | None = None) -> RankSample:
@@ -22,29 +22,29 @@ def used(rank: int, memory: int | None = None, cores: float | None = None) -> Ra
 
 
 def test_no_samples_give_an_empty_series() -> None:
-    series = lay_out([], points=10)
+    series = build_series([], points=10)
     assert (series.at, series.samples, series.ranks, series.starts, series.newest) == ([], {}, 0, [], [])
 
 
 def test_a_part_of_the_time_has_the_highest_memory_and_the_mean_load() -> None:
-    series = lay_out([taken(0, used(0, 5, 1.0)), taken(4, used(0, 9, 0.5)), taken(10, used(0, 7, None))], points=2)
+    series = build_series([taken(0, used(0, 5, 1.0)), taken(4, used(0, 9, 0.5)), taken(10, used(0, 7, None))], points=2)
     assert series.samples == {0: [used(0, 9, 0.75), used(0, 7)]}
     assert series.at == [NOW + timedelta(seconds=2.5), NOW + timedelta(seconds=7.5)]
 
 
 def test_ranks_of_several_nodes_share_the_times() -> None:
-    series = lay_out([taken(0, used(0, 1)), taken(0.4, used(1, 2)), taken(60, used(1, 3))], points=10)
+    series = build_series([taken(0, used(0, 1)), taken(0.4, used(1, 2)), taken(60, used(1, 3))], points=10)
     assert series.samples == {0: [used(0, 1), None], 1: [used(1, 2), used(1, 3)]}
 
 
 def test_one_rank_may_be_selected() -> None:
     samples = [taken(0, used(0, 1), used(1, 2))]
-    assert set(lay_out(samples, points=10, rank=1).samples) == {1}
-    assert lay_out(samples, points=10, rank=7).samples == {}
+    assert set(build_series(samples, points=10, rank=1).samples) == {1}
+    assert build_series(samples, points=10, rank=7).samples == {}
 
 
 def test_of_many_ranks_those_with_the_most_memory_are_shown() -> None:
-    series = lay_out([taken(0, *(used(rank, rank) for rank in range(100)))], points=10)
+    series = build_series([taken(0, *(used(rank, rank) for rank in range(100)))], points=10)
     assert list(series.samples) == list(range(100 - MOST_SERIES, 100))
     assert series.ranks == 100
     assert [each.sample.rank for each in series.newest] == list(range(100))
@@ -57,9 +57,9 @@ def test_each_generation_starts_with_its_first_sample() -> None:
         taken(0, used(0, 1)),
         taken(6, used(1, 1), generation=2),
     ]
-    starts = [(each.attempt, each.generation, each.at) for each in lay_out(samples, points=10).starts]
+    starts = [(each.attempt, each.generation, each.at) for each in build_series(samples, points=10).starts]
     assert starts == [(a, g, NOW + timedelta(seconds=s)) for a, g, s in ((1, 1, 0), (1, 2, 5), (2, 1, 9))]
-    many = lay_out([taken(g, used(0, 1), generation=g) for g in range(1000)], points=10).starts
+    many = build_series([taken(g, used(0, 1), generation=g) for g in range(1000)], points=10).starts
     assert [each.generation for each in many] == list(range(1000 - MOST_STARTS, 1000))
 
 
@@ -69,7 +69,7 @@ def test_only_ranks_of_the_newest_generation_have_a_newest_sample() -> None:
         taken(2, used(0, 2), used(1, 2), generation=2),
         taken(4, used(0, 3), generation=2),
     ]
-    newest = lay_out(samples, points=10).newest
+    newest = build_series(samples, points=10).newest
     assert [(each.sample.rank, each.sample.memory_bytes) for each in newest] == [(0, 3), (1, 2)]
 
 
@@ -87,8 +87,8 @@ def test_only_ranks_of_the_newest_generation_have_a_newest_sample() -> None:
     points=st.integers(1, 30),
 )
 @settings(max_examples=examples(50, 2000))
-def test_any_samples_are_laid_out_in_order_and_within_the_limits(samples: list[Taken], points: int) -> None:
-    series = lay_out(samples, points=points)
+def test_any_samples_are_laid_out_in_order_and_within_the_limits(samples: list[ReplicaSample], points: int) -> None:
+    series = build_series(samples, points=points)
     assert len(series.at) <= points
     assert list(series.at) == sorted(set(series.at))
     assert len(series.samples) <= MOST_SERIES

@@ -38,14 +38,14 @@ class Sample:
 class LastMinute:
     """The memory of a rank in the samples of the minute before it failed: of the host, or of its GPUs.
 
-    `all_bytes` is the highest sum of all ranks that share the limit.
+    `node_bytes` is the highest sum of all ranks of the node; of GPUs, it is the rank's own.
     """
 
     seconds: float  # from the first to the last sample
     age_s: float  # of the last sample when the failure was noticed
     first_bytes: int
     highest_bytes: int
-    all_bytes: int
+    node_bytes: int
     limit_bytes: int | None
     of_gpu: bool
 
@@ -78,10 +78,10 @@ def parse_sample(document: Mapping[str, object]) -> Sample:
     return Sample(at=str(document.get("at"))[:64], generation=generation, ranks=tuple(samples))
 
 
-def sum_up(
+def summarize(
     minute: Sequence[tuple[float, Sample]], rank: int, now_s: float, *, of_gpu: bool, limit_bytes: int | None
 ) -> LastMinute | None:
-    """Sum up the samples of one generation, each with its time in seconds. None without a sample of the rank."""
+    """Summarize the samples of one generation, each with its time in seconds. None without a sample of the rank."""
     by_rank = [
         (at_s, {each.rank: each.gpu_memory_bytes if of_gpu else each.memory_bytes for each in sample.ranks})
         for at_s, sample in minute
@@ -96,7 +96,7 @@ def sum_up(
         age_s=round(max(0.0, now_s - known[-1][0]), 1),
         first_bytes=known[0][1],
         highest_bytes=highest,
-        all_bytes=highest if of_gpu else everyone,  # each rank has GPUs of its own
+        node_bytes=highest if of_gpu else everyone,  # each rank has GPUs of its own
         limit_bytes=limit_bytes,
         of_gpu=of_gpu,
     )
@@ -107,7 +107,7 @@ def parse_last_minute(document: object) -> LastMinute | None:
     if not isinstance(document, Mapping):
         return None
     seconds, age_s = (_number(document.get(name), 1e9) for name in ("seconds", "age_s"))
-    first, highest, everyone = (_integer(document.get(name)) for name in ("first_bytes", "highest_bytes", "all_bytes"))
+    first, highest, everyone = (_integer(document.get(name)) for name in ("first_bytes", "highest_bytes", "node_bytes"))
     if seconds is None or age_s is None or first is None or highest is None or everyone is None:
         return None
     return LastMinute(
@@ -115,7 +115,7 @@ def parse_last_minute(document: object) -> LastMinute | None:
         age_s=age_s,
         first_bytes=first,
         highest_bytes=highest,
-        all_bytes=everyone,
+        node_bytes=everyone,
         limit_bytes=_integer(document.get("limit_bytes")),
         of_gpu=document.get("of_gpu") is True,
     )

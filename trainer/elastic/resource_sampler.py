@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from trainer.contract.resource_sample import LastMinute, Sample, sum_up
+from trainer.contract.resource_sample import LastMinute, Sample, summarize
 from trainer.elastic.health.oom import read_memory_limit
 from trainer.elastic.health.rank_meter import RankMeter
 from trainer.elastic.records.files import say
@@ -57,7 +57,7 @@ class ResourceSampler:
         with self._lock:
             minute = list(self._minute)
         limit = self._meter.gpu_bytes.get(rank) if of_gpu else read_memory_limit()
-        return sum_up(minute, rank, self._monotonic(), of_gpu=of_gpu, limit_bytes=limit)
+        return summarize(minute, rank, self._monotonic(), of_gpu=of_gpu, limit_bytes=limit)
 
     def _run(self) -> None:
         pause_s = _EVERY_S

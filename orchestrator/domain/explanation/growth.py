@@ -40,7 +40,7 @@ def is_shrunken(job: Job, attempt: Attempt, nodes: int) -> bool:
     return topology.min_nodes < topology.max_nodes and nodes < topology.max_nodes
 
 
-def tell_growth(shrunken: Shrunken, line: ClusterQueue, now: datetime) -> str:
+def tell_growth(shrunken: Shrunken, queue: ClusterQueue, now: datetime) -> str:
     """Return the first thing that the growth of the job waits for.
 
     A job that waits for slots is named if it is of the same project.
@@ -48,17 +48,17 @@ def tell_growth(shrunken: Shrunken, line: ClusterQueue, now: datetime) -> str:
     job = shrunken.job
     if job.spec.supervise.grow_back_after_s is None:
         return "It does not grow back, because supervise.grow_back_after_s is null."
-    admissions = admit(line.claimants, line.limits, dependencies=line.dependencies)
+    admissions = admit(queue.claimants, queue.limits, dependencies=queue.dependencies)
     if job.id not in admissions:
-        return f"It grows back when no other job waits for slots. {_tell_waiting(job, line, admissions)}"
+        return f"It grows back when no other job waits for slots. {_tell_waiting(job, queue, admissions)}"
     room = admissions[job.id].nodes
     if room <= shrunken.nodes:
         return "It grows back when the slots of another node are free for it."
     return _tell_pause(shrunken, room, now)
 
 
-def _tell_waiting(job: Job, line: ClusterQueue, admissions: Mapping[str, Admission]) -> str:
-    waiting = [each.job for each in line.claimants if _waits(admissions.get(each.job.id))]
+def _tell_waiting(job: Job, queue: ClusterQueue, admissions: Mapping[str, Admission]) -> str:
+    waiting = [each.job for each in queue.claimants if _waits(admissions.get(each.job.id))]
     mine = [each.id for each in waiting if each.spec.project == job.spec.project]
     if mine:
         more = f" and {counted(len(waiting) - 1, 'other job')}" if len(waiting) > 1 else ""

@@ -28,13 +28,13 @@ def _tell_limit(found: LastMinute) -> list[str]:
     limit = sized(found.limit_bytes)
     if found.of_gpu:
         return [f"The GPU has {limit}."]
-    if found.all_bytes > _STEADY * found.highest_bytes:
-        return [f"All ranks of the node used {sized(found.all_bytes)} of at most {limit}."]
+    if found.node_bytes > _STEADY * found.highest_bytes:
+        return [f"All ranks of the node used {sized(found.node_bytes)} of at most {limit}."]
     return [f"The limit is {limit}."]
 
 
 def _tell_age(found: LastMinute) -> list[str]:
     """A fast rise at the end is in no sample."""
-    if found.limit_bytes is None or found.all_bytes >= _FULL * found.limit_bytes:
+    if found.limit_bytes is None or found.node_bytes >= _FULL * found.limit_bytes:
         return []
     return [f"The last sample is {found.age_s:.1f} s older than the failure."]

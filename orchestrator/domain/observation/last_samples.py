@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from orchestrator.domain.observation.rank_series import Taken
+from orchestrator.domain.observation.rank_series import ReplicaSample
 from trainer.contract.failure import Failure, FailureKind
-from trainer.contract.resource_sample import LastMinute, Sample, sum_up
+from trainer.contract.resource_sample import LastMinute, Sample, summarize
 
 _MINUTE = timedelta(seconds=60)
 
 
-def find_minute(taken: Sequence[Taken], failure: Failure, generation: int | None) -> tuple[int, LastMinute] | None:
+def find_minute(
+    taken: Sequence[ReplicaSample], failure: Failure, generation: int | None
+) -> tuple[int, LastMinute] | None:
     """Return the last minute of the failed rank and the rank itself. If the failure names no rank, of the rank that
     used the most memory.
 
@@ -29,11 +31,11 @@ def find_minute(taken: Sequence[Taken], failure: Failure, generation: int | None
     timed = [(each.at.timestamp(), Sample(at="", generation=each.generation, ranks=each.ranks)) for each in node]
     if rank is None or not timed:
         return None
-    found = sum_up(timed, rank, timed[-1][0], of_gpu=of_gpu, limit_bytes=None)
+    found = summarize(timed, rank, timed[-1][0], of_gpu=of_gpu, limit_bytes=None)
     return None if found is None else (rank, found)
 
 
-def _find_largest(minute: Sequence[Taken], *, of_gpu: bool) -> int | None:
+def _find_largest(minute: Sequence[ReplicaSample], *, of_gpu: bool) -> int | None:
     used = [
         ((sample.gpu_memory_bytes if of_gpu else sample.memory_bytes) or 0, sample.rank)
         for each in minute

@@ -15,7 +15,7 @@ _MOST_NEWEST = 4096  # ranks
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ReplicaSample:
     """One sample of the ranks of a replica."""
 
     at: datetime
@@ -32,7 +32,7 @@ class Taken:
 class Newest:
     """The newest sample of one rank."""
 
-    taken: Taken
+    taken: ReplicaSample
     sample: RankSample
 
 
@@ -47,11 +47,11 @@ class Series:
     at: Sequence[datetime]
     samples: Mapping[int, Sequence[RankSample | None]]
     ranks: int
-    starts: Sequence[Taken]  # the first sample of each generation, the newest generations only
+    starts: Sequence[ReplicaSample]  # the first sample of each generation, the newest generations only
     newest: Sequence[Newest]  # of each rank of the newest generation, by rank
 
 
-def lay_out(taken: Iterable[Taken], *, points: int, rank: int | None = None) -> Series:
+def build_series(taken: Iterable[ReplicaSample], *, points: int, rank: int | None = None) -> Series:
     """`points` is the most times in `at`. With `rank`, `samples` has only that rank."""
     ordered = sorted(taken, key=lambda each: each.at)
     by_rank: defaultdict[int, list[tuple[datetime, RankSample]]] = defaultdict(list)
@@ -59,7 +59,7 @@ def lay_out(taken: Iterable[Taken], *, points: int, rank: int | None = None) -> 
         for sample in each.ranks:
             by_rank[sample.rank].append((each.at, sample))
     shown = [rank] if rank is not None else _select(by_rank)
-    parts = _Parts(ordered[0].at, ordered[-1].at, points) if ordered else None
+    parts = _Intervals(ordered[0].at, ordered[-1].at, points) if ordered else None
     laid_out = {} if parts is None else {one: parts.divide(by_rank[one]) for one in shown if one in by_rank}
     used = sorted({part for series in laid_out.values() for part in series})
     return Series(
@@ -81,7 +81,7 @@ def _select(by_rank: Mapping[int, Sequence[tuple[datetime, RankSample]]]) -> lis
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _Intervals:
     """Equal parts of the time from the first to the last sample."""
 
     begin: datetime
@@ -121,14 +121,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return round(sum(known) / len(known), 3) if known else None
 
 
-def _find_starts(ordered: Sequence[Taken]) -> list[Taken]:
-    first: dict[tuple[int, int], Taken] = {}
+def _find_starts(ordered: Sequence[ReplicaSample]) -> list[ReplicaSample]:
+    first: dict[tuple[int, int], ReplicaSample] = {}
     for each in ordered:
         first.setdefault(each.term, each)
     return [first[term] for term in sorted(first)[-MOST_STARTS:]]
 
 
-def _find_newest(ordered: Sequence[Taken]) -> list[Newest]:
+def _find_newest(ordered: Sequence[ReplicaSample]) -> list[Newest]:
     term = max((each.term for each in ordered), default=None)
     newest = {sample.rank: Newest(each, sample) for each in ordered if each.term == term for sample in each.ranks}
     return [newest[rank] for rank in sorted(newest)[:_MOST_NEWEST]]

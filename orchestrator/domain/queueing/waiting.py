@@ -43,15 +43,15 @@ class QueueWait:
     starts_by: datetime | None
 
 
-def find_queue_wait(line: ClusterQueue, job: Job) -> QueueWait | None:
+def find_queue_wait(queue: ClusterQueue, job: Job) -> QueueWait | None:
     """Return what a queued job waits for. None if it waits for nothing that other jobs hold."""
-    admissions = admit(line.claimants, line.limits, dependencies=line.dependencies)
+    admissions = admit(queue.claimants, queue.limits, dependencies=queue.dependencies)
     mine = admissions.get(job.id)
     if job.state is not JobState.QUEUED or mine is None or mine.contended is None:
         return None
-    holders = _list_holders(line, job, mine.contended)
-    ahead = _list_ahead(line, job, admissions)
-    starts_by = _find_start(line, job, ahead, holders) if mine.contended is Contended.SLOTS else None
+    holders = _list_holders(queue, job, mine.contended)
+    ahead = _list_ahead(queue, job, admissions)
+    starts_by = _find_start(queue, job, ahead, holders) if mine.contended is Contended.SLOTS else None
     return QueueWait(ahead=len(ahead), holders=tuple(holders), starts_by=starts_by)
 
 
@@ -66,24 +66,24 @@ def tell_queue_wait(wait: QueueWait, now: datetime) -> list[str]:
     return sentences
 
 
-def _list_holders(line: ClusterQueue, job: Job, contended: Contended) -> list[Holder]:
+def _list_holders(queue: ClusterQueue, job: Job, contended: Contended) -> list[Holder]:
     """Return the jobs that hold devices: all of the cluster, or only those of the job's project for its quota."""
     holders = [
-        Holder(job=each.job, devices=devices, ends_by=line.ends_by.get(each.job.id))
-        for each in line.claimants
-        if (devices := each.held_devices(line.limits.gpus_per_node))
+        Holder(job=each.job, devices=devices, ends_by=queue.ends_by.get(each.job.id))
+        for each in queue.claimants
+        if (devices := each.held_devices(queue.limits.gpus_per_node))
         and (contended is not Contended.PROJECT or each.job.spec.project == job.spec.project)
     ]
     return sorted(holders, key=lambda each: (-each.devices, each.job.id))
 
 
-def _list_ahead(line: ClusterQueue, job: Job, admissions: Mapping[str, Admission]) -> list[Job]:
+def _list_ahead(queue: ClusterQueue, job: Job, admissions: Mapping[str, Admission]) -> list[Job]:
     """Return the waiting jobs that start first because they need the same. A project's quota concerns only its jobs."""
     contended = admissions[job.id].contended
     place = queue_key(Claimant(job, None))
     return [
         each.job
-        for each in line.claimants
+        for each in queue.claimants
         if (other := admissions.get(each.job.id)) is not None
         and (other.contended is contended or (other.admitted and each.job.state is JobState.QUEUED))
         and (contended is not Contended.PROJECT or each.job.spec.project == job.spec.project)
@@ -91,12 +91,12 @@ def _list_ahead(line: ClusterQueue, job: Job, admissions: Mapping[str, Admission
     ]
 
 
-def _find_start(line: ClusterQueue, job: Job, ahead: Sequence[Job], holders: Sequence[Holder]) -> datetime | None:
+def _find_start(queue: ClusterQueue, job: Job, ahead: Sequence[Job], holders: Sequence[Holder]) -> datetime | None:
     """Return when known ends have freed enough slots for the job, and for every job ahead of it at its full size."""
-    slots = line.limits.slots
-    if slots is None or (ahead and _may_reach_other_limits(line.limits, job, len(ahead) + len(holders))):
+    slots = queue.limits.slots
+    if slots is None or (ahead and _may_reach_other_limits(queue.limits, job, len(ahead) + len(holders))):
         return None
-    width = line.limits.gpus_per_node
+    width = queue.limits.gpus_per_node
     needed = job.spec.topology.min_nodes * workers_per_node(job.spec, width)
     needed += sum(each.spec.topology.max_nodes * workers_per_node(each.spec, width) for each in ahead)
     free = slots - sum(each.devices for each in holders)

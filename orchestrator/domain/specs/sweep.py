@@ -91,10 +91,9 @@ def expand(spec: ArraySpec, array_id: str) -> list[JobSpec]:
     if len(choices) > MOST_MEMBERS:
         raise InvalidSpec([FieldProblem("/sweep", f"makes more than {MOST_MEMBERS} jobs")])
     common = spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"sweep"})
-    if len(choices) * len(json.dumps(common)) > MOST_BYTES:
-        message = (
-            f"makes {len(choices)} jobs of {len(json.dumps(common))} bytes each, more than {MOST_BYTES} bytes in all"
-        )
+    size = len(json.dumps(common))
+    if len(choices) * size > MOST_BYTES:
+        message = f"makes {len(choices)} jobs of {size} bytes each, more than {MOST_BYTES} bytes in all"
         raise InvalidSpec([FieldProblem("/sweep", message)])
     members = []
     for index, choice in enumerate(choices, start=1):

@@ -64,5 +64,5 @@ def test_a_host_oom_tells_the_last_minute_and_the_limit(cgroup: Path, job: Job, 
     assert found is not None
     page = os.sysconf("SC_PAGE_SIZE")
     assert found.limit_bytes == LIMIT // page * page
-    assert found.first_bytes < found.highest_bytes <= found.all_bytes
+    assert found.first_bytes < found.highest_bytes <= found.node_bytes
     assert not found.of_gpu

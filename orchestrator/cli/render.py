@@ -250,7 +250,7 @@ def wait_lines(wait: WaitView | None) -> list[str]:
 def _end(holder: HolderView, now: datetime) -> str:
     if holder.ends_by is None:
         return ""
-    return f" and ends within about {lasting((holder.ends_by - now).total_seconds())}"
+    return f" and ends within about {lasting(max(1.0, (holder.ends_by - now).total_seconds()))}"
 
 
 def budgets(job: JobView) -> str:

@@ -60,6 +60,8 @@ def test_a_job_starts_once_enough_known_ends_have_freed_its_slots() -> None:
     assert wait is not None
     assert wait.starts_by == after(900)
     assert tell_queue_wait(wait, NOW) == ["It starts within about 15 min if no job ahead of it slows down or fails."]
+    overdue = replace(wait, starts_by=NOW)
+    assert tell_queue_wait(overdue, NOW) == ["It starts within about 1 s if no job ahead of it slows down or fails."]
     alone = wait_of(queued("mine"), holding("one"), holding("two"), ends={"one": 500.0})
     assert alone is not None
     assert alone.starts_by == after(500)

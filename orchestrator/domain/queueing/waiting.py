@@ -61,7 +61,7 @@ def tell_queue_wait(wait: QueueWait, now: datetime) -> list[str]:
     if wait.ahead:
         sentences.append(f"{counted(wait.ahead, 'job')} {'starts' if wait.ahead == 1 else 'start'} before it.")
     if wait.starts_by is not None:
-        within = lasting((wait.starts_by - now).total_seconds())
+        within = lasting(max(1.0, (wait.starts_by - now).total_seconds()))
         sentences.append(f"It starts within about {within} if no job ahead of it slows down or fails.")
     return sentences
 

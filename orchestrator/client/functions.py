@@ -3,8 +3,8 @@
     job = submit_function(train, (3e-4,), nodes=2, workers_per_node=8)
     print(job.result())
 
-The function runs on every rank, with the workdir's modules and the environment of `elasticrun`. Its code travels inside
-the job's spec, and only the job's workers unpack it.
+The function runs on every rank, with the workdir's modules and the environment of `elasticrun`. Its code is part of
+the job's spec. Only the job's workers unpack it.
 """
 
 from __future__ import annotations

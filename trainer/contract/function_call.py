@@ -29,7 +29,7 @@ class FunctionCall(NamedTuple):
 def pack(call: FunctionCall) -> str:
     """Return the call as text. Raises ValueError if it is too long or cannot be pickled.
 
-    Functions of `__main__` travel with their code; functions of other modules by name.
+    Functions of `__main__` are packed with their code, functions of other modules by name.
     """
     try:
         pickled = cloudpickle.dumps(tuple(call), protocol=pickle.DEFAULT_PROTOCOL)

@@ -39,11 +39,14 @@ def attend(client: Client, job: JobView, *, follow: bool, as_json: bool, old_lin
     """
     watch = partial(_follow, display=_display(as_json), old_lines=old_lines) if follow else _wait
     try:
-        ended = watch(client, job)
-    except KeyboardInterrupt:
-        if not ask or as_json or not _wants_cancel(job):
-            _leave(job)
-        follow, ended = False, _cancel(client, job)
+        try:
+            ended = watch(client, job)
+        except KeyboardInterrupt:
+            if not ask or as_json or not _wants_cancel(job):
+                raise
+            follow, ended = False, _cancel(client, job)
+    except KeyboardInterrupt:  # the first one, or a second one at any moment after it
+        _leave(job)
     if not follow and as_json:
         print_json(ended)
     elif not follow:
@@ -70,14 +73,11 @@ def _cancel(client: Client, job: JobView) -> JobView:
 
 
 def _wants_cancel(job: JobView) -> bool:
-    """Ask on a terminal. A second Ctrl-C, the end of the input and any other answer leave the job running."""
+    """Ask on a terminal. The end of the input and any other answer leave the job running."""
     if not sys.stdin.isatty():
         return False
     echo(f"\nCancel {job.id}? y: cancel it. Enter: leave it running. ", err=True, nl=False)
-    try:
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-    except KeyboardInterrupt:
-        return False
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _wait(client: Client, job: JobView) -> JobView:

@@ -11,12 +11,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import typer
 import yaml
 from pydantic import BaseModel
 
+from orchestrator.cli import follow
+from orchestrator.cli.common import INTERRUPTED
 from orchestrator.cli.init import TEMPLATE
+from orchestrator.client import Client
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.spec import JobSpec, Placement, Resources, Run, Snapshot, Supervise
 from orchestrator.domain.specs.sweep import expand, parse_array
@@ -117,6 +122,31 @@ def test_ctrl_c_on_a_terminal_asks(
     assert code == status, shown
     assert ("The job continues." in shown) is not cancelled
     assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("place", ["isatty", "echo", "readline"])
+def test_a_second_ctrl_c_at_any_moment_leaves_the_job_running(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def ask(text: str, **_: object) -> None:
+        if text.startswith("\nCancel"):
+            interrupt()
+        print(text)
+
+    terminal = {"isatty": lambda: True, "readline": lambda: "y\n"}
+    if place == "echo":
+        monkeypatch.setattr(follow, "echo", ask)
+    else:
+        terminal[place] = interrupt
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(**terminal))
+    monkeypatch.setattr(follow, "_wait", interrupt)
+    with Client(service.url) as client, pytest.raises(typer.Exit) as ended:
+        follow.attend(client, make_job(), follow=False, as_json=False, old_lines=0, ask=True)
+    assert ended.value.exit_code == INTERRUPTED
+    assert "The job continues." in "".join(capsys.readouterr())
 
 
 def _end_cancelled(service: FakeService) -> None:

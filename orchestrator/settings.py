@@ -27,16 +27,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from orchestrator.client_settings import PREFIX, ClientSettings, config_file, why_invalid
 from orchestrator.cluster_settings import ClusterName, ClusterSettings
 from orchestrator.domain.access.identity import Role
 from orchestrator.domain.access.webhook import parse_key, why_no_endpoint
-from orchestrator.domain.errors import ConfigurationError, own_message
+from orchestrator.domain.errors import ConfigurationError
 from trainer.contract.failure import FailureKind, Pattern, parse_pattern
-
-
-def _default_root() -> Path:
-    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(data) / "orchestrator"
 
 
 class ProjectSettings(BaseModel):
@@ -64,9 +60,6 @@ class PatternSettings(BaseModel):
     def _text_compiles(cls, value: str) -> str:
         parse_pattern({"text": value, "kind": FailureKind.UNKNOWN.value})
         return value
-
-
-_OURS = "ORCHESTRATOR_"
 
 
 class PriceSettings(BaseModel):
@@ -119,8 +112,8 @@ class WebhookSettings(BaseModel):
     @field_validator("secret_env")
     @classmethod
     def _no_job_inherits_it(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(_OURS):
-            raise ValueError(f"must begin with {_OURS}: jobs inherit every other variable of the service")
+        if value is not None and not value.startswith(PREFIX):
+            raise ValueError(f"must begin with {PREFIX}: jobs inherit every other variable of the service")
         return value
 
     @model_validator(mode="after")
@@ -172,21 +165,15 @@ class ProxySettings(BaseModel):
 CollectorUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Rate = Annotated[float, Field(gt=0)]
-Token = Annotated[SecretStr, Field(min_length=16, max_length=500)]
 WebhookName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")]
 
 
-class Settings(BaseSettings):
-    """Environment variables have the prefix ORCHESTRATOR_. Times are in seconds."""
+class Settings(ClientSettings, BaseSettings):
+    """The service's settings, and a client's. Times are in seconds."""
 
-    model_config = SettingsConfigDict(env_prefix=_OURS, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8700  # 0 means any free port; <root>/service.json names it
-    root: Path = Field(default_factory=_default_root)  # the run directory
     database_url: str | None = None  # default: SQLite in the root
-    url: str | None = None  # the service's URL, for clients
-    profile: str | None = None  # a profile of `orchestrator login`, for clients; it wins over `url`
     advertise_url: str | None = None  # the service's URL for agents; default: agents report by the run directory
     local_slots: Annotated[int, Field(ge=1, le=100_000)] = Field(default_factory=lambda: max(2, os.cpu_count() or 2))
     rendezvous_ports: tuple[int, int] = (20000, 29999)  # inclusive; keep it outside the ephemeral range
@@ -204,7 +191,6 @@ class Settings(BaseSettings):
     webhooks: dict[WebhookName, WebhookSettings] = {}
     clusters: dict[ClusterName, ClusterSettings] = {}  # default: this machine, as `local`
     failure_patterns: tuple[PatternSettings, ...] = ()  # tried before the built-in table
-    token: Token | None = None  # the first admin's token, or the token that a client sends
     tls_cert: Path | None = None  # the certificate chain in PEM; with `tls_key`, the service uses TLS
     tls_key: Path | None = None
     require_token: bool = False  # whether callers on loopback need a token too
@@ -216,12 +202,6 @@ class Settings(BaseSettings):
     secret_key_file: Path | None = None  # a file with one key in each line; default: created in the root
     workdirs: tuple[Path, ...] | None = None  # folders from which `run.workdir` may be copied; default: see security.md
     private_storage_hosts: tuple[str, ...] = ()  # private hosts that a job's URLs may name
-
-    @field_validator("token", mode="before")
-    @classmethod
-    def _token_without_line_break(cls, value: object) -> object:
-        """A file with CR LF line ends leaves a CR, which a header cannot contain."""
-        return value.strip() if isinstance(value, str) else value
 
     @property
     def resolved_database_url(self) -> str:
@@ -237,11 +217,6 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file())
-
-
-def use_profile(name: str) -> None:
-    """Set the profile, which wins over the environment."""
-    os.environ[f"{_OURS}PROFILE"] = name
 
 
 def load_settings(config: Path | None = None) -> Settings:
@@ -261,20 +236,7 @@ def load_settings(config: Path | None = None) -> Settings:
             f"setting{name}: a list or a table in a variable is written as JSON, such as '[\"a\"]'"
         ) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        name = "_".join(str(part) for part in first["loc"]).upper()
-        if first["loc"][:1] in _CONFIDENTIAL:  # the value may be a secret
-            raise ConfigurationError(f"setting ORCHESTRATOR_{name}: {own_message(first['msg'])}") from None
-        raise ConfigurationError(
-            f"setting ORCHESTRATOR_{name}: {own_message(first['msg'])}, found {first['input']!r}"
-        ) from error
+        raise why_invalid(error) from None
 
 
 _FIELD = re.compile(r'field "(\w+)"')
-_CONFIDENTIAL = (("webhooks",), ("token",), ("secret_keys",))
-
-
-def config_file() -> Path | None:
-    """Return the file that ORCHESTRATOR_CONFIG names, or None."""
-    named = os.environ.get("ORCHESTRATOR_CONFIG")
-    return Path(named) if named else None

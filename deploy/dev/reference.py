@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from deploy.dev import diagrams
 from deploy.dev.diagrams import read_comments
 from deploy.dev.rest_page import render_rest_body
 from deploy.dev.sections import replace_section
-from orchestrator import cluster_settings, settings
+from orchestrator import client_settings, cluster_settings, settings
 from orchestrator.cli.main import COMMANDS
 from orchestrator.client import Client, connect
 
@@ -121,7 +122,8 @@ def render_settings() -> str:
         "| variable | in the file | default | |",
         "|---|---|---|---|",
     ]
-    for name, (default, comment) in _fields(settings.Settings, settings).items():
+    own = _fields(client_settings.ClientSettings, client_settings) | _fields(settings.Settings, settings)
+    for name, (default, comment) in own.items():
         lines.append(_row(f"`ORCHESTRATOR_{name.upper()}`", f"`{name}`", default, comment))
     for model, module in _tables():
         lines += ["", f"## {model.__name__}", "", inspect.getdoc(model) or "", ""]
@@ -174,6 +176,7 @@ def render_client() -> str:
 
 def _entry(name: str, function: Any) -> list[str]:
     signature = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()").replace("'", "")
+    signature = re.sub(r"\bwire\.\w+\.", "", signature)
     return [f"### {name}", "", f"    {name}{signature}", "", inspect.getdoc(function) or ""]
 
 

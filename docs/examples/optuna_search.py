@@ -15,7 +15,6 @@ import optuna
 
 from orchestrator.client import Client, connect
 from orchestrator.domain.job.job import JobState
-from orchestrator.settings import load_settings
 
 
 def submit(client: Client, trial: optuna.Trial, steps: int) -> str:
@@ -40,7 +39,7 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=20)
     options = arguments.parse_args()
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1))
-    with connect(load_settings()) as client:
+    with connect() as client:
         for begin in range(0, options.trials, options.at_once):
             trials = [study.ask() for _ in range(min(options.at_once, options.trials - begin))]
             jobs = [submit(client, trial, options.steps) for trial in trials]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from orchestrator.backends.kubernetes.kubeconfig import kubeconfigs
 from orchestrator.bootstrap.identity import is_open
+from orchestrator.client_settings import config_file
 from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
 from orchestrator.domain.specs.workdir import WorkdirPolicy
-from orchestrator.settings import Settings, config_file
+from orchestrator.settings import Settings
 from orchestrator.store.engine import parse_url, sqlite_file
 
 

@@ -13,8 +13,8 @@ from orchestrator.cli.render import print_profiles
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client, find_url
 from orchestrator.client.profiles import Profile, check_name, read_profiles, write_profiles
+from orchestrator.client_settings import load_client_settings
 from orchestrator.domain.errors import ConfigurationError, Refused
-from orchestrator.settings import load_settings
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _PATIENCE_S = 3.0
@@ -35,7 +35,7 @@ def login(
 
     The token is checked first, then stored in a file that only you can read. The profile becomes the current one.
     """
-    settings = load_settings().model_copy(update={"url": url})
+    settings = load_client_settings().model_copy(update={"url": url})
     address = find_url(settings)
     chosen = check_name(name or str(urlsplit(address).hostname))
     secret = _read_token() if token else None

@@ -14,10 +14,10 @@ from pydantic import BaseModel
 
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client, ServiceUnreachable, connect
+from orchestrator.client_settings import load_client_settings
 from orchestrator.domain.errors import NotFound, OrchestratorError, Refused
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean_line, dump_json
-from orchestrator.settings import load_settings
 from orchestrator.wire.job_views import JobView
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -33,7 +33,7 @@ _OFFERED = 50  # ids offered to a shell that completes one
 def complete_job(incomplete: str) -> list[tuple[str, str]]:
     """Complete a job id: list ids with their states, newest first. Empty if no service answers quickly."""
     try:
-        with connect(load_settings(), patience_s=0) as client:
+        with connect(patience_s=0) as client:
             found = islice(client.jobs(query=incomplete or None), _OFFERED)
             return [(clean_line(job.id), job.state.value) for job in found if job.id.startswith(incomplete)]
     except OrchestratorError:
@@ -52,7 +52,7 @@ JobId = Annotated[
 
 def reading() -> Client:
     """Create a client with short timeouts, for requests that are safe to repeat."""
-    return connect(load_settings(), patience_s=READ_PATIENCE_S, on_warning=_print_warning)
+    return connect(patience_s=READ_PATIENCE_S, on_warning=_print_warning)
 
 
 def writing() -> Client:
@@ -65,7 +65,7 @@ def writing() -> Client:
             warned_at = time.monotonic()
             echo(f"orchestrator: {failure}; trying again", err=True)
 
-    settings = load_settings()
+    settings = load_client_settings()
     ever_there = settings.url is not None or settings.root.exists()
     patience_s = WRITE_PATIENCE_S if ever_there else READ_PATIENCE_S
     return connect(settings, patience_s=patience_s, on_retry=warn, on_warning=_print_warning)

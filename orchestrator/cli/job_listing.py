@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from orchestrator import wire
 from orchestrator.cli.common import AsJson, JobId, find_job, print_items, print_json, reading, writing
 from orchestrator.cli.follow import attend
 from orchestrator.cli.render import print_job, print_jobs
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.domain.job.job import JobState
-from orchestrator.wire.insight import WaitView
 from orchestrator.wire.job_views import JobView
 
 _NEWEST_STEPS = 20
@@ -63,7 +63,7 @@ def _newest_metrics(client: Client, job: JobView) -> dict[str, float]:
     return client.metrics(job.id, since_step=since, points=_NEWEST_STEPS).newest()
 
 
-def _find_wait(client: Client, job: JobView) -> WaitView | None:
+def _find_wait(client: Client, job: JobView) -> wire.insight.WaitView | None:
     """Return what the job waits for. Asks only about states in which a job waits for other jobs."""
     elastic = job.spec.topology.min_nodes < job.spec.topology.max_nodes
     waits = job.state is JobState.QUEUED or (elastic and job.state is JobState.RUNNING)

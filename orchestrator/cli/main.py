@@ -151,7 +151,7 @@ def _print_version(wanted: bool) -> None:
 
 def _use_profile(name: str | None) -> None:
     if name is not None:
-        use_profile = importlib.import_module("orchestrator.settings").use_profile
+        use_profile = importlib.import_module("orchestrator.client_settings").use_profile
         use_profile(name)
 
 

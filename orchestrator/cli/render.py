@@ -13,15 +13,12 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator import wire
 from orchestrator.client.profiles import Profiles
 from orchestrator.domain.accounting.step_time import describe_split
 from orchestrator.domain.counted import counted, lasting, sized
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean, clean_line
-from orchestrator.wire.array_views import MemberView
-from orchestrator.wire.cluster_views import ClusterView, NodeView
-from orchestrator.wire.history_views import SnapshotView
-from orchestrator.wire.insight import HolderView, WaitView
 from orchestrator.wire.job_views import EventView, JobView, name_replicas
 
 _COLORS = {
@@ -115,7 +112,7 @@ def print_jobs(jobs: Sequence[JobView]) -> None:
     )
 
 
-def print_job(job: JobView, url: str, newest: Mapping[str, float], wait: WaitView | None) -> None:
+def print_job(job: JobView, url: str, newest: Mapping[str, float], wait: wire.insight.WaitView | None) -> None:
     """`newest` has the metrics of the latest steps."""
     facts = {
         "job": job.id,
@@ -167,12 +164,12 @@ def event_line(event: EventView, *, named: bool) -> Text:
     return line.append(Text(f"{replica}: {sentence}" if named and not is_named else sentence, style="default"))
 
 
-def print_snapshots(snapshots: Iterable[SnapshotView]) -> None:
+def print_snapshots(snapshots: Iterable[wire.history_views.SnapshotView]) -> None:
     rows = ((s.name, str(s.step), s.state, size(s.size_bytes), moment(s.at)) for s in snapshots)
     print_table(("NAME", "STEP", "STATE", "SIZE", "AT"), rows)
 
 
-def print_clusters(clusters: Iterable[ClusterView]) -> None:
+def print_clusters(clusters: Iterable[wire.cluster_views.ClusterView]) -> None:
     print_table(
         ("CLUSTER", "KIND", "SLOTS", "FREE", "RUNNING", "QUEUED", "SUPERVISED BY", "SINCE"),
         (
@@ -202,7 +199,7 @@ def print_profiles(profiles: Profiles) -> None:
     print_table(("PROFILE", "URL", "TOKEN", ""), rows)
 
 
-def print_nodes(found: Iterable[NodeView]) -> None:
+def print_nodes(found: Iterable[wire.cluster_views.NodeView]) -> None:
     print_table(
         ("NODE", "CLUSTER", "AVOIDED UNTIL", "FAILURES", "LAST", "REASON"),
         (
@@ -235,7 +232,7 @@ def nodes(job: JobView) -> str:
     return job.nodes if job.nodes == job.asked else f"{job.nodes} of {job.asked} requested"
 
 
-def wait_lines(wait: WaitView | None) -> list[str]:
+def wait_lines(wait: wire.insight.WaitView | None) -> list[str]:
     """Render what a job waits for, with the jobs that hold it."""
     if wait is None:
         return []
@@ -247,7 +244,7 @@ def wait_lines(wait: WaitView | None) -> list[str]:
     return [*wait.sentences, *held]
 
 
-def _end(holder: HolderView, now: datetime) -> str:
+def _end(holder: wire.insight.HolderView, now: datetime) -> str:
     if holder.ends_by is None:
         return ""
     return f" and ends within about {lasting(max(1.0, (holder.ends_by - now).total_seconds()))}"
@@ -264,7 +261,7 @@ def budgets(job: JobView) -> str:
     return ", ".join(spent + free)
 
 
-def steps(job: JobView | MemberView) -> str:
+def steps(job: JobView | wire.array_views.MemberView) -> str:
     if job.step is None:
         return ""
     return f"{job.step}/{job.total_steps}" if job.total_steps else str(job.step)

@@ -1,6 +1,6 @@
 """A typed, synchronous client of `/api/v1`.
 
-with connect(load_settings()) as client:
+with connect() as client:
     job = client.submit({"name": "gpt", "run": {"script": "train.py", "workdir": "/src"}})
     assert client.wait(job.id).state is JobState.SUCCEEDED
 """
@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Literal, Self, Unpack
 from urllib.parse import quote
 
+from orchestrator import wire
 from orchestrator.client import watch
 from orchestrator.client.admin_calls import AccessCalls
 from orchestrator.client.calls import PAGE, Calls, path_of
@@ -23,30 +24,17 @@ from orchestrator.client.locator import Address, Locator
 from orchestrator.client.profiles import choose_profile
 from orchestrator.client.transport import Transport
 from orchestrator.client.watch import LogChoice
+from orchestrator.client_settings import ClientSettings, load_client_settings
 from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.settings import Settings
 from orchestrator.wire.answers import Page
-from orchestrator.wire.array_views import ArrayView
-from orchestrator.wire.cluster_views import ClusterView, NodeView, ProjectView
-from orchestrator.wire.history_views import (
-    JobNodeView,
-    MetricsView,
-    ResourcesView,
-    SnapshotView,
-    StacksView,
-    WorkerView,
-)
-from orchestrator.wire.insight import GoodputView, SharesView, WhyView
-from orchestrator.wire.job_requests import RetryRequest, ScaleRequest, StacksRequest
 from orchestrator.wire.job_views import AttemptView, DeletionView, EventView, JobView, SubmittedView
-from orchestrator.wire.plans import PlanView
 
 Spec = JobSpec | Mapping[str, object]
 
 
 def connect(
-    settings: Settings,
+    settings: ClientSettings | None = None,
     *,
     patience_s: float = 30,
     on_retry: Callable[[ServiceUnreachable], None] | None = None,
@@ -54,9 +42,10 @@ def connect(
 ) -> Client:
     """Create a client of the service that the settings or the chosen profile name, or else of the one on this machine.
 
-    The client finds a service on this machine again after a restart on another port. `on_warning` gets what the service
-    says that it cannot do now.
+    Default of `settings`: the environment and `orchestrator.toml`. The client finds a service on this machine again
+    after a restart on another port. `on_warning` gets what the service says that it cannot do now.
     """
+    settings = settings or load_client_settings()
     token = None if settings.token is None else settings.token.get_secret_value()
     profile = choose_profile(settings)
     if profile is None:
@@ -111,27 +100,35 @@ class Client(AccessCalls):
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         return self._calls.post("/jobs", SubmittedView, body=_document(spec), headers=headers, repeatable=True)
 
-    def submit_array(self, spec: Mapping[str, object], *, idempotency_key: str | None = None) -> ArrayView:
+    def submit_array(
+        self, spec: Mapping[str, object], *, idempotency_key: str | None = None
+    ) -> wire.array_views.ArrayView:
         """Submit the jobs of a sweep. Repeated calls with the same key return the same array. Default: a new key."""
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        return self._calls.post("/arrays", ArrayView, body=dict(spec), headers=headers, repeatable=True)
+        return self._calls.post(
+            "/arrays", wire.array_views.ArrayView, body=dict(spec), headers=headers, repeatable=True
+        )
 
-    def array(self, array_id: str, *, patience_s: float | None = None) -> ArrayView:
+    def array(self, array_id: str, *, patience_s: float | None = None) -> wire.array_views.ArrayView:
         """Return an array and its members."""
-        return self._calls.get(f"/arrays/{quote(array_id, safe='')}", ArrayView, patience_s=patience_s)
+        return self._calls.get(f"/arrays/{quote(array_id, safe='')}", wire.array_views.ArrayView, patience_s=patience_s)
 
-    def cancel_array(self, array_id: str) -> ArrayView:
+    def cancel_array(self, array_id: str) -> wire.array_views.ArrayView:
         """Cancel the members that have not ended. Idempotent."""
-        return self._calls.post(f"/arrays/{quote(array_id, safe='')}/cancel", ArrayView, repeatable=True)
+        return self._calls.post(
+            f"/arrays/{quote(array_id, safe='')}/cancel", wire.array_views.ArrayView, repeatable=True
+        )
 
-    def retry_array(self, array_id: str) -> ArrayView:
+    def retry_array(self, array_id: str) -> wire.array_views.ArrayView:
         """Retry the members that failed."""
-        return self._calls.post(f"/arrays/{quote(array_id, safe='')}/retry", ArrayView, repeatable=False)
+        return self._calls.post(
+            f"/arrays/{quote(array_id, safe='')}/retry", wire.array_views.ArrayView, repeatable=False
+        )
 
-    def plan(self, spec: Spec, *, against: str | None = None) -> PlanView:
+    def plan(self, spec: Spec, *, against: str | None = None) -> wire.plans.PlanView:
         """Show what would be launched, and how that differs from the job `against`. Submits nothing."""
         params = None if against is None else {"against": against}
-        return self._calls.post("/plan", PlanView, params=params, body=_document(spec), repeatable=True)
+        return self._calls.post("/plan", wire.plans.PlanView, params=params, body=_document(spec), repeatable=True)
 
     def jobs(
         self,
@@ -172,13 +169,13 @@ class Client(AccessCalls):
 
     def ask_stacks(self, job_id: str, *, rank: int | None = None) -> JobView:
         """Request the Python stacks of a running job's ranks. Returns before they exist. `stacks` reads them."""
-        body = StacksRequest(rank=rank).model_dump(mode="json")
+        body = wire.job_requests.StacksRequest(rank=rank).model_dump(mode="json")
         return self._calls.post(f"{path_of(job_id)}/stacks", JobView, body=body, repeatable=True)
 
-    def stacks(self, job_id: str, *, rank: int | None = None) -> list[StacksView]:
+    def stacks(self, job_id: str, *, rank: int | None = None) -> list[wire.history_views.StacksView]:
         """Return the last stack of each rank, ordered by rank. Only the newest attempt with stacks counts."""
         params = None if rank is None else {"rank": rank}
-        return self._calls.get(f"{path_of(job_id)}/stacks", Page[StacksView], params).items
+        return self._calls.get(f"{path_of(job_id)}/stacks", Page[wire.history_views.StacksView], params).items
 
     def chaos(self, job_id: str, fault: str, *, rank: int | None = None, node: str | int | None = None) -> JobView:
         """Inject a fault into a running job. Returns before it happens. The call is not retried, because a second one
@@ -189,14 +186,16 @@ class Client(AccessCalls):
 
     def scale(self, job_id: str, nodes: str | int) -> JobView:
         """Change the number of nodes, or its range such as "2:8". Returns before the job has them. Idempotent."""
-        body = ScaleRequest(nodes=nodes).model_dump(mode="json")
+        body = wire.job_requests.ScaleRequest(nodes=nodes).model_dump(mode="json")
         return self._calls.post(f"{path_of(job_id)}/scale", JobView, body=body, repeatable=True)
 
     def retry(
         self, job_id: str, *, restore_from: str | None = None, patch: Mapping[str, object] | None = None
     ) -> JobView:
         """Start another attempt, from a snapshot or with a patched spec (RFC 7396) if given."""
-        body = RetryRequest(restore_from=restore_from, patch=dict(patch) if patch is not None else None)
+        body = wire.job_requests.RetryRequest(
+            restore_from=restore_from, patch=dict(patch) if patch is not None else None
+        )
         document = body.model_dump(mode="json", exclude_none=True) if patch is None else body.model_dump(mode="json")
         return self._calls.post(f"{path_of(job_id)}/retry", JobView, body=document, repeatable=False)
 
@@ -213,9 +212,9 @@ class Client(AccessCalls):
         params: dict[str, str | int] = {"limit": PAGE} | ({"cursor": cursor} if cursor else {})
         return self._calls.get(f"{path_of(job_id)}/events", Page[EventView], params, patience_s=patience_s)
 
-    def snapshots(self, job_id: str) -> Iterator[SnapshotView]:
+    def snapshots(self, job_id: str) -> Iterator[wire.history_views.SnapshotView]:
         """Return the snapshots of a job, newest step first."""
-        return self._calls.pages(f"{path_of(job_id)}/snapshots", Page[SnapshotView], {})
+        return self._calls.pages(f"{path_of(job_id)}/snapshots", Page[wire.history_views.SnapshotView], {})
 
     def shares(
         self,
@@ -224,58 +223,62 @@ class Client(AccessCalls):
         project: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
-    ) -> SharesView:
+    ) -> wire.insight.SharesView:
         """Where the device time of all jobs went, by default in the last 30 days."""
         moments = {"since": since, "until": until}
         params: dict[str, str | int] = {name: at.isoformat() for name, at in moments.items() if at is not None}
         params |= {"by": by.value} if project is None else {"by": by.value, "project": project}
-        return self._calls.get("/goodput", SharesView, params)
+        return self._calls.get("/goodput", wire.insight.SharesView, params)
 
-    def goodput(self, job_id: str) -> GoodputView:
+    def goodput(self, job_id: str) -> wire.insight.GoodputView:
         """Where the device time of a job went."""
-        return self._calls.get(f"{path_of(job_id)}/goodput", GoodputView)
+        return self._calls.get(f"{path_of(job_id)}/goodput", wire.insight.GoodputView)
 
-    def why(self, job_id: str) -> WhyView:
+    def why(self, job_id: str) -> wire.insight.WhyView:
         """Return why a job is in its state."""
-        return self._calls.get(f"{path_of(job_id)}/why", WhyView)
+        return self._calls.get(f"{path_of(job_id)}/why", wire.insight.WhyView)
 
-    def workers(self, job_id: str) -> Iterator[WorkerView]:
+    def workers(self, job_id: str) -> Iterator[wire.history_views.WorkerView]:
         """Return the last report of each worker, newest attempt first."""
-        return self._calls.pages(f"{path_of(job_id)}/workers", Page[WorkerView], {})
+        return self._calls.pages(f"{path_of(job_id)}/workers", Page[wire.history_views.WorkerView], {})
 
-    def resources(self, job_id: str, *, rank: int | None = None, points: int | None = None) -> ResourcesView:
+    def resources(
+        self, job_id: str, *, rank: int | None = None, points: int | None = None
+    ) -> wire.history_views.ResourcesView:
         """Return the memory, CPU and GPU use of the ranks. Empty under torchrun, whose agent takes no samples."""
         wanted = {"rank": rank, "points": points}
         params = {name: value for name, value in wanted.items() if value is not None}
-        return self._calls.get(f"{path_of(job_id)}/resources", ResourcesView, params)
+        return self._calls.get(f"{path_of(job_id)}/resources", wire.history_views.ResourcesView, params)
 
-    def job_nodes(self, job_id: str) -> Iterator[JobNodeView]:
+    def job_nodes(self, job_id: str) -> Iterator[wire.history_views.JobNodeView]:
         """Return the nodes of the newest attempt, by replica."""
-        return self._calls.pages(f"{path_of(job_id)}/nodes", Page[JobNodeView], {})
+        return self._calls.pages(f"{path_of(job_id)}/nodes", Page[wire.history_views.JobNodeView], {})
 
     def metrics(
         self, job_id: str, *, names: str | None = None, since_step: int | None = None, points: int | None = None
-    ) -> MetricsView:
+    ) -> wire.history_views.MetricsView:
         """Return down-sampled series of metrics. `names` are separated by commas."""
         wanted = {"names": names, "since_step": since_step, "points": points}
         params = {name: value for name, value in wanted.items() if value is not None}
-        return self._calls.get(f"{path_of(job_id)}/metrics", MetricsView, params)
+        return self._calls.get(f"{path_of(job_id)}/metrics", wire.history_views.MetricsView, params)
 
-    def clusters(self) -> list[ClusterView]:
+    def clusters(self) -> list[wire.cluster_views.ClusterView]:
         """Return the configured clusters."""
-        return self._calls.get("/clusters", Page[ClusterView]).items
+        return self._calls.get("/clusters", Page[wire.cluster_views.ClusterView]).items
 
-    def nodes(self, *, cluster: str | None = None) -> list[NodeView]:
+    def nodes(self, *, cluster: str | None = None) -> list[wire.cluster_views.NodeView]:
         """Return the nodes with recorded failures."""
-        return self._calls.get("/nodes", Page[NodeView], None if cluster is None else {"cluster": cluster}).items
+        return self._calls.get(
+            "/nodes", Page[wire.cluster_views.NodeView], None if cluster is None else {"cluster": cluster}
+        ).items
 
     def clear_node(self, cluster: str, node: str) -> None:
         """Clear the record of a node, so that attempts may use it again. Idempotent."""
         self._calls.post_empty(f"/nodes/{quote(cluster, safe='')}/{quote(node, safe='')}/clear")
 
-    def projects(self) -> list[ProjectView]:
+    def projects(self) -> list[wire.cluster_views.ProjectView]:
         """Return the projects with a quota or with active jobs."""
-        return self._calls.get("/projects", Page[ProjectView]).items
+        return self._calls.get("/projects", Page[wire.cluster_views.ProjectView]).items
 
     def logs(self, job_id: str, **which: Unpack[LogChoice]) -> str:
         """Return the last lines of the workers' logs, 10,000 unless `tail` says how many."""

@@ -18,7 +18,6 @@ from orchestrator.domain.errors import OrchestratorError, Refused
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.spec import make_name
 from orchestrator.domain.specs.validation import merge_patch, parse_spec
-from orchestrator.settings import load_settings
 from orchestrator.wire.job_views import JobView
 from trainer.contract.exit_record import EventKind
 from trainer.contract.function_call import MODULE, VALUE, FunctionCall, pack
@@ -124,7 +123,7 @@ def submit_function(
         "run": {"module": MODULE, "args": [text], "workdir": str(Path.cwd())},
         "topology": {"nodes": str(nodes), "workers_per_node": workers_per_node},
     }
-    client = client or connect(load_settings())
+    client = client or connect()
     return FunctionJob(client, client.submit(parse_spec(merge_patch(own, spec or {}))).id)
 
 

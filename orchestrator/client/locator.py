@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestrator.client.errors import NoService
+from orchestrator.client_settings import ClientSettings
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.settings import Settings
 from orchestrator.wire.service import INSTANCE_HEADER, name_instance
 
 SERVICE_FILE = "service.json"
@@ -32,7 +32,7 @@ class Address:
         return {} if self.instance is None else {INSTANCE_HEADER: self.instance}
 
 
-def find_url(settings: Settings) -> str:
+def find_url(settings: ClientSettings) -> str:
     """The service's address. Raises ConfigurationError, NoService."""
     return Locator(settings)().url
 
@@ -40,7 +40,7 @@ def find_url(settings: Settings) -> str:
 class Locator:
     """Finds the address before each call. While a service restarts, its file is missing; its last address counts."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._last: Address | None = None
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import tomllib
 
+from orchestrator.client_settings import ClientSettings
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.settings import Settings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 _OF_THIS_MACHINE = {"url", "root", "host", "port"}  # settings that name a service without a profile
@@ -61,7 +61,7 @@ class Profiles:
         return self.by_name[name]
 
 
-def choose_profile(settings: Settings) -> Profile | None:
+def choose_profile(settings: ClientSettings) -> Profile | None:
     """Return the profile that the settings name, or else the current one. Raises ConfigurationError.
 
     None if the settings name a service directly, or if no profile is current.

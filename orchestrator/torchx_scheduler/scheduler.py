@@ -20,11 +20,11 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role, runopts
 from torchx.workspace.api import WorkspaceMixin
 
 from orchestrator.client import Client, ServiceUnreachable, WaitTimeout, connect, read_address
+from orchestrator.client_settings import ClientSettings, load_client_settings
 from orchestrator.domain.errors import InvalidSpec, NotFound, OrchestratorError
 from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.domain.specs.workdir import WORKSPACES
 from orchestrator.domain.terminal import clean, clean_line
-from orchestrator.settings import Settings, load_settings
 from orchestrator.torchx_scheduler.preview import render_preview
 from orchestrator.torchx_scheduler.states import APP_STATES, describe
 from orchestrator.torchx_scheduler.torchrun import Untranslatable
@@ -296,11 +296,11 @@ def _log_retry(failure: ServiceUnreachable) -> None:
     _log.info("%s; trying again", failure)
 
 
-def _settings(url: str | None) -> Settings:
+def _settings(url: str | None) -> ClientSettings:
     configured: dict[str, CfgVal] = {} if url is None else {"url": url}
     apply_torchxconfig(NAME, configured)  # adds what is not there
     found = _text(configured.get("url"))
-    settings = load_settings()
+    settings = load_client_settings()
     return settings if found is None else settings.model_copy(update={"url": found})
 
 

@@ -126,8 +126,8 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
     def _client(self) -> Iterator[Client]:
         # Imported here, because a worker that only writes needs no HTTP client.
         client = importlib.import_module("orchestrator.client")
-        settings = importlib.import_module("orchestrator.settings")
-        chosen = settings.load_settings()
+        settings = importlib.import_module("orchestrator.client_settings")
+        chosen = settings.load_client_settings()
         with client.connect(chosen.model_copy(update={"url": self._url}) if self._url else chosen) as connected:
             yield connected
 

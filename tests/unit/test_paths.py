@@ -24,6 +24,7 @@ OPENERS = {
     "backends/ship.py": "the workdir, which it only looks at",
     "backends/tree.py": "workdirs, by descriptors",
     "bootstrap": "the run directory itself, devices of this machine",
+    "client_settings.py": "the configuration",
     "commands/submission.py": "paths that a spec names, which it only looks at",
     "commands/task_finder.py": "the same, in a process of its own",
     "dashboard/pages.py": "templates and assets",
@@ -31,7 +32,7 @@ OPENERS = {
     "doctor/trial_group.py": "an empty working directory of its own",
     "doctor/service_checks.py": "files of the service",
     "identity/keys.py": "the key",
-    "settings.py": "the configuration",
+    "settings.py": "the secrets of webhooks",
     "store": "the database, its backups, the mounts of this machine",
 }
 _METHODS = frozenset(

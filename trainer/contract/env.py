@@ -6,7 +6,7 @@ service.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # Set by the backend for each replica's agent, and inherited by its workers.
@@ -33,6 +33,9 @@ REPLICA_DIR = "ORCHESTRATOR_REPLICA_DIR"  # .../attempts/<n>/replica-<r>/<incarn
 GENERATION = "ORCHESTRATOR_GENERATION"  # 1, 2, ... within the attempt
 NOTICE_S = "ORCHESTRATOR_NOTICE_S"  # from the signal to stop until the kill; absent: unknown
 
+# The agent's files in memory, two for each local rank: "<pid>:<fd>,<fd>;<fd>,<fd>". See snapshot/memory_tier.py.
+MEMORY = "ORCHESTRATOR_MEMORY"
+
 # Only in the environment of the fork server, where /proc shows it.
 FORK_SERVER = "ORCHESTRATOR_FORK_SERVER"
 
@@ -55,6 +58,11 @@ class WorkerPlace:
     restore_from: str | None
     retry: int
     notice_s: float | None = None
+    memory: tuple[tuple[str, ...], ...] = ()  # by local rank: paths of the agent's files for copies of the state
+
+    @property
+    def own_memory(self) -> tuple[str, ...]:
+        return self.memory[self.local_rank] if self.local_rank < len(self.memory) else ()
 
 
 def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
@@ -78,7 +86,18 @@ def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
         restore_from=environ.get(RESTORE_FROM) or None,
         retry=_integer(environ, RETRY, 0),
         notice_s=_seconds(environ, NOTICE_S),
+        memory=_parse_memory(environ.get(MEMORY, "")),
     )
+
+
+def render_memory(pid: int, files: Sequence[Sequence[int]]) -> str:
+    """The value of MEMORY: open files of the process `pid`, by local rank."""
+    return f"{pid}:" + ";".join(",".join(map(str, own)) for own in files)
+
+
+def _parse_memory(text: str) -> tuple[tuple[str, ...], ...]:
+    pid, _, files = text.partition(":")
+    return tuple(tuple(f"/proc/{pid}/fd/{file}" for file in own.split(",")) for own in files.split(";") if own)
 
 
 def _integer(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -26,6 +26,7 @@ from trainer.elastic.health.postmortem import Death, Finding, find_failure, firs
 from trainer.elastic.health.rank_meter import RankMeter
 from trainer.elastic.health.stillness import GroupHang, Stillness
 from trainer.elastic.health.watch import RankHang, Watch
+from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.records.files import say
 from trainer.elastic.records.history import History, Running
 from trainer.elastic.records.record import Record
@@ -105,6 +106,7 @@ class Agent:
         self._requests = None if record is None else AgentRequests(record)
         self._streams = None if record is not None else Streams(flags)
         self._devices = Devices()
+        self._memory = MemoryFiles(workers)
         self._watch: Watch | None = None
         self._stillness: Stillness | None = None
         if record is not None and policy is not None:
@@ -137,6 +139,7 @@ class Agent:
             if self._sampler is not None:
                 self._sampler.close()
             self._store_host.close()
+            self._memory.close()
             if self._streams is not None:
                 self._streams.close()
 
@@ -195,7 +198,7 @@ class Agent:
         return local
 
     def _render_environments(self, place: AgentPlace, store: WorkersStore) -> dict[int, dict[str, str]]:
-        shared = {**os.environ, env.GENERATION: str(self.generation)}
+        shared = {**os.environ, **self._memory.environment, env.GENERATION: str(self.generation)}
         if self._record is not None:
             shared |= render_job_environment(self._record, self.generation, os.environ)
             # `known_generation` looks for this folder. A worker that dies at once would not create it.

@@ -34,6 +34,7 @@ from trainer.parallel.precision import LossScale
 from trainer.parallel.trainee import Trainee, build_trainee
 from trainer.snapshot.cadence import Cadence, estimate_mtbf_s
 from trainer.snapshot.lineage import Beginning, fence_of
+from trainer.snapshot.memory_tier import MemoryTier
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.saver import Saver
 from trainer.worker.agreement import Outcome, attempt, on_every_rank, on_rank_zero
@@ -79,7 +80,10 @@ def _run_in_group(run: Run, task: Task, findings: Outcome[RankFindings], stop: S
     tell_beginning(run, task, beginning, trainee.notices)
     saver = Saver(run, beginning, strategy=trainee.layout.strategy, data=task.source.fingerprint)
     trainee.on_backward_done(run.waits.begin)
-    trainee.optimizer.register_step_pre_hook(saver.before_update)
+    still_read = () if beginning.restore is None else beginning.restore.memory
+    copies = MemoryTier(run, plan=saver.plan_for, describe=saver.describe, still_read=still_read)
+    for each in (saver, copies):
+        trainee.optimizer.register_step_pre_hook(each.before_update)
     run.heartbeat.beat(Phase.STEP)
     observer = Observer(run, task, trainee, saver.cost, ideal_step_s)
     feeder = open_feeder(run, task, state)
@@ -90,12 +94,13 @@ def _run_in_group(run: Run, task: Task, findings: Outcome[RankFindings], stop: S
         state=state,
         stepper=Stepper(run, task, trainee, feeder, state),
         saver=saver,
+        copies=copies,
         cadence=_open_cadence(run, saver),
         requests=SnapshotRequests(desired_of(run.place), answered=saver.answered_requests),
         observer=observer,
         stop=stop,
     )
-    with closing(feeder), observer, saver:
+    with closing(feeder), observer, saver, copies:
         return loop.train()
 
 
@@ -134,6 +139,7 @@ class _Loop:
     state: RunState
     stepper: Stepper
     saver: Saver
+    copies: MemoryTier
     cadence: Cadence  # used by rank 0 only, like `requests`
     requests: SnapshotRequests
     observer: Observer
@@ -158,6 +164,8 @@ class _Loop:
             if result.skipped:
                 self._note_skipped(result)
             is_end = state.step == config.steps
+            if result.copy and not is_end:
+                self.copies.begin(state)
             if result.save or is_end:
                 self._save(is_end=is_end, is_stop=result.stop)
             elif result.stop:
@@ -168,14 +176,22 @@ class _Loop:
         return 0
 
     def _request(self, own_times: tuple[float, ...]) -> StepRequest:
-        """What this rank asks for after the next step: a stop, or on rank 0 a snapshot."""
+        """What this rank asks for after the next step: a stop, or on rank 0 a snapshot or a copy."""
+        is_copying = not self.copies.is_ready
         if not self.run.is_first:
-            return StepRequest(stop=self.stop.is_set, own_times=own_times)
+            return StepRequest(stop=self.stop.is_set, is_copying=is_copying, own_times=own_times)
         now, is_busy = time.monotonic(), self.saver.is_busy
         is_due = self.cadence.is_due(self.state.step + 1, now, is_busy=is_busy)
         save = is_due or (not is_busy and self.requests.is_due(now))
         too_late = not self.cadence.fits(self.run.place.notice_s, is_busy=self.saver.is_writing)
-        return StepRequest(stop=self.stop.is_set, save=save, too_late=too_late, own_times=own_times)
+        return StepRequest(
+            stop=self.stop.is_set,
+            save=save,
+            copy=self.copies.is_due(self.state.step + 1, now),
+            is_copying=is_copying,
+            too_late=too_late,
+            own_times=own_times,
+        )
 
     def _evaluate(self, barrier: Barrier) -> None:
         """After every `evaluate_every` steps, and after the last one. Collective."""

@@ -55,6 +55,7 @@ _CLASS_NAMES = re.compile(r"^[A-Za-z_]\w*(?:,[A-Za-z_]\w*)*$")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _WINDOW = re.compile(r"^(\d{1,12}):(\d{1,12})$", re.ASCII)
 _TASK = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", re.ASCII)
+_NUMBERS_OR_WORDS = ("snapshot_interval", "snapshot_memory", "data_workers")
 _BUNDLED_TASK_FIELDS = ("model", "preset", "data", "seq_len", "dropout")
 
 
@@ -109,6 +110,7 @@ class TrainerConfig:
     snapshot_interval: str = "auto"  # "auto", a number of steps, or seconds as "30s"
     snapshot_keep: int = 3  # the number of good snapshots to keep, newest first
     snapshot_keep_every: int | None = None  # also keep every snapshot whose step is a multiple of this
+    snapshot_memory: str = "auto"  # copies in the node's memory: as snapshot_interval, or "off"
     snapshot_mode: str = "async"  # "async": written while training continues; "sync": training waits for the commit
     task: str | None = None  # "module:function" of the user, see docs/scripts.md; None: the bundled language model
     task_config: dict[str, object] = field(default_factory=dict)  # the argument of that function
@@ -156,6 +158,7 @@ class TrainerConfig:
         keep_every = self.snapshot_keep_every
         _require("snapshot_keep_every", keep_every is None or keep_every >= 1, f"is {keep_every}, must be at least 1")
         parse_interval(self.snapshot_interval)
+        parse_memory_interval(self.snapshot_memory)
         parse_workers(self.data_workers)
         _require("skip_bad_samples", self.skip_bad_samples >= 0, f"is {self.skip_bad_samples}, must be at least 0")
         every = self.evaluate_every
@@ -240,8 +243,8 @@ class Interval:
     seconds: float | None = None
 
 
-def parse_interval(text: str) -> Interval:
-    """Parse "auto", "50" (steps) or "30s". Raises ConfigError."""
+def parse_interval(text: str, name: str = "snapshot_interval", words: str = "'auto'") -> Interval:
+    """Parse "auto", "50" (steps) or "30s". Raises ConfigError with the name of the field and the words it may be."""
     if text == "auto":
         return Interval()
     if text.isascii() and text.isdigit() and int(text) >= 1:
@@ -249,7 +252,12 @@ def parse_interval(text: str) -> Interval:
     match = _SECONDS.match(text)
     if match and float(match[1]) > 0:
         return Interval(seconds=float(match[1]))
-    raise ConfigError("snapshot_interval", f"is {text!r}, must be 'auto', a number of steps, or seconds as '30s'")
+    raise ConfigError(name, f"is {text!r}, must be {words}, a number of steps, or seconds as '30s'")
+
+
+def parse_memory_interval(text: str) -> Interval | None:
+    """Parse "off" (None), or what `parse_interval` parses. Raises ConfigError."""
+    return None if text == "off" else parse_interval(text, "snapshot_memory", "'off', 'auto'")
 
 
 def parse_workers(text: str) -> int | None:
@@ -294,7 +302,7 @@ def render_config(config: TrainerConfig) -> dict[str, object]:
 def _typed(name: str, value: object, kind: str) -> object:
     if value is None and "None" in kind:
         return None
-    if name in ("snapshot_interval", "data_workers") and isinstance(value, int) and not isinstance(value, bool):
+    if name in _NUMBERS_OR_WORDS and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if name == "compile" and isinstance(value, bool):
         return "default" if value else "none"

@@ -68,6 +68,7 @@ class EventKind(str, Enum):
     SNAPSHOT_FAILED = "snapshot.failed"
     SNAPSHOT_SKIPPED = "snapshot.skipped"  # no time for one before the stop
     SNAPSHOT_QUARANTINED = "snapshot.quarantined"
+    COPY_DAMAGED = "copy.damaged"  # a copy of the state in the memory of the node
     SNAPSHOT_DELETED = "snapshot.deleted"
     SETTING_IGNORED = "setting.ignored"  # this device or group does not support a setting
     SAMPLE_SKIPPED = "sample.skipped"  # it could not be read, and the job allows some of these

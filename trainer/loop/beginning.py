@@ -13,6 +13,7 @@ from trainer import snapshot
 from trainer.contract.config import TrainerConfig
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
+from trainer.contract.manifest import SnapshotName
 from trainer.contract.progress import Phase
 from trainer.data.token_files import describe_difference
 from trainer.errors import DataError, SnapshotError, StrategyError, TaskError
@@ -22,6 +23,7 @@ from trainer.model.initial import Digests, Draft, named_tensors
 from trainer.snapshot import Location, Remote
 from trainer.snapshot.events import tell_restored
 from trainer.snapshot.lineage import Beginning, Restore, Tell, begin_term, fence_of, refuse_lost, snapshots_of
+from trainer.snapshot.memory_reading import StateInMemory, find_states
 from trainer.snapshot.run_state import RunState, read_state
 from trainer.snapshot.verification import TooLarge, choose_together, verify_small
 from trainer.worker.agreement import Outcome, on_every_rank, share
@@ -46,8 +48,15 @@ def find_beginning(config: TrainerConfig, place: WorkerPlace, task: Task, tell: 
     if place.rank == 0:
         with suppress(TooLarge):
             verify = snapshot.verify if place.world_size == 1 else verify_small
-            beginning = begin_term(place, directory, fence_of(place), tell, verify)
+            beginning = begin_term(place, directory, fence_of(place), tell, verify, in_memory=_find_in_memory(place))
     return RankFindings(describe_program(config), task.source.fingerprint, beginning)
+
+
+def _find_in_memory(place: WorkerPlace) -> dict[SnapshotName, StateInMemory]:
+    """The states in this node's memory, if all ranks are on this node."""
+    if place.world_size != place.local_world_size:
+        return {}
+    return find_states(path for own in place.memory for path in own)
 
 
 def describe_program(config: TrainerConfig) -> dict[str, object]:

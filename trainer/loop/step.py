@@ -24,10 +24,13 @@ from trainer.worker.waits import Waits
 
 @dataclass(frozen=True)
 class StepRequest:
-    """What a rank asks for after a step, and what it shares. Any rank may ask for a stop, rank 0 for a snapshot."""
+    """What a rank asks for after a step, and what it shares. Any rank may ask for a stop, rank 0 for a snapshot or a
+    copy."""
 
     stop: bool = False
     save: bool = False
+    copy: bool = False  # the state in memory
+    is_copying: bool = False  # the previous copy of this rank is not whole yet, so no other one may begin
     too_late: bool = False  # a snapshot would not fit before the end
     own_times: tuple[float, ...] = ()  # from stragglers.OwnTimes, sometimes; equal length on every rank
 
@@ -40,6 +43,7 @@ class StepResult:
     grad_norm: float
     stop: bool
     save: bool
+    copy: bool
     data_s: float  # waiting for data, mean over the ranks
     skipped: int  # unreadable samples on all ranks
     times: tuple[float, ...]  # the own times of all ranks, if shared in this step
@@ -82,7 +86,7 @@ class Stepper:
             skipped += read.skipped if share.weight else ()
             if position == len(shares) - 1:
                 # Requests travel with the loss while gradients are computed: this costs no time.
-                flags = (request.stop, request.save, request.too_late)
+                flags = (request.stop, request.save, request.too_late, request.copy, request.is_copying)
                 rest = _send([feeder.waited_s, len(skipped), *flags, *request.own_times], trainee.device)
                 totals = torch.cat((sums_2, rest))
                 agreement = dist.all_reduce(totals, async_op=True)
@@ -96,7 +100,8 @@ class Stepper:
         trainee.communication.end()
         gradients = gather_gradients(trainee.parameters.values())
         norm = measure_norm(gradients)
-        loss_sum, weight_sum, waited_s, skips, stops, saves, too_lates, *times, norm_read = _read(totals, norm)
+        loss_sum, weight_sum, waited_s, skips, *others, norm_read = _read(totals, norm)
+        (stops, saves, too_lates, copies, copying), times = others[: len(flags)], others[len(flags) :]
         waits.end()
         if not weight_sum > 0:
             found = f"the batch of step {state.step + 1} weighs {weight_sum:g}"
@@ -119,6 +124,7 @@ class Stepper:
             grad_norm=grad_norm,
             stop=stops > 0,
             save=not too_lates if stops else saves > 0,
+            copy=copies > 0 and not copying and not stops,
             data_s=waited_s / world_size,
             skipped=round(skips),
             times=tuple(times),

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from trainer import snapshot
 from trainer.contract.clock import render_time
 from trainer.contract.exit_record import EventKind
-from trainer.contract.manifest import CONTIGUOUS, Manifest, SnapshotName
+from trainer.contract.manifest import CONTIGUOUS, FileEntry, Manifest, SnapshotName
 from trainer.errors import StaleTerm
 from trainer.snapshot import Location
 from trainer.snapshot.events import tell_committed
@@ -60,29 +60,33 @@ class Committer:
     def commit(self, pending: PendingSnapshot, plan: Plan, parts: list[Part]) -> None:
         """Commit a snapshot whose parts are all on disk. It counts once this returns. Raises StaleTerm and OSError."""
         files = write_metadata(plan, parts, pending.path)
-        manifest = Manifest(
-            step=pending.step,
+        manifest = self.describe(pending.step, pending.samples_seen, pending.requests, files)
+        manifest.details["provenance"] = self._provenance.document()
+        self._fence.check(self._term)
+        snapshot.commit(pending.path, manifest)
+        tell_committed(pending.path, manifest, pending.age_s, self._tell)
+
+    def describe(self, step: int, samples_seen: int, requests: int, files: dict[str, FileEntry]) -> Manifest:
+        """The manifest of a state. Its provenance is added when the state goes to disk."""
+        return Manifest(
+            step=step,
             attempt=self._term.attempt,
             generation=self._term.generation,
             parent=self._parent,
             at=render_time(datetime.now(timezone.utc)),
             world_size=dist.get_world_size(),
             strategy=self._strategy,
-            samples_seen=pending.samples_seen,
+            samples_seen=samples_seen,
             files=files,
             versions=self._provenance.versions,
             details={
                 **CONTIGUOUS,
                 "data": self._data,
                 "config": asdict(self._config),
-                "wishes": pending.requests,
+                "wishes": requests,
                 "job": self._provenance.job_id,
-                "provenance": self._provenance.document(),
             },
         )
-        self._fence.check(self._term)
-        snapshot.commit(pending.path, manifest)
-        tell_committed(pending.path, manifest, pending.age_s, self._tell)
 
     def give_up(self, pending: PendingSnapshot, error: Exception, *, is_opened: bool = True) -> None:
         """Remove what this process wrote, and report why."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
 
 from trainer import snapshot
 from trainer.contract import layout
@@ -25,15 +27,33 @@ from trainer.snapshot import Location, Remote
 
 Tell = Callable[[EventKind, str, dict[str, object]], None]
 Verify = Callable[[Location], Manifest]  # raises what snapshot.verify does
+_NOTHING: Mapping[SnapshotName, StateInMemory] = MappingProxyType({})
+
+
+class StateInMemory(Protocol):
+    """A whole state in the memory of this node."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def files(self) -> tuple[str, ...]: ...
+
+    def verify(self) -> None:
+        """Raises DamagedSnapshot."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restore:
-    """A verified snapshot. `is_own` is False if another job made it."""
+    """A verified snapshot. `is_own` is False if another job made it.
+
+    `memory` has the files of one that is in the memory of this node. Then nothing is at `path`.
+    """
 
     path: Location
     manifest: Manifest
     is_own: bool
+    memory: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +179,13 @@ def answered_requests(restore: Restore | None) -> int:
 
 
 def begin_term(
-    place: WorkerPlace, snapshots: Location, fence: Fence, tell: Tell, verify: Verify = snapshot.verify
+    place: WorkerPlace,
+    snapshots: Location,
+    fence: Fence,
+    tell: Tell,
+    verify: Verify = snapshot.verify,
+    *,
+    in_memory: Mapping[SnapshotName, StateInMemory] = _NOTHING,
 ) -> Beginning:
     """Begin this generation's term. Raises StaleTerm, and SnapshotError if nothing can be restored that must be.
 
@@ -168,7 +194,7 @@ def begin_term(
     try:
         term = _own_term(place, snapshots)
         fence.check(term)
-        restore = choose_restore(place, snapshots, fence.read(), tell, verify)
+        restore = choose_restore(place, snapshots, fence.read(), tell, verify, in_memory=in_memory)
         base_step = 0 if restore is None else restore.manifest.step
         fence.begin(TermRecord(term=term, base_step=base_step, retry=place.retry))
         _check_again(restore, fence)
@@ -191,8 +217,11 @@ def choose_restore(
     records: Sequence[TermRecord],
     tell: Tell,
     verify: Verify = snapshot.verify,
+    *,
+    in_memory: Mapping[SnapshotName, StateInMemory] = _NOTHING,
 ) -> Restore | None:
-    """The newest good snapshot of the lineage. Damaged ones are quarantined. None only if there are none.
+    """The newest good snapshot of the lineage, on disk or in memory. Damaged ones are quarantined. None only if there
+    are none on disk.
 
     `place.restore_from` names the snapshot to start from, which must be good. If it is one of the job's own, others
     count only if they were written since the retry that asked for it. Any other path is used until the job has a
@@ -202,10 +231,17 @@ def choose_restore(
     pinned = None if restore_from is None else _locate(restore_from, snapshots)
     is_way_back = pinned is not None and pinned.parent == _resolve(snapshots)
     own = restore_order(snapshot.list_committed(snapshots), records)
+    remembered = restore_order(in_memory, records)
     lost = [name for name in snapshot.list_quarantined(snapshots) if counts(name.term, name.step, records)]
     if is_way_back:
         since = {record.term for record in records if record.retry == place.retry}
-        own = [name for name in own if name.term in since]
+        own, remembered = ([name for name in names if name.term in since] for names in (own, remembered))
+    for name in remembered:
+        if own and own[0].step > name.step:
+            break
+        if _is_whole(in_memory[name], tell):
+            found = in_memory[name]
+            return Restore(path=snapshots / str(name), manifest=found.manifest, is_own=True, memory=found.files)
     for name in own:
         manifest = verify_or_quarantine(snapshots / str(name), tell, place.job_id, verify)
         if manifest is not None:
@@ -219,6 +255,15 @@ def choose_restore(
             "Name a good one in ORCHESTRATOR_RESTORE_FROM, or remove the quarantined ones to start afresh"
         )
     return None
+
+
+def _is_whole(state: StateInMemory, tell: Tell) -> bool:
+    try:
+        state.verify()
+    except DamagedSnapshot as damage:
+        tell(EventKind.COPY_DAMAGED, f"a copy in memory is damaged and was skipped: {damage}", {"name": damage.file})
+        return False
+    return True
 
 
 def _own_term(place: WorkerPlace, snapshots: Location) -> Term:

@@ -16,10 +16,12 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
+from trainer.contract.manifest import SnapshotName
 from trainer.errors import SnapshotError, StrategyError
 from trainer.parallel.optim import ShardedAdamW
 from trainer.parallel.precision import LossScale
 from trainer.snapshot.lineage import Restore
+from trainer.snapshot.memory_reading import MemoryReader, open_memory
 from trainer.snapshot.own_optimizer import prepare_state
 from trainer.snapshot.reading import ContiguousReader
 from trainer.snapshot.streams import open_reader, without_group_warning
@@ -145,7 +147,9 @@ def read_alone(state: Stateful, restore: Restore) -> None:
         raise SnapshotError(f"{reader.path} cannot be loaded: {cause.splitlines()[0]}{advice}") from error
 
 
-def _open(restore: Restore) -> FileSystemReader:
+def _open(restore: Restore) -> FileSystemReader | MemoryReader:
+    if restore.memory:
+        return open_memory(restore.memory, SnapshotName(restore.manifest.step, restore.manifest.term))
     if restore.manifest.has_contiguous_tensors and isinstance(restore.path, Path):
         read_later_metadata()
         return ContiguousReader(restore.path)

@@ -14,6 +14,7 @@ from types import TracebackType
 
 import torch.distributed as dist
 
+from trainer.contract.manifest import Manifest
 from trainer.errors import StaleTerm, TrainerError
 from trainer.snapshot.cadence import Cost
 from trainer.snapshot.committer import Committer, PendingSnapshot
@@ -58,11 +59,12 @@ class Saver:
             tell,
             keep=config.snapshot_keep,
             keep_every=config.snapshot_keep_every,
-            verified=None if restore is None else restore.path,
+            verified=None if restore is None or restore.memory else restore.path,
         )
         self._waits, self._in_background = run.waits, config.snapshot_mode == "async"
         self.answered_requests = answered_requests(restore)
-        self.saved_step = restore.manifest.step if restore is not None and restore.is_own else None
+        is_on_disk = restore is not None and restore.is_own and not restore.memory
+        self.saved_step = restore.manifest.step if restore is not None and is_on_disk else None
         self.cost = Cost()
         self._plan: Plan | None = None
         self._stager = Stager(run.device)
@@ -128,6 +130,10 @@ class Saver:
         self.cost.add_stall(time.perf_counter() - started, is_begun=is_committed)
         return is_committed
 
+    def describe(self, state: RunState) -> Manifest:
+        """The manifest of a copy in memory."""
+        return self._committer.describe(state.step, state.samples_seen, self.answered_requests, {})
+
     def settle(self) -> None:
         """Wait for the snapshot in flight. Raises StaleTerm if that was its failure."""
         flight, self._in_flight = self._in_flight, None
@@ -138,7 +144,7 @@ class Saver:
             flight.gathered.wait()
         self._stager.wait_until_done()
         if on_rank_zero(lambda: _is_committed(flight), self._waits):
-            self.saved_step = flight.pending.step
+            self.saved_step, self.answered_requests = flight.pending.step, flight.pending.requests
 
     def _begin(self, state: RunState, requests: int) -> bool:
         self.settle()
@@ -148,7 +154,7 @@ class Saver:
         if pending is None:
             return False
         self._begun += 1
-        flight = SnapshotInFlight(pending, self._plan_for(state), Mailbox(f"snapshot/{self._begun}"))
+        flight = SnapshotInFlight(pending, self.plan_for(state), Mailbox(f"snapshot/{self._begun}"))
         self._in_flight = flight
         self._stager.begin(values_of(state, flight.plan), state.is_steady, lambda staged: self._finish(flight, staged))
         return True
@@ -168,7 +174,7 @@ class Saver:
             if isinstance(error, StaleTerm):
                 raise
             return False
-        self.saved_step = state.step
+        self.saved_step, self.answered_requests = state.step, requests
         self.cost.duration_s = pending.age_s
         if dist.get_rank() == 0 and not keep_all:
             self._retention.delete_old()
@@ -187,13 +193,14 @@ class Saver:
             return None
         return pending
 
-    def _plan_for(self, state: RunState) -> Plan:
+    def plan_for(self, state: RunState) -> Plan:
+        """This rank's part of the state. The first call is collective."""
         if self._plan is None:
             self._plan = plan_writing(state, self._waits)
         return self._plan
 
     def _write(self, state: RunState, pending: PendingSnapshot) -> None:
-        plan = self._plan_for(state)
+        plan = self.plan_for(state)
         values = values_of(state, plan)
 
         def commit(parts: list[Part]) -> list[None]:

@@ -21,6 +21,7 @@ from trainer.snapshot.writing import Values
 from trainer.worker.torch_compat import copy_each
 
 Write = Callable[["Values | Exception"], None]
+Buffer = Callable[[MetadataIndex, Tensor], Tensor]  # memory of the CPU for a tensor
 
 
 class Stager:
@@ -31,7 +32,7 @@ class Stager:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._tasks: SimpleQueue[tuple[Values, list[MetadataIndex], Write]] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Values, list[MetadataIndex], Write, Buffer]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._staged, self._done = threading.Event(), threading.Event()
         self._staged.set()
@@ -47,23 +48,27 @@ class Stager:
     def is_busy(self) -> bool:
         return not self._done.is_set()
 
-    def begin(self, values: Values, is_steady: Callable[[str], bool], write: Write) -> None:
+    def begin(
+        self, values: Values, is_steady: Callable[[str], bool], write: Write, buffer: Buffer | None = None
+    ) -> None:
         """Copy now what the forward pass may change, copy the rest in the background, and call `write` there.
 
-        `write` receives the copies, or the exception of a failed copy. It must not raise.
+        `buffer` finds the memory for a copy; by default buffers are reused. `write` receives the copies, or the
+        exception of a failed copy. It must not raise.
         """
         assert self._done.is_set(), "one at a time"
         is_host = self._device.type != "cuda"
         self._ready = None if is_host else torch.cuda.current_stream(self._device).record_event()
         tensors = [index for index, value in values.items() if isinstance(value, Tensor)]
         later = [index for index in tensors if is_steady(index.fqn)]
-        self._copy(values, [index for index in tensors if not is_steady(index.fqn)])
+        buffer = buffer or self._buffer
+        self._copy(values, [index for index in tensors if not is_steady(index.fqn)], buffer)
         self._staged.clear()
         self._done.clear()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="stager", daemon=True)
             self._thread.start()
-        self._tasks.put((values, later, write))
+        self._tasks.put((values, later, write, buffer))
 
     def wait_until_staged(self) -> None:
         """Wait until the copies are made. Then the optimizer may change the tensors."""
@@ -85,20 +90,20 @@ class Stager:
                 self._staged.set()
                 self._done.set()
 
-    def _take(self, values: Values, later: list[MetadataIndex], write: Write) -> None:
+    def _take(self, values: Values, later: list[MetadataIndex], write: Write, buffer: Buffer) -> None:
         staged: Values | Exception = values
         try:
-            self._copy(values, later)
+            self._copy(values, later, buffer)
         except Exception as error:  # noqa: BLE001  # `write` reports it
             staged = error
         self._staged.set()
         write(staged)
 
     @torch.no_grad()
-    def _copy(self, values: Values, names: list[MetadataIndex]) -> None:
+    def _copy(self, values: Values, names: list[MetadataIndex], buffer: Buffer) -> None:
         """Replace tensors in `values` by copies, with one call for each device that releases the interpreter lock."""
         sources = [value for index in names if isinstance(value := values[index], Tensor)]
-        targets = [self._buffer(index, source) for index, source in zip(names, sources, strict=True)]
+        targets = [buffer(index, source) for index, source in zip(names, sources, strict=True)]
         by_device: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}  # optimizers may keep scalars on the CPU
         for target, source in zip(targets, sources, strict=True):
             by_device.setdefault(source.device, []).append((target, source))

@@ -20,11 +20,29 @@ def parse_oom_kills(text: str) -> int | None:
 
 def parse_memory_total(meminfo: str) -> int | None:
     """The machine's memory in bytes, by the text of /proc/meminfo (proc(5))."""
+    return _parse_meminfo(meminfo, "MemTotal")
+
+
+def parse_memory_available(meminfo: str) -> int | None:
+    """The bytes that new work can use without swapping, by the same text."""
+    return _parse_meminfo(meminfo, "MemAvailable")
+
+
+def _parse_meminfo(meminfo: str, wanted: str) -> int | None:
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")
-        if name == "MemTotal" and value.split()[:1] and value.split()[0].isdecimal():
+        if name == wanted and value.split()[:1] and value.split()[0].isdecimal():
             return int(value.split()[0]) * 1024
     return None
+
+
+def parse_cached(stat: str) -> int:
+    """The bytes of cached files that nothing uses now, by the text of a cgroup's memory.stat; 0 if it has none."""
+    for line in stat.splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file") and value.strip().isdecimal():
+            return int(value)
+    return 0
 
 
 def find_counters(cgroups: str, mounts: str) -> list[PurePosixPath]:

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainer.elastic.health.cgroup import find_counters, parse_memory_total, parse_oom_kills
+from trainer.elastic.health.cgroup import (
+    find_counters,
+    parse_cached,
+    parse_memory_available,
+    parse_memory_total,
+    parse_oom_kills,
+)
 from trainer.elastic.records.files import read_text
 
 _PROC = Path("/proc/self")
 _MEMINFO = Path("/proc/meminfo")
 # A cgroup's limit, in version 2 and 1: a number, or "max". The limits of the cgroups above it count, too.
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
+_USED = ("memory.current", "memory.usage_in_bytes")
 
 
 def read_oom_kills(proc: Path = _PROC) -> int | None:
@@ -31,8 +38,25 @@ def count_oom_kills(before: int | None) -> int:
 
 def read_memory_limit(proc: Path = _PROC, meminfo: Path = _MEMINFO) -> int | None:
     """The bytes that the processes of this process's cgroup may use together: at most the machine's memory."""
-    counters = [Path(path) for path in find_counters(read_text(proc / "cgroup"), read_text(proc / "mountinfo"))]
-    texts = [read_text(folder / name).strip() for path in counters for folder in path.parents for name in _LIMITS]
     machine = parse_memory_total(read_text(meminfo))
-    limits = [int(text) for text in texts if text.isdecimal()] + ([] if machine is None else [machine])
+    limits = [limit for _, limit in _limits(proc)] + ([] if machine is None else [machine])
     return min(limits, default=None)
+
+
+def read_free_memory(proc: Path = _PROC, meminfo: Path = _MEMINFO) -> int | None:
+    """The bytes that the processes of this process's cgroup may still use. The kernel drops cached files for them."""
+    machine = parse_memory_available(read_text(meminfo))
+    rooms = [] if machine is None else [machine]
+    for folder, limit in _limits(proc):
+        used = next((int(text) for name in _USED if (text := read_text(folder / name).strip()).isdecimal()), 0)
+        rooms.append(limit - max(0, used - parse_cached(read_text(folder / "memory.stat"))))
+    return max(0, min(rooms)) if rooms else None
+
+
+def _limits(proc: Path) -> list[tuple[Path, int]]:
+    """The folders of this process's cgroup and of those above it that have a limit, and the limit in bytes."""
+    counters = [Path(path) for path in find_counters(read_text(proc / "cgroup"), read_text(proc / "mountinfo"))]
+    texts = [
+        (folder, read_text(folder / name).strip()) for path in counters for folder in path.parents for name in _LIMITS
+    ]
+    return [(folder, int(text)) for folder, text in texts if text.isdecimal()]

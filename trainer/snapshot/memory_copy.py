@@ -1,0 +1,200 @@
+"""A rank's part of the state in a file that its agent holds in memory: how it is written, verified and read.
+
+The file begins with a record of where the header is. The header names each tensor's place and checksum. The record is
+erased first and written last: a copy that was cut off anywhere has no record. What was changed after that fails its
+checksum. A reader looks at the record again when it has read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import struct
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+
+import torch
+import xxhash
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+
+from trainer.contract.manifest import Manifest, SnapshotName
+from trainer.errors import DamagedSnapshot
+
+_RECORD = struct.Struct("<8sQQQ")  # magic, the header's offset and size in bytes, its checksum
+_MAGIC = b"ELASTIC1"
+_FIRST = 4096  # offset of the first tensor
+_ALIGNMENT = 64  # of each tensor
+_READERS = 4  # xxhash releases the interpreter lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a tensor is in the file. `shape` and `dtype` are those of the part that this rank holds."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    checksum: int  # XXH3, 64 bits
+
+    @property
+    def size_bytes(self) -> int:
+        return self.dtype.itemsize * torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What a copy holds. `metadata` describes the whole state, and only rank 0's copy has it."""
+
+    manifest: Manifest
+    rank: int
+    tensors: dict[MetadataIndex, Place]
+    others: dict[MetadataIndex, bytes]
+    metadata: Metadata | None
+
+    @property
+    def name(self) -> SnapshotName:
+        return SnapshotName(self.manifest.step, self.manifest.term)
+
+
+class CopyWriter:
+    """Writes one copy after another to a file. Raises OSError."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._map: mmap.mmap | None = None
+        self._views: dict[MetadataIndex, tuple[int, Tensor]] = {}
+        self._end = _FIRST
+
+    def reserve(self, sources: Mapping[MetadataIndex, Tensor]) -> None:
+        """Reserve memory for tensors like these: later there may be none, and writing would end the process.
+
+        A copy that is in the file stays as it is.
+        """
+        offsets: dict[MetadataIndex, int] = {}
+        end = _FIRST
+        for index, source in sources.items():
+            offsets[index] = end
+            end = -(-(end + source.nbytes) // _ALIGNMENT) * _ALIGNMENT
+        os.posix_fallocate(self._file, 0, end)
+        self._map, self._end = mmap.mmap(self._file, end), end
+        memory = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._views = {
+            index: (offset, memory[offset : offset + sources[index].nbytes].view(sources[index].dtype))
+            for index, offset in offsets.items()
+        }
+
+    def view(self, index: MetadataIndex, source: Tensor) -> Tensor:
+        """The memory for a tensor. Raises KeyError if none like it was reserved."""
+        _, view = self._views[index]
+        if view.dtype != source.dtype or view.numel() != source.numel():
+            raise KeyError(f"{index.fqn} has another size than before")
+        return view.view(source.shape)
+
+    def erase(self) -> None:
+        """From now on the file has no copy."""
+        os.pwrite(self._file, bytes(_RECORD.size), 0)
+
+    def seal(
+        self,
+        staged: Mapping[MetadataIndex, Tensor | BytesIO],
+        manifest: Manifest,
+        *,
+        rank: int,
+        metadata: Metadata | None,
+    ) -> None:
+        """Write everything that is not in `view` yet, the header, and then the record."""
+        tensors: dict[MetadataIndex, Place] = {}
+        others: dict[MetadataIndex, bytes] = {}
+        for index, value in staged.items():
+            if isinstance(value, BytesIO):
+                others[index] = value.getvalue()
+                continue
+            offset, _ = self._views[index]
+            view = self.view(index, value)
+            if view.data_ptr() != value.data_ptr():
+                view.copy_(value)
+            tensors[index] = Place(
+                offset=offset, shape=tuple(value.shape), dtype=value.dtype, checksum=_checksum_of(view)
+            )
+        header = pickle.dumps(Header(manifest=manifest, rank=rank, tensors=tensors, others=others, metadata=metadata))
+        os.pwrite(self._file, header, self._end)
+        record = _RECORD.pack(_MAGIC, self._end, len(header), xxhash.xxh3_64_intdigest(header))
+        os.pwrite(self._file, record, 0)
+
+    def __del__(self) -> None:
+        os.close(self._file)
+
+
+class MemoryCopy:
+    """A copy as it was sealed when it was opened."""
+
+    def __init__(self, path: str, file: int, record: bytes, header: Header) -> None:
+        self.path, self.header = path, header
+        self._file, self._record = file, record
+        size = os.fstat(file).st_size
+        self._memory = torch.frombuffer(mmap.mmap(file, size, access=mmap.ACCESS_COPY), dtype=torch.uint8)
+
+    def __del__(self) -> None:
+        os.close(self._file)
+
+    def tensor(self, index: MetadataIndex) -> Tensor:
+        """The stored part of a tensor. Do not write to it."""
+        place = self.header.tensors[index]
+        return self._memory[place.offset : place.offset + place.size_bytes].view(place.dtype).view(place.shape)
+
+    def verify(self) -> None:
+        """Raises DamagedSnapshot for the first tensor whose checksum differs, and if the copy was replaced."""
+        with ThreadPoolExecutor(_READERS) as pool:
+            list(pool.map(self._verify, self.header.tensors.items()))
+        self.refuse_replaced()
+
+    def refuse_replaced(self) -> None:
+        """Raises DamagedSnapshot if another copy was begun in the same file since this one was opened."""
+        if os.pread(self._file, _RECORD.size, 0) != self._record:
+            raise DamagedSnapshot(str(self.header.name), f"of rank {self.header.rank} was replaced in memory")
+
+    def _verify(self, item: tuple[MetadataIndex, Place]) -> None:
+        index, place = item
+        if _checksum_of(self.tensor(index)) != place.checksum:
+            what = f"of rank {self.header.rank} has changed in memory (checksum of {index.fqn} differs)"
+            raise DamagedSnapshot(str(self.header.name), what)
+
+
+def open_copy(path: str) -> MemoryCopy | None:
+    """The copy in a file. None if there is no whole one."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        record = os.pread(file, _RECORD.size, 0)
+        header = _read_header(file, record)
+    except BaseException:
+        os.close(file)
+        raise
+    if header is None:
+        os.close(file)
+        return None
+    return MemoryCopy(path, file, record, header)
+
+
+def _read_header(file: int, record: bytes) -> Header | None:
+    if len(record) < _RECORD.size:
+        return None
+    magic, offset, size, checksum = _RECORD.unpack(record)
+    end = os.fstat(file).st_size
+    if magic != _MAGIC or offset + size > end:
+        return None
+    content = os.pread(file, size, offset)
+    if xxhash.xxh3_64_intdigest(content) != checksum:
+        return None
+    header: Header = pickle.loads(content)
+    return header if all(place.offset + place.size_bytes <= end for place in header.tensors.values()) else None
+
+
+def _checksum_of(tensor: Tensor) -> int:
+    return xxhash.xxh3_64_intdigest(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)

@@ -1,0 +1,150 @@
+"""Copies of the state in the memory of the node, taken while training runs: a killed worker costs only the steps since.
+
+Each rank writes its part to two files of its agent in turn, so that the older copy stays whole until the newer one is.
+A copy begins only when the previous one is whole on all ranks: then the ranks always have a step in common. The files
+outlive workers, and end with the agent. Only a job on one node has copies: the others have its snapshots on disk.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import MetadataIndex
+
+from trainer.contract.config import parse_memory_interval
+from trainer.contract.exit_record import EventKind
+from trainer.contract.manifest import Manifest
+from trainer.elastic.health.oom import read_free_memory
+from trainer.snapshot.memory_copy import CopyWriter
+from trainer.snapshot.run_state import RunState
+from trainer.snapshot.staging import Stager
+from trainer.snapshot.writing import Plan, Values, values_of
+from trainer.worker.run import Run
+
+_SHARE = 0.01  # of training time that copies may take by default
+_AUTO_SHORTEST_S, _AUTO_LONGEST_S = 1.0, 60.0
+_FILES = 2
+_LEAVES_WITHIN_S = 10.0
+
+
+class MemoryTier:
+    """Takes copies. The ranks decide together in a step (`is_due` on rank 0, `is_ready` on each), and then all `begin`.
+
+    `plan` returns this rank's part of the state; it is collective when it is called first. `describe` returns the
+    manifest of a state.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        plan: Callable[[RunState], Plan],
+        describe: Callable[[RunState], Manifest],
+        still_read: Collection[str] = (),
+    ) -> None:
+        """`still_read` has files that other ranks may still read."""
+        files = run.place.own_memory
+        is_possible = bool(files) and run.place.world_size == run.place.local_world_size
+        self._run, self._plan, self._describe = run, plan, describe
+        self._interval = parse_memory_interval(run.config.snapshot_memory) if is_possible else None
+        # The first copy goes to a file that nobody reads.
+        self._files = sorted(files, key=lambda path: path in still_read)
+        self._writers: list[CopyWriter] = []
+        self._stager = Stager(run.device)
+        self._begun = 0
+        self._last_at = time.monotonic()
+        self._waited_s = 0.0  # how long training waited for the newest copy
+        self._thread_s = self._thread_clock_s = 0.0  # CPU time of the thread, for the newest copy and for all
+        self._failed = False
+
+    def __enter__(self) -> MemoryTier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stager.wait_until_done(_LEAVES_WITHIN_S)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this rank's previous copy is whole."""
+        return self._interval is not None and not self._failed and not self._stager.is_busy
+
+    def is_due(self, step: int, now: float) -> bool:
+        """Whether to copy the state after `step` completed steps. Only rank 0 asks."""
+        if self._interval is None or self._failed:
+            return False
+        if self._interval.steps is not None:
+            return step % self._interval.steps == 0
+        return now - self._last_at >= (self._interval.seconds or self._auto_s())
+
+    def _auto_s(self) -> float:
+        cost_s = self._waited_s
+        if self._run.device.type == "cpu":
+            cost_s += self._thread_s  # the thread takes it from training
+        return min(_AUTO_LONGEST_S, max(_AUTO_SHORTEST_S, cost_s / _SHARE))
+
+    def begin(self, state: RunState) -> None:
+        """Copy the state. The first call reserves the memory, and copies nothing yet. Collective."""
+        self._last_at = time.monotonic()
+        plan = self._plan(state)
+        if self._writers:
+            self._copy(state, plan)
+        else:
+            sources = {index: value for index, value in values_of(state, plan).items() if isinstance(value, Tensor)}
+            self._stager.begin({}, state.is_steady, self._guarded(lambda _: self._reserve(sources)))
+        self._waited_s = time.monotonic() - self._last_at
+
+    def before_update(self, *_: object) -> None:
+        """Delay the optimizer's step until its tensors are copied."""
+        if self._stager.is_staged:
+            return
+        began = time.monotonic()
+        self._stager.wait_until_staged()
+        self._waited_s += time.monotonic() - began
+
+    def _reserve(self, sources: Mapping[MetadataIndex, Tensor]) -> None:
+        needed = _FILES * self._run.place.local_world_size * sum(source.nbytes for source in sources.values())
+        free = read_free_memory()
+        if free is not None and needed > free / 2:
+            raise OSError(f"they need {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free")
+        writers = [CopyWriter(path) for path in self._files]
+        for writer in writers:
+            writer.reserve(sources)
+        self._writers = writers
+
+    def _copy(self, state: RunState, plan: Plan) -> None:
+        writer = self._writers[self._begun % _FILES]
+        self._begun += 1
+        manifest, rank, metadata = self._describe(state), self._run.place.rank, plan.metadata
+
+        def seal(staged: Values) -> None:
+            writer.seal(staged, manifest, rank=rank, metadata=metadata)
+
+        writer.erase()
+        buffer = writer.view if self._run.device.type == "cpu" else None
+        self._stager.begin(values_of(state, plan), state.is_steady, self._guarded(seal), buffer)
+
+    def _guarded(self, work: Callable[[Values], None]) -> Callable[[Values | Exception], None]:
+        """Nothing that goes wrong here ends training. The ranks take no copy after a failure of any of them."""
+
+        def run(staged: Values | Exception) -> None:
+            try:
+                if isinstance(staged, Exception):
+                    raise staged
+                work(staged)
+            except Exception as error:  # noqa: BLE001  # an edge
+                self._give_up(error)
+            clock_s = time.thread_time()
+            self._thread_s, self._thread_clock_s = clock_s - self._thread_clock_s, clock_s
+
+        return run
+
+    def _give_up(self, error: Exception) -> None:
+        self._failed = True
+        sentence = f"snapshot_memory has no effect: copies of the state in memory failed: {error}"
+        if self._run.is_first:
+            self._run.heartbeat.tell(EventKind.SETTING_IGNORED, sentence, {})
+        else:
+            print(sentence, file=sys.stderr, flush=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.domain.job.launch_plan import workers_per_node
+from orchestrator.domain.specs.ineffective_fields import keeps_copies
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.wire.plans import MemoryView
-from trainer.contract.advice import LADDER, Rung, choose_strategy, describe_need
+from trainer.contract.advice import LADDER, Rung, choose_strategy, describe_need, format_gb
 from trainer.contract.config import TrainerConfig
 from trainer.contract.devices import find_device_bytes
-from trainer.contract.memory import estimate
+from trainer.contract.memory import copies_bytes, estimate
 from trainer.contract.workload import BYTES_VOCABULARY, TOKENS_VOCABULARY, Workload, build_workload
 
 
@@ -26,7 +27,12 @@ def size_up(spec: JobSpec, *, gpus_per_node: int, gpu_type: str | None) -> Memor
     load, device_bytes, on_cpu = _build_workload(spec, config, gpus_per_node, gpu_type)
     if config.strategy == "auto":
         load = replace(load, strategy=choose_strategy(load, None if on_cpu else device_bytes))
-    return _view(load, device_bytes, on_cpu=on_cpu)
+    view = _view(load, device_bytes, on_cpu=on_cpu)
+    if not keeps_copies(spec) or spec.snapshot.memory == "off":
+        return view
+    size = copies_bytes(load)
+    sentence = f"{view.advice}; copies of the state take {format_gb(size)} of the node's memory"
+    return view.model_copy(update={"copies_bytes": size, "advice": sentence})
 
 
 def compare_rungs(spec: JobSpec, *, gpus_per_node: int, gpu_type: str | None) -> list[tuple[Rung, MemoryView]]:

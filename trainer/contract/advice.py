@@ -90,21 +90,20 @@ def describe_need(load: Workload, device_bytes: float | None, *, on_cpu: bool = 
     """One sentence: what the workload needs and, if that does not fit, what would."""
     need = estimate(load, on_cpu=on_cpu)
     devices = "the device" if load.devices == 1 else f"each of {load.devices} devices"
-    text = f"about {_gb(need.total)} on {devices} with {load.strategy} in {load.precision}"
+    text = f"about {format_gb(need.total)} on {devices} with {load.strategy} in {load.precision}"
     if need.host:
-        text += f", and {_gb(need.host)} of the host's memory for each"
-    text += (
-        f"; apart from the runtime the largest part is {need.largest} with {_gb(need.terms.by_name()[need.largest])}"
-    )
+        text += f", and {format_gb(need.host)} of the host's memory for each"
+    largest = format_gb(need.terms.by_name()[need.largest])
+    text += f"; apart from the runtime the largest part is {need.largest} with {largest}"
     if device_bytes is None:
         return text
     if need.total <= device_bytes:
-        return f"{text}: it fits into {_gb(device_bytes)}"
+        return f"{text}: it fits into {format_gb(device_bytes)}"
     step = first_fitting(climb(load, device_bytes, on_cpu=on_cpu))
     way = f"no rung of the ladder fits: it needs {BEYOND}"
     if step is not None:
-        way = f"the first that fits is {step.rung.name} with {_gb(step.need.total)} ({step.rung.settings})"
-    return f"{text}, more than the available {_gb(device_bytes)}; {way}"
+        way = f"the first that fits is {step.rung.name} with {format_gb(step.need.total)} ({step.rung.settings})"
+    return f"{text}, more than the available {format_gb(device_bytes)}; {way}"
 
 
 def choose_strategy(load: Workload, device_bytes: float | None) -> str:
@@ -173,11 +172,11 @@ def describe_shortage(load: Workload) -> str:
     """What takes most of the memory, and the cheapest way to need less. One line, for the message of a failure."""
     need = estimate(load)
     size = need.terms.by_name()[need.largest]
-    text = f"by estimate the largest part is {need.largest}, {_gb(size)} of {_gb(need.terms.total)}"
+    text = f"by estimate the largest part is {need.largest}, {format_gb(size)} of {format_gb(need.terms.total)}"
     relief = find_relief(load)
     if relief is None:
         return f"{text}; it needs {BEYOND}"
-    return f"{text}; try {relief[0]} (saves {_gb(relief[1])})"
+    return f"{text}; try {relief[0]} (saves {format_gb(relief[1])})"
 
 
 def _reliefs_of(load: Workload) -> Iterator[tuple[Relief, Workload]]:
@@ -191,5 +190,5 @@ def _fits(need: Estimate, device_bytes: float | None) -> bool | None:
     return None if device_bytes is None else need.total <= device_bytes
 
 
-def _gb(size: float) -> str:
+def format_gb(size: float) -> str:
     return f"{size / _GB:.3g} GB" if size < 1000 * _GB else f"{size / _GB:.0f} GB"

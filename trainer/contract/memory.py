@@ -24,6 +24,7 @@ _ALLOCATOR_SLACK = 0.07  # what the caching allocator cannot use
 _SOFTMAX_BYTES = 3 * 4
 _LOGSUMEXP_BYTES = 4  # of fused attention, for each head
 _ROOTS_BYTES = 8  # of two norms
+_COPIES = 2  # the older one stays whole until the newer one is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,3 +193,8 @@ def _unsharded(load: Workload) -> _Gathers:
         return _Gathers(forward=held + root + block, loss=held + root, backward=held + root + moving, end=held + end)
     whole = held + root + load.shape.layers * block
     return _Gathers(forward=whole, loss=whole, backward=whole + block, end=held + end)
+
+
+def copies_bytes(load: Workload) -> int:
+    """The memory of a node for two copies of the parameters and AdamW's two moments, however they are sharded on it."""
+    return _COPIES * 3 * load.state_bytes * load.shape.parameters

@@ -52,6 +52,11 @@ def _is_fixed(spec: JobSpec) -> bool:
     return spec.topology.min_nodes == spec.topology.max_nodes
 
 
+def keeps_copies(spec: JobSpec) -> bool:
+    """Return whether the bundled trainer can keep copies of its state in the memory of the node."""
+    return spec.run.trainer is not None and spec.launcher == "elasticrun" and spec.topology.min_nodes == 1
+
+
 INEFFECTIVE: tuple[Ineffective, ...] = (
     *(
         Ineffective(
@@ -109,6 +114,16 @@ INEFFECTIVE: tuple[Ineffective, ...] = (
             maybe=True,
         )
         for name in ("dir", "from", "interval", "keep", "keep_every")
+    ),
+    Ineffective(
+        "snapshot.memory",
+        lambda spec, _: _is_own_program(spec),
+        "has no effect: only the bundled trainer keeps copies in memory",
+    ),
+    Ineffective(
+        "snapshot.memory",
+        lambda spec, _: not _is_own_program(spec) and not keeps_copies(spec),
+        "has no effect: copies in memory need the launcher elasticrun and a job on one node",
     ),
     Ineffective(
         "priority",

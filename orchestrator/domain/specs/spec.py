@@ -6,11 +6,13 @@ Fields that this version or a cluster cannot honor are refused by `unsupported`,
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from trainer.contract.config import ConfigError, TrainerConfig, parse_config, parse_interval
+from trainer.contract.config import ConfigError, TrainerConfig, parse_config, parse_interval, parse_memory_interval
 
 MAX_SPEC_BYTES = 1024 * 1024
 _NODES = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
@@ -70,7 +72,7 @@ class Run(_Part):
     @classmethod
     def _trainer_parses(cls, value: dict[str, object] | None) -> dict[str, object] | None:
         if value is not None:
-            for name in ("snapshot_interval", "snapshot_keep", "snapshot_keep_every"):
+            for name in ("snapshot_interval", "snapshot_memory", "snapshot_keep", "snapshot_keep_every"):
                 if name in value:
                     raise ValueError(f"{name}: is set by the job's `snapshot` section")
             parse_config(value)  # ConfigError is a ValueError that names the field
@@ -175,10 +177,19 @@ class Placement(_Part):
     overlay: dict[str, object] = Field(default_factory=dict, max_length=100)  # a patch of Kubernetes' Job
 
 
+@contextmanager
+def _as_value_error() -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise ValueError(error.message) from error
+
+
 class Snapshot(_Part):
     dir: Text | None = None
     source: Annotated[Text | None, Field(alias="from")] = None
     interval: Annotated[str, BeforeValidator(_nodes_text)] = "auto"
+    memory: Annotated[str, BeforeValidator(_nodes_text)] = "auto"  # copies in the node's memory
     keep: Annotated[int, Field(ge=1, le=10_000)] = 3
     keep_every: Count | None = None
     on_preemption: bool = True
@@ -188,10 +199,15 @@ class Snapshot(_Part):
     @field_validator("interval")
     @classmethod
     def _interval_parses(cls, value: str) -> str:
-        try:
+        with _as_value_error():
             parse_interval(value)
-        except ConfigError as error:
-            raise ValueError(error.message) from error
+        return value
+
+    @field_validator("memory")
+    @classmethod
+    def _memory_parses(cls, value: str) -> str:
+        with _as_value_error():
+            parse_memory_interval(value)
         return value
 
 
@@ -273,6 +289,7 @@ class JobSpec(_Part):
             return None
         rest = {
             "snapshot_interval": self.snapshot.interval,
+            "snapshot_memory": self.snapshot.memory,
             "snapshot_keep": self.snapshot.keep,
             "snapshot_keep_every": self.snapshot.keep_every,
         }

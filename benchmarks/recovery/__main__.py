@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,7 +54,8 @@ class Score:
     kills: int = 0
     recovered_s: list[float] = field(default_factory=list)
     steps_redone: list[int] = field(default_factory=list)
-    splits: list[Split] = field(default_factory=list)  # of the bundled trainer
+    splits: list[Split] = field(default_factory=list)  # of the bundled trainer, like the next
+    sources: Counter[str] = field(default_factory=Counter)  # where the state came from
 
     @property
     def name(self) -> str:
@@ -67,6 +69,7 @@ class Score:
             **{f"p{share}_s": self.percentile(share) for share in (50, 95, 99)},
             "steps_redone": round(statistics.fmean(self.steps_redone), 1) if self.steps_redone else None,
             **({"split": summarize(self.splits)} if self.splits else {}),
+            **({"restored_from": dict(self.sources)} if self.sources else {}),
         }
 
     def percentile(self, share: int) -> float | None:
@@ -84,6 +87,7 @@ def render(scores: Sequence[Score]) -> list[str]:
             f"{len(score.recovered_s)} of {score.kills}",
             *(render_number(score.percentile(share), "s") for share in (50, 95, 99, 100)),
             render_number(score.document()["steps_redone"]),
+            ", ".join(f"{source} {count}" for source, count in sorted(score.sources.items())),
             render_ratio(score.percentile(50), ours_s.get(score.program)),
         ]
         for score in scores
@@ -96,6 +100,7 @@ def render(scores: Sequence[Score]) -> list[str]:
         "p99",
         "longest",
         "steps repeated",
+        "restored from",
         "times elasticrun's p50",
     ]
     splits = [
@@ -129,6 +134,7 @@ def measure(
             finally:
                 training.end()
             score.splits += training.split(restarts)
+            score.sources += training.sources()
     return score
 
 
@@ -198,7 +204,7 @@ def main() -> int:
 
 
 def _measure_all(options: Namespace) -> Iterable[Score]:
-    setting = Setting(device=options.device, preset=options.preset)
+    setting = Setting(device=options.device, preset=options.preset, memory=options.memory)
     for program in options.programs:
         for launcher in options.launchers:
             kills = min(options.kills, _MOST_DEFAULT_KILLS) if launcher == "torchrun" else options.kills
@@ -221,6 +227,7 @@ def _parse_options() -> Namespace:
     parser.add_argument("--steps-between", type=int, nargs=2, metavar=("LEAST", "MOST"), default=_STEPS_BETWEEN_KILLS)
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="of the trainer and of the plain script")
     parser.add_argument("--preset", default="nano", help="the bundled trainer's model")
+    parser.add_argument("--memory", default="auto", help="how often the bundled trainer copies its state into memory")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.strategy is not None:

@@ -8,13 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.recovery.split import Kill, Split, split_all
+from benchmarks.recovery.split import Kill, Split, read_lines, split_all
 from deploy.dev.service import outer_environment
 from trainer.contract import env, layout
+from trainer.contract.exit_record import EventKind, parse_journal_event
 from trainer.contract.launch import LaunchPolicy, render_policy
 
 DEVICES = ("cpu", "cuda")
@@ -31,10 +33,11 @@ PROGRAMS = ("trainer-ddp", "trainer-fsdp", "script")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """The device, and the size of the bundled model."""
+    """The device, and of the bundled trainer the size of the model and how often it copies its state into memory."""
 
     device: str = "cpu"
     preset: str = "nano"
+    memory: str = "auto"
 
     def workers_of(self, program: str) -> int:
         """NCCL refuses two ranks on one GPU, so the trainer has one there. The script's two ranks share it by gloo."""
@@ -107,6 +110,12 @@ class Training:
             return []
         return split_all(kills, self.lines, self.incarnation / layout.EVENTS)
 
+    def sources(self) -> Counter[str]:
+        """How often the bundled trainer restored its state from memory, and from disk."""
+        events = read_lines(self.incarnation / layout.EVENTS)
+        restored = (parse_journal_event(line) for line in events if line.get("kind") == EventKind.RESTORED.value)
+        return Counter(str(event.evidence.get("source")) for event in restored)
+
     def printed(self) -> str:
         return (self.folder / "printed").read_text(errors="replace")[-2000:]
 
@@ -126,7 +135,7 @@ class Training:
         data.write_bytes(Path(contextlib.__file__).read_bytes())  # some text
         strategy = self.program.rpartition("-")[2]
         config = {**_CONFIG, "preset": self.setting.preset, "data": str(data), "strategy": strategy}
-        config |= {"snapshot_interval": SNAPSHOT_EVERY}
+        config |= {"snapshot_interval": SNAPSHOT_EVERY, "snapshot_memory": self.setting.memory}
         return ["-m", "trainer", "--config", json.dumps(config)]
 
     def _environment(self) -> dict[str, str]:

@@ -78,8 +78,8 @@ def split_restart(kill: Kill, lines: Iterable[Progress], events: Iterable[Journa
 
 def split_all(kills: Iterable[Kill], progress: Path, events: Path) -> list[Split]:
     """The parts of each kill that has all of its lines."""
-    lines = [parse_progress(document) for document in _read(progress)]
-    reported = [parse_journal_event(document) for document in _read(events)]
+    lines = [parse_progress(document) for document in read_lines(progress)]
+    reported = [parse_journal_event(document) for document in read_lines(events)]
     splits = (split_restart(kill, lines, reported) for kill in kills)
     return [split for split in splits if split is not None]
 
@@ -93,7 +93,7 @@ def summarize(splits: Sequence[Split]) -> dict[str, float | int | None]:
     return medians
 
 
-def _read(path: Path) -> Iterator[dict[str, object]]:
+def read_lines(path: Path) -> Iterator[dict[str, object]]:
     """Complete lines: the last one may be torn."""
     for line in path.read_text().splitlines() if path.exists() else ():
         try:

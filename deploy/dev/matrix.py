@@ -74,7 +74,14 @@ _TRAINER_SUITES = (
 )
 _A_KILL = "tests/elastic/test_agent_end_to_end.py::test_every_killed_worker_recovers_and_the_generation_rises"
 _SMOKE = Suite(
-    "smoke", ("tests/elastic/test_flags.py", _A_KILL, "tests/trainer/test_reading.py", "tests/trainer/test_sharding.py")
+    "smoke",
+    (
+        "tests/elastic/test_flags.py",
+        _A_KILL,
+        "tests/trainer/test_reading.py",
+        "tests/trainer/test_memory_copies.py",
+        "tests/trainer/test_sharding.py",
+    ),
 )
 _FOLDERS = (
     *("unit", "store", "api", "cli", "client", "contract", "dashboard", "identity", "kubernetes", "outbox", "property"),

@@ -242,8 +242,7 @@ def test_after_a_retry_from_an_older_snapshot_older_copies_do_not_count(memory: 
 
 
 @pytest.mark.long
-@pytest.mark.smoke
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.smoke)])
 def test_a_killed_group_goes_on_from_memory_with_the_same_curve(
     memory: MemoryFiles, tmp_path: Path, strategy: str
 ) -> None:

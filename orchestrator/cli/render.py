@@ -145,7 +145,9 @@ def print_job(job: JobView, url: str, newest: Mapping[str, float], wait: wire.in
             console().print(Text(f"{name:<11}", style="bold"), Text(clean_line(value)), soft_wrap=True, sep="")
     if job.failure is not None:
         where = f" on rank {job.failure.rank}" if job.failure.rank is not None else ""
-        console().print(Text(f"failure    {job.failure.kind}{where}: {clean(job.failure.message)}"), soft_wrap=True)
+        console().print(
+            Text(f"failure    {job.failure.kind_name}{where}: {clean(job.failure.message)}"), soft_wrap=True
+        )
         if job.failure.traceback:
             console().print(Text(clean(job.failure.traceback)), soft_wrap=True)
 

@@ -12,7 +12,7 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.wire.answers import Answer
-from trainer.contract.failure import FailureKind
+from trainer.contract.failure import name_cause
 
 
 class FailureView(Answer):
@@ -26,8 +26,7 @@ class FailureView(Answer):
 
     @property
     def kind_name(self) -> str:
-        """The kind for people: a signal that somebody else sent "killed" the worker."""
-        return "killed" if self.kind == FailureKind.UNKNOWN.value and self.signal is not None else self.kind
+        return name_cause(self.kind, self.signal)
 
 
 class JobView(Answer):

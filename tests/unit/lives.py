@@ -31,7 +31,7 @@ def attempt(
 
 MOMENTS = st.floats(-50, 2000)
 OPTIONAL = st.none() | MOMENTS
-CAUSES = st.none() | st.sampled_from(FailureKind)
+CAUSES = st.none() | st.sampled_from([each.value for each in FailureKind])
 
 
 @st.composite

@@ -14,8 +14,9 @@ from orchestrator.domain.accounting.life import AttemptLife, GenerationLife, Kep
 from orchestrator.domain.explanation.why import explain
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
+from orchestrator.wire.job_views import FailureView
 from tests.builders import NOW, at, make_attempt, make_event, make_job, make_spec
-from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.failure import Failure, FailureKind, parse_failure
 
 
 def life_of(*events: Event, **attempt: object) -> AttemptLife:
@@ -121,7 +122,7 @@ def test_an_end_has_its_reported_cause_and_a_group_that_shrank_lost_a_node() -> 
         failure=Failure(kind=FailureKind.STORAGE, message="no space left"),
     )
     assert [one.cause for one in life.generations] == [FailureKind.HANG, FailureKind.NODE, None, None]
-    assert life.cause is FailureKind.STORAGE
+    assert life.cause == "storage"
 
 
 def test_a_lost_node_is_the_cause_behind_lost_peers_but_not_behind_another_failure() -> None:
@@ -144,6 +145,26 @@ def test_a_lost_node_is_the_cause_behind_lost_peers_but_not_behind_another_failu
         FailureKind.APPLICATION,
         None,
     ]
+
+
+def test_a_killed_worker_is_the_same_cause_for_goodput_and_why() -> None:
+    killed: dict[str, object] = {"kind": "unknown", "message": "the worker was killed by SIGKILL", "signal": "SIGKILL"}
+    events = [
+        event("generation.started", 5, 1, world_size=2),
+        event("worker.failed", 6, 1, rank=0, step=3, **killed),
+        event("restart.in_place", 8, 2, seconds=2.0),
+        event("generation.started", 8, 2, world_size=2),
+    ]
+    failed = make_attempt(failure=parse_failure(killed), ended_at=at(9))
+    for attempt in (make_attempt(), failed):
+        chronicle = Chronicle(job=make_job(), attempts=[attempt], events=events, kept={}, heard_at={})
+        life = read_life(chronicle)
+        stretches = lay_out(life, at(20))
+        cause = explain(chronicle, life, add_up(stretches), NOW).cause
+        assert cause is not None
+        name = FailureView.model_validate({**vars(cause.failure), "kind": cause.failure.kind.value}).kind_name
+        assert {each.cause for each in stretches if each.cause} == {name} == {"killed"}
+        assert "no-killed" in {gain.name for gain in list_gains(life, stretches)}
 
 
 def test_only_a_jobs_own_state_ends_its_rest() -> None:

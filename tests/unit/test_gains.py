@@ -30,7 +30,7 @@ MEASURED = Measured(
 
 def failing_life() -> Life:
     """Two generations on two devices: ten steps of a second each, two snapshots of half a second each; one failure."""
-    first = trained(1, since=0, steps=10, failed_at=at(12), cause=FailureKind.NODE)
+    first = trained(1, since=0, steps=10, failed_at=at(12), cause=FailureKind.NODE.value)
     second = trained(2, since=15, steps=10, noticed_at=at(12))
     generations = tuple(
         replace(one, kept=replace(one.kept, stall_s=1.0, snapshots=2)) for one in (first, second) if one.kept
@@ -112,8 +112,8 @@ def test_each_kind_of_failure_has_its_cost() -> None:
 
 
 def test_the_largest_gain_comes_first_and_unknown_ones_last() -> None:
-    one = trained(1, since=0, steps=10, failed_at=at(12), cause=FailureKind.NODE)
-    two = trained(2, since=13, steps=10, noticed_at=at(12), failed_at=at(30), cause=FailureKind.HANG)
+    one = trained(1, since=0, steps=10, failed_at=at(12), cause=FailureKind.NODE.value)
+    two = trained(2, since=13, steps=10, noticed_at=at(12), failed_at=at(30), cause=FailureKind.HANG.value)
     three = trained(3, since=31, steps=1, noticed_at=at(30))
     life = Life(created_at=at(0), ended_at=None, devices=2, attempts=(attempt(1, 0, None, one, two, three),))
     gains = list_gains(life, lay_out(life, at(32)))
@@ -122,9 +122,9 @@ def test_the_largest_gain_comes_first_and_unknown_ones_last() -> None:
 
 
 def test_a_failure_that_agents_and_the_cluster_report_counts_once() -> None:
-    one = trained(1, since=0, steps=10, failed_at=at(12), cause=FailureKind.APPLICATION)
-    ended = attempt(1, 0, 13, one, cause=FailureKind.NODE)
-    never_formed = attempt(2, 14, 15, cause=FailureKind.RENDEZVOUS)
+    one = trained(1, since=0, steps=10, failed_at=at(12), cause=FailureKind.APPLICATION.value)
+    ended = attempt(1, 0, 13, one, cause=FailureKind.NODE.value)
+    never_formed = attempt(2, 14, 15, cause=FailureKind.RENDEZVOUS.value)
     life = Life(created_at=at(0), ended_at=None, devices=2, attempts=(ended, never_formed))
     assert measure(life, lay_out(life, at(20))).failures == 2
 

@@ -47,6 +47,11 @@ class Failure:
     at_launch: bool = False  # no worker of the job had started: set by the service when the attempt has ended
 
 
+def name_cause(kind: str, signal: str | None) -> str:
+    """The kind for people: a signal that somebody else sent "killed" the worker."""
+    return "killed" if kind == FailureKind.UNKNOWN.value and signal is not None else kind
+
+
 def render_failure(failure: Failure) -> dict[str, object]:
     return {name: value for name, value in asdict(failure).items() if value is not None} | {"kind": failure.kind.value}
 

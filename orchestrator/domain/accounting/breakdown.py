@@ -113,8 +113,7 @@ def _pieces(holding: Holding, by: Grouping) -> Iterator[tuple[str | None, Bin, i
             if by is Grouping.NODE:
                 yield from _split_by_node(stretch, into, amount_us)
             elif by is Grouping.CAUSE:
-                is_loss = into is stretch.bin and stretch.cause is not None
-                yield stretch.cause.value if is_loss and stretch.cause is not None else None, into, amount_us
+                yield stretch.cause if into is stretch.bin else None, into, amount_us
             else:
                 yield _owner(holding, by), into, amount_us
 

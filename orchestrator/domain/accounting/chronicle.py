@@ -17,7 +17,7 @@ from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.launch_plan import workers_per_node
 from trainer.contract.exit_record import GROUP_CHANGES
 from trainer.contract.exit_record import EventKind as Theirs
-from trainer.contract.failure import Failure, FailureKind, parse_failure
+from trainer.contract.failure import Failure, FailureKind, name_cause, parse_failure
 
 # Events that `why` lists as actions.
 ACTIONS = frozenset(
@@ -119,19 +119,23 @@ def _read_attempt(chronicle: Chronicle, attempt: Attempt, events: Sequence[Event
         heard_at=chronicle.heard_at.get(number),
         ended_at=attempt.ended_at,
         went_well=attempt.state is AttemptState.SUCCEEDED or asked_to_end,
-        cause=None if attempt.failure is None else attempt.failure.kind,
+        cause=None if attempt.failure is None else _cause_of(attempt.failure),
         nodes=tuple(sorted({host for event in events if (host := _host(event)) and event.kind in _AT_WORK})),
         generations=tuple(
             replace(
                 one,
                 noticed_at=changes.noticed_at(one.number),
-                cause=troubles[one.number].failure.kind if one.number in troubles else None,
+                cause=_cause_of(troubles[one.number].failure) if one.number in troubles else None,
                 kept=chronicle.kept.get((number, one.number)),
             )
             for one in generations
         ),
         troubles=tuple(troubles[each] for each in sorted(troubles)),
     )
+
+
+def _cause_of(failure: Failure) -> str:
+    return name_cause(failure.kind.value, failure.signal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from orchestrator.domain.accounting.goodput import Bin, Stretch, take_apart
 from orchestrator.domain.accounting.life import Life
 from orchestrator.domain.counted import counted
 from trainer.contract.daly import daly_run_s, young_daly_s
-from trainer.contract.failure import FailureKind
 
 _TRAINING = frozenset({Bin.LOAD, Bin.COMPILE, Bin.PRODUCTIVE, Bin.RE_DONE})
 _FEWEST_SNAPSHOTS = 2  # an interval lies between two
@@ -116,15 +115,15 @@ def _run_s(run: Measured, interval_s: float) -> float:
 
 def _judge_causes(life: Life, stretches: Sequence[Stretch]) -> list[Gain]:
     """Return what each kind of failure has cost, and would not have cost without it."""
-    cost: Counter[FailureKind] = Counter()
+    cost: Counter[str] = Counter()
     for each in stretches:
         if each.cause is not None:
             cost[each.cause] += take_apart(each)[0][1]
     counted = _count_failures(life)
     return [
         Gain(
-            name=f"no-{kind.value}",
-            sentence=f"without failures of kind {kind.value}, of which it had {counted[kind]}",
+            name=f"no-{kind}",
+            sentence=f"without failures of kind {kind}, of which it had {counted[kind]}",
             device_us=amount_us,
         )
         for kind, amount_us in cost.items()
@@ -132,6 +131,6 @@ def _judge_causes(life: Life, stretches: Sequence[Stretch]) -> list[Gain]:
     ]
 
 
-def _count_failures(life: Life) -> Counter[FailureKind]:
+def _count_failures(life: Life) -> Counter[str]:
     """Count ends of generations, and of attempts without a generation."""
     return Counter(cause for attempt in life.attempts for cause in attempt.causes if cause is not None)

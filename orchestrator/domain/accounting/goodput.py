@@ -13,8 +13,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 
-from trainer.contract.failure import FailureKind
-
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -78,7 +76,7 @@ class Stretch:
     attempt: int | None = None
     generation: int | None = None
     stall_s: float = 0.0  # of a productive stretch: how long training paused for snapshots
-    cause: FailureKind | None = None  # of a loss: the kind of failure behind it
+    cause: str | None = None  # of a loss: the failure behind it, named by name_cause
     nodes: Mapping[str, int] = field(default_factory=dict)
     chaos: int | None = None  # of a loss: the number of the requested fault behind it
 

@@ -13,7 +13,7 @@ from itertools import pairwise, zip_longest
 
 from orchestrator.domain.accounting.goodput import LOSSES, Bin, Stretch
 from orchestrator.domain.accounting.injections import Injection, mark_stretches
-from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.failure import Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class GenerationLife:
     failed_at: datetime | None = None
     failed_step: int | None = None  # the step completed by then
     silent_s: float = 0.0  # the silence before a hang was noticed
-    cause: FailureKind | None = None  # why it ended; None if it is live, succeeded, or was ended to grow
+    cause: str | None = None  # why it ended; None if it is live, succeeded, or was ended to grow
     nodes: Mapping[str, int] = field(default_factory=dict)  # the number of its workers by node
     kept: Kept | None = None
 
@@ -78,7 +78,7 @@ class AttemptLife:
     heard_at: datetime | None = None  # when its newest step was reached
     ended_at: datetime | None = None
     went_well: bool = False  # it succeeded, or was stopped on request
-    cause: FailureKind | None = None  # the kind of its failure
+    cause: str | None = None  # the name of its failure
     nodes: tuple[str, ...] = ()  # where its agents ran
     generations: tuple[GenerationLife, ...] = ()
     troubles: tuple[Trouble, ...] = ()  # by generation, even if its start was not reported
@@ -89,7 +89,7 @@ class AttemptLife:
         return self.cause is not None and not self.went_well and not any(one.trained for one in self.generations)
 
     @property
-    def causes(self) -> tuple[FailureKind | None, ...]:
+    def causes(self) -> tuple[str | None, ...]:
         """Why each generation ended. The attempt's own cause replaces the last one, because it takes all agents and the
         cluster into account. Without generations, it is the only one."""
         causes = [one.cause for one in self.generations] or [None]
@@ -176,9 +176,7 @@ def _mark_rest(rest: Rest, devices: int) -> Iterator[Stretch]:
         yield _without_devices(rest.until, Bin.QUEUE, devices)
 
 
-def _mark_attempt(
-    attempt: AttemptLife, *, afresh: bool, after: FailureKind | None, reports_steps: bool
-) -> Iterator[Stretch]:
+def _mark_attempt(attempt: AttemptLife, *, afresh: bool, after: str | None, reports_steps: bool) -> Iterator[Stretch]:
     """Mark an attempt. `afresh` means that the job has not run since its submission or its last rest. Otherwise this is
     a recovery from `after`."""
     for mark in _mark_course(attempt, afresh=afresh, after=after, reports_steps=reports_steps):
@@ -189,9 +187,7 @@ def _mark_attempt(
         yield _between(attempt, attempt.ended_at, Bin.RECOVERING, cause)
 
 
-def _mark_course(
-    attempt: AttemptLife, *, afresh: bool, after: FailureKind | None, reports_steps: bool
-) -> Iterator[Stretch]:
+def _mark_course(attempt: AttemptLife, *, afresh: bool, after: str | None, reports_steps: bool) -> Iterator[Stretch]:
     """Mark an attempt from its creation to its end."""
 
     def mark(at: datetime, into: Bin) -> Stretch:
@@ -212,7 +208,7 @@ def _mark_course(
         afresh, after = False, end.cause
 
 
-def _between(attempt: AttemptLife, at: datetime, into: Bin, cause: FailureKind | None) -> Stretch:
+def _between(attempt: AttemptLife, at: datetime, into: Bin, cause: str | None) -> Stretch:
     """Mark a time of an attempt without workers. It counts for the nodes on which the attempt's agents ran."""
     return Stretch(
         bin=into,
@@ -233,10 +229,10 @@ class _End:
     attempt: AttemptLife
     generation: GenerationLife
     over_at: datetime | None
-    cause: FailureKind | None
+    cause: str | None
     is_last: bool
 
-    def mark(self, at: datetime, into: Bin, cause: FailureKind | None = None, stall_s: float = 0.0) -> Stretch:
+    def mark(self, at: datetime, into: Bin, cause: str | None = None, stall_s: float = 0.0) -> Stretch:
         attempt, one = self.attempt, self.generation
         return Stretch(
             bin=into,
@@ -274,7 +270,7 @@ def _mark_silent_generation(end: _End) -> Iterator[Stretch]:
         yield end.mark(max(one.started_at, end.over_at - timedelta(seconds=one.silent_s)), Bin.STALLED, end.cause)
 
 
-def _mark_generation(end: _End, *, afresh: bool, after: FailureKind | None) -> Iterator[Stretch]:
+def _mark_generation(end: _End, *, afresh: bool, after: str | None) -> Iterator[Stretch]:
     one = end.generation
     yield end.mark(one.started_at, Bin.LOAD if afresh else Bin.RECOVERING, after)
     if one.restored_at is not None:

@@ -419,4 +419,4 @@ def test_a_failure_that_training_recovered_from_is_reported_as_over(running_serv
     assert (why.cause.failure.kind, why.cause.failure.rank, why.cause.over) == ("unknown", 1, True), why
     assert "Rank 1 was killed by SIGKILL at" in why.verdict, why
     assert sum(goodput.bins.values()) == pytest.approx(goodput.device_seconds, abs=1e-3)
-    assert {stretch.cause for stretch in goodput.stretches if stretch.bin == "recovering"} == {"unknown"}
+    assert {stretch.cause for stretch in goodput.stretches if stretch.bin == "recovering"} == {"killed"}

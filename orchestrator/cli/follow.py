@@ -24,6 +24,7 @@ from orchestrator.client import Client
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.domain.terminal import clean
 from orchestrator.wire.job_views import EventView, JobView, name_replicas
+from trainer.contract.exit_record import GROUP_CHANGES
 
 _LOOK_EVERY_S = 0.5
 _PLAIN_EVERY_S = 10.0  # the time between two lines of progress without a terminal
@@ -172,6 +173,23 @@ def _display(as_json: bool) -> Display:
     return _LiveLine() if console().is_terminal else _PlainLines()
 
 
+class _EventLines:
+    """Renders the events of a job."""
+
+    def __init__(self) -> None:
+        self._changes: set[tuple[int | None, int | None]] = set()
+
+    def render(self, job: JobView, event: EventView) -> Text | None:
+        """Return the line. A change of the group, which every agent journals, has one line without a replica."""
+        if event.kind not in GROUP_CHANGES:
+            return event_line(event, named=name_replicas(job, [event]))
+        change = event.attempt, event.generation
+        if change in self._changes:
+            return None
+        self._changes.add(change)
+        return event_line(event, named=False)
+
+
 class _Lines:
     """Base of displays that only print lines."""
 
@@ -203,11 +221,16 @@ class _JsonLines(_Lines):
 class _PlainLines(_Lines):
     _shown_at = 0.0
 
+    def __init__(self) -> None:
+        self._events = _EventLines()
+
     def output(self, lines: Sequence[str]) -> None:
         echo_lines(lines)
 
     def event(self, job: JobView, event: EventView) -> None:
-        echo(event_line(event, named=name_replicas(job, [event])).plain)
+        line = self._events.render(job, event)
+        if line is not None:
+            echo(line.plain)
 
     def job(self, job: JobView) -> None:
         now = time.monotonic()
@@ -223,6 +246,7 @@ class _LiveLine:
 
     def __init__(self) -> None:
         self._live = Live(console=console(), refresh_per_second=4)
+        self._events = _EventLines()
 
     def __enter__(self) -> None:
         self._live.start()
@@ -231,7 +255,9 @@ class _LiveLine:
         self._live.stop()
 
     def event(self, job: JobView, event: EventView) -> None:
-        console().print(event_line(event, named=name_replicas(job, [event])), soft_wrap=True)
+        line = self._events.render(job, event)
+        if line is not None:
+            console().print(line, soft_wrap=True)
 
     def output(self, lines: Sequence[str]) -> None:
         if lines:

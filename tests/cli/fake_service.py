@@ -81,8 +81,10 @@ def make_array(*states: JobState, **changes: object) -> ArrayView:
     return ArrayView.model_validate({**fields, "members": members, **changes})
 
 
-def make_event(number: int, sentence: str, job_id: str = "gpt-0001", *, replica: int | None = None) -> EventView:
-    told = {"at": AT, "kind": "job.state", "sentence": sentence, "attempt": 1, "generation": 1, "evidence": {}}
+def make_event(
+    number: int, sentence: str, job_id: str = "gpt-0001", *, replica: int | None = None, kind: str = "job.state"
+) -> EventView:
+    told = {"at": AT, "kind": kind, "sentence": sentence, "attempt": 1, "generation": 1, "evidence": {}}
     return EventView.model_validate({"id": number, "job_id": job_id, "replica": replica, **told})
 
 

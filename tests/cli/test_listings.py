@@ -187,6 +187,19 @@ def test_events_name_their_replica_where_there_are_several(run: Run, service: Fa
     ]
 
 
+def test_following_prints_a_restart_in_place_of_two_nodes_once(run: Run, service: FakeService) -> None:
+    service.add(make_job(state=JobState.SUCCEEDED, spec=SEVERAL))
+    service.events["gpt-0001"] = [
+        make_event(number, f"workers restarted in place after {number} s", replica=number, kind="restart.in_place")
+        for number in (1, 2)
+    ]
+    shown = run("show", "gpt-0001", "--follow").stdout
+    assert [line.partition("  ")[2] for line in shown.splitlines() if "restarted" in line] == [
+        "workers restarted in place after 1 s"
+    ]
+    assert run("show", "gpt-0001", "--follow", "--json").stdout.count("restarted in place") == 2
+
+
 def test_deleted_snapshots_are_listed_with_all(run: Run, service: FakeService) -> None:
     service.add(make_job())
     states = {"step-3": "committed", "step-2": "quarantined", "step-1": "deleted"}

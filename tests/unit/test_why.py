@@ -270,6 +270,18 @@ def test_actions_are_those_since_the_failure_with_the_rule_that_fired() -> None:
     assert [(action.sentence, action.rule) for action in why.deeds] == [("starts anew", "recover")]
 
 
+def test_a_restart_in_place_of_several_nodes_is_one_action() -> None:
+    restarts = [
+        make_event(
+            "restart.in_place", at=at(seconds), attempt=1, generation=generation, sentence=f"{generation}: {node}"
+        )
+        for generation, seconds in ((2, 7), (3, 9))
+        for node in ("n1", "n2")
+    ]
+    why = why_of(make_job(state=JobState.RUNNING), [make_attempt()], [failed(1, seconds=5), *restarts])
+    assert [action.sentence for action in why.deeds] == ["2: n1", "3: n1"]
+
+
 def test_losses_are_those_of_the_ledger() -> None:
     events = [started(1, seconds=0), failed(1, seconds=14), started(2, seconds=16)]
     chronicle = Chronicle(

@@ -17,6 +17,7 @@ from orchestrator.domain.explanation.verdict import tell_verdict
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.specs.beginning import tell_beginning
+from trainer.contract.exit_record import GROUP_CHANGES
 from trainer.contract.failure import is_collateral
 
 _MOST_ACTIONS = 12
@@ -60,12 +61,18 @@ def explain(chronicle: Chronicle, life: Life, ledger: Ledger, now: datetime, *, 
 
 
 def _list_actions(events: Sequence[Event], since: datetime | None) -> tuple[ActionTaken, ...]:
-    """Return the newest actions since the failure."""
-    actions = [
-        ActionTaken(at=event.at, sentence=event.sentence, attempt=event.attempt, rule=_rule(event))
-        for event in events
-        if event.kind in ACTIONS and (since is None or event.at >= since)
-    ]
+    """Return the newest actions since the failure. A change of the group, which every agent journals, counts once."""
+    actions: list[ActionTaken] = []
+    changes: set[tuple[int | None, int | None]] = set()
+    for event in events:
+        if event.kind not in ACTIONS or (since is not None and event.at < since):
+            continue
+        if event.kind in GROUP_CHANGES:
+            change = event.attempt, event.generation
+            if change in changes:
+                continue
+            changes.add(change)
+        actions.append(ActionTaken(at=event.at, sentence=event.sentence, attempt=event.attempt, rule=_rule(event)))
     return tuple(actions[-_MOST_ACTIONS:])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, Queue
@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cli.common import INTERRUPTED, OUTAGE_S, exit_by, jsonable, print_json, print_json_line, reading
+from orchestrator.cli.event_tail import LOOK_EVERY_S, EventTail
 from orchestrator.cli.render import colored, console, duration, event_line, speed, steps
 from orchestrator.cli.terminal import echo, echo_lines
 from orchestrator.client import Client
@@ -26,7 +27,6 @@ from orchestrator.domain.terminal import clean
 from orchestrator.wire.job_views import EventView, JobView, name_replicas
 from trainer.contract.exit_record import GROUP_CHANGES
 
-_LOOK_EVERY_S = 0.5
 _PLAIN_EVERY_S = 10.0  # the time between two lines of progress without a terminal
 _LAST_LINES_S = 5.0  # after the end of the job, output that is silent for so long has ended
 _WAITING_LINES = 10_000
@@ -86,7 +86,7 @@ def _wait(client: Client, job: JobView) -> JobView:
 
 
 def _follow(client: Client, job: JobView, display: Display, old_lines: int) -> JobView:
-    tail, output = _EventTail(client, job.id), _Output(job.id, old_lines)
+    tail, output = EventTail(client, job.id), _Output(job.id, old_lines)
     output.start()
     with display:
         while True:
@@ -96,7 +96,7 @@ def _follow(client: Client, job: JobView, display: Display, old_lines: int) -> J
             if job.ended:
                 break
             display.job(job)
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(LOOK_EVERY_S)
             job = client.job(job.id, patience_s=OUTAGE_S)
         while not output.ended and (lines := output.new(wait_s=_LAST_LINES_S)):
             display.output(lines)
@@ -136,25 +136,6 @@ class _Output(threading.Thread):
                 else:
                     lines.append(line)
         return lines
-
-
-class _EventTail:
-    def __init__(self, client: Client, job_id: str) -> None:
-        self._client, self._job_id = client, job_id
-        self._cursor: str | None = None
-        self._last = 0
-
-    def new(self) -> Iterator[EventView]:
-        """Yield the events that were not printed yet."""
-        while True:
-            page = self._client.events_page(self._job_id, cursor=self._cursor, patience_s=OUTAGE_S)
-            for event in page.items:
-                if event.id > self._last:
-                    self._last = event.id
-                    yield event
-            if page.next_cursor is None:
-                return
-            self._cursor = page.next_cursor
 
 
 class Display(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Annotated
 
@@ -12,16 +14,18 @@ from orchestrator.cli.common import (
     AsJson,
     JobId,
     find_job,
+    jsonable,
     parse_moment,
     print_items,
     print_json,
     print_json_line,
     reading,
 )
+from orchestrator.cli.event_tail import EventTail
 from orchestrator.cli.render import print_events, print_snapshots
 from orchestrator.cli.terminal import echo, echo_lines
-from orchestrator.client import LogChoice
-from orchestrator.wire.job_views import JobView
+from orchestrator.client import Client, LogChoice
+from orchestrator.wire.job_views import EventView, JobView
 
 
 def logs(
@@ -70,15 +74,35 @@ def logs(
                 echo(line)
 
 
-def events(job_id: JobId, as_json: AsJson = False) -> None:
+def events(
+    job_id: JobId,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Print the events so far, then new ones as they come.")
+    ] = False,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show only the last N events.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """List a job's events."""
     with reading() as client:
         job = find_job(client, job_id)
-        found = list(client.events(job.id))
+        if follow:
+            for event in _follow_events(client, job, tail):
+                if as_json:
+                    print_json_line({"event": jsonable(event)})
+                else:
+                    print_events(job, [event])
+            return
+        found = deque(client.events(job.id), maxlen=tail)
     if as_json:
         print_items(found)
     else:
         print_events(job, found)
+
+
+def _follow_events(client: Client, job: JobView, tail: int | None) -> Iterator[EventView]:
+    news = EventTail(client, job.id)
+    yield from deque(news.new(), maxlen=tail)
+    yield from news.follow(job)
 
 
 def snapshots(

@@ -102,6 +102,28 @@ def test_following_prints_events_once_and_in_plain_lines_when_piped(run: Run, se
     assert "\x1b" not in done.stdout
 
 
+def test_followed_events_end_with_their_job(run: Run, service: FakeService) -> None:
+    def happen(path: str) -> None:
+        if path == "/api/v1/jobs/gpt-0001" and len(service.script["gpt-0001"]) == 1:
+            service.events["gpt-0001"] = [make_event(number, f"Sentence {number}.") for number in range(1, 6)]
+
+    service.before_answer = happen
+    for tail, first in ((), 1), (("--tail", "2"), 2), (("--tail", "0"), 4):
+        service.events["gpt-0001"] = [make_event(number, f"Sentence {number}.") for number in range(1, 4)]
+        service.add(make_job(), make_job(), make_job(state=JobState.SUCCEEDED))
+        done = run("events", "gpt-0001", "--follow", *tail)
+        assert done.returncode == 0
+        sentences = [line.partition("  ")[2] for line in done.stdout.splitlines()]
+        assert sentences == [f"Sentence {number}." for number in range(first, 6)]
+
+
+def test_followed_events_are_one_json_document_in_each_line(run: Run, service: FakeService) -> None:
+    service.add(make_job(state=JobState.SUCCEEDED))
+    service.events["gpt-0001"] = [make_event(number, "Sentence.") for number in (1, 2)]
+    lines = [json.loads(line) for line in run("events", "gpt-0001", "-f", "--json").stdout.splitlines()]
+    assert [line["event"]["id"] for line in lines] == [1, 2]
+
+
 def test_following_as_json_prints_one_document_in_each_line(run: Run, service: FakeService) -> None:
     service.add(make_job(), make_job(state=JobState.SUCCEEDED))
     service.events["gpt-0001"] = [make_event(1, "Sentence.")]

@@ -187,6 +187,15 @@ def test_events_name_their_replica_where_there_are_several(run: Run, service: Fa
     ]
 
 
+@pytest.mark.parametrize(("tail", "ids"), [("2", [4, 5]), ("0", []), ("9", [1, 2, 3, 4, 5])])
+def test_only_the_last_events_are_listed_with_tail(run: Run, service: FakeService, tail: str, ids: list[int]) -> None:
+    service.add(make_job())
+    service.events["gpt-0001"] = [make_event(number, "Sentence.") for number in range(1, 6)]
+    assert run("events", "gpt-0001", "--tail", tail).stdout.count("Sentence.") == len(ids)
+    listed = json.loads(run("events", "gpt-0001", "--tail", tail, "--json").stdout)["items"]
+    assert [event["id"] for event in listed] == ids
+
+
 def test_following_prints_a_restart_in_place_of_two_nodes_once(run: Run, service: FakeService) -> None:
     service.add(make_job(state=JobState.SUCCEEDED, spec=SEVERAL))
     service.events["gpt-0001"] = [

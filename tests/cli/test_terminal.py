@@ -35,6 +35,7 @@ COMMANDS = [
         ["ls"],
         ["show", "x"],
         ["events", "x"],
+        ["events", "x", "--follow"],
         ["logs", "x"],
         ["logs", "x", "--follow"],
         ["snapshots", "x"],

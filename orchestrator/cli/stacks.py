@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Annotated
 
 import typer
@@ -12,7 +13,9 @@ import typer
 from orchestrator.cli.common import AsJson, JobId, find_job, print_items, print_json, writing
 from orchestrator.cli.terminal import echo, echo_lines
 from orchestrator.client import Client
+from orchestrator.client.watch import LABEL
 from orchestrator.domain.errors import NotFound, Refused
+from orchestrator.domain.explanation.frames import arrange_stacks
 from orchestrator.wire.history_views import StacksView
 from orchestrator.wire.job_views import JobView
 
@@ -27,8 +30,9 @@ def stacks(
 ) -> None:
     """Show the Python stacks of a job's ranks.
 
-    Training continues. Of a job that has ended, show the stacks that were saved when a worker hung or was killed. Exit
-    status 2: no rank answered in time, or none were saved.
+    Training continues. The main thread comes first. Only --json shows the frames of the launcher. Of a job that has
+    ended, show the stacks that were saved when a worker hung or was killed. Exit status 2: no rank answered in time, or
+    none were saved.
     """
     with writing() as client:
         job = find_job(client, job_id)
@@ -46,8 +50,8 @@ def stacks(
         return
     for each in found:
         echo(f"rank {each.rank}, attempt {each.attempt}, generation {each.generation}, {each.at:%H:%M:%S} UTC")
-        for line in (each.text or "it did not answer").splitlines():
-            echo(f"  {line}")
+        for line in arrange_stacks((each.text or "it did not answer").splitlines()):
+            echo(f"  {line}" if line else "")
     missing = sorted(expected - {each.rank for each in found})
     if missing:
         echo(f"no answer from rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}", err=True)
@@ -69,7 +73,17 @@ def _print_saved(lines: Sequence[str], job: JobView, *, as_json: bool) -> None:
     if as_json:
         print_json({"job": job.id, "lines": list(lines)})
     else:
-        echo_lines(lines)
+        echo_lines(_arrange_labeled(lines))
+
+
+def _arrange_labeled(lines: Sequence[str]) -> Iterator[str]:
+    for label, group in groupby(lines, key=_label_of):
+        yield from (label + line for line in arrange_stacks([line.removeprefix(label) for line in group]))
+
+
+def _label_of(line: str) -> str:
+    label = LABEL.match(line)
+    return "" if label is None else label[0]
 
 
 def _await(

@@ -18,7 +18,7 @@ MAX_LOG_LINES = 10_000  # the service's limit for one answer
 _QUIET_LOG_S = 300  # a followed log that is silent for so long is requested again, because the connection may be dead
 _SOON_S, _LATER_S, _SOON_UNTIL_S = 0.3, 2.0, 30.0  # between two requests for a job, during the first 30 s and later
 _AFTER_AN_END_S = 0.5
-_LABEL = re.compile(r"^\[a\d+ (g\d+ )?(agent )?r\d+(/\d+)?\] ")
+LABEL = re.compile(r"^\[a\d+ (g\d+ )?(agent )?r\d+(/\d+)?\] ")
 
 
 class LogChoice(TypedDict, total=False):
@@ -73,7 +73,7 @@ def follow_logs(calls: Calls, job_id: str, which: LogChoice, *, outage_s: float)
             path = f"{path_of(job_id)}/logs"
             for line in calls.lines(path, query, read_timeout_s=_QUIET_LOG_S, patience=patience):
                 # A second worker or generation gives lines a label that had none when they were shown.
-                same = line if known[line] > 0 else _LABEL.sub("", line, count=1)
+                same = line if known[line] > 0 else LABEL.sub("", line, count=1)
                 if known[same] > 0:
                     known[same] -= 1
                     continue

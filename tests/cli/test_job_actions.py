@@ -245,6 +245,41 @@ def test_the_saved_stacks_of_an_ended_job_are_printed(run: Run, service: FakeSer
     assert ("POST", "/api/v1/jobs/gpt-0001/stacks") not in service.requests
 
 
+STACKS = """\
+Thread 0x2 (most recent call first):
+  File "threading.py", line 3 in run
+
+Current thread 0x1 (most recent call first):
+  File "train.py", line 3 in step
+  File "/opt/trainer/elastic/workers/program.py", line 103 in run_program
+"""
+READABLE = """\
+Current thread 0x1 (most recent call first):
+  File "train.py", line 3 in step
+
+Thread 0x2 (most recent call first):
+  File "threading.py", line 3 in run
+"""
+
+
+def test_stacks_are_printed_with_the_main_thread_first_and_without_the_launcher(run: Run, service: FakeService) -> None:
+    service.add(make_job(**RUNNING, world_size=1))
+    service.stacks = [[], [stacks_of(0, 9, STACKS)]]
+    _, *shown = run("stacks", "gpt-0001").stdout.splitlines()
+    assert [line[2:] for line in shown] == READABLE.splitlines()
+    service.stacks = [[], [stacks_of(0, 9, STACKS)]]
+    assert json.loads(run("stacks", "gpt-0001", "--json").stdout)["items"][0]["text"] == STACKS
+
+
+def test_saved_stacks_are_printed_so_for_each_rank(run: Run, service: FakeService) -> None:
+    def labeled(text: str) -> str:
+        return "".join(f"[a1 g1 r0/{rank}] {line}\n" for rank in (0, 1) for line in text.splitlines())
+
+    service.add(make_job(state=JobState.FAILED, attempts=1, attempt=1))
+    service.log = labeled(STACKS)
+    assert run("stacks", "gpt-0001").stdout == labeled(READABLE)
+
+
 def test_a_suspended_job_is_shown_and_resumed(run: Run, service: FakeService) -> None:
     service.add(make_job(state=JobState.SUSPENDED, suspended=True, reason="suspended by its owner"))
     assert "SUSPENDED" in run("ls").stdout

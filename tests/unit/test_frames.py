@@ -6,7 +6,7 @@ import faulthandler
 import tempfile
 import threading
 
-from orchestrator.domain.explanation.frames import find_innermost
+from orchestrator.domain.explanation.frames import arrange_stacks, find_innermost
 
 PY_SPY = """\
 Process 7: python train.py
@@ -54,3 +54,35 @@ def test_the_newest_stacks_count_and_other_text_is_left_out() -> None:
     lines = [head, file("/a.py", 1, "old"), "", head, "noise", file("/a.py", 2, "new"), "<truncated>"]
     assert find_innermost(lines) == ["new (a.py:2)"]
     assert find_innermost(["nothing"]) == find_innermost([]) == []
+
+
+HEAD = "Current thread 0x1 (most recent call first):"
+LAUNCHER = [
+    *(file("<frozen runpy>", 88, "_run_code"), file("<frozen runpy>", 226, "run_module")),
+    file("/opt/trainer/elastic/workers/program.py", 103, "run_program"),
+    file("/opt/trainer/elastic/workers/forked.py", 51, "become"),
+    file("/opt/trainer/elastic/workers/forkserver.py", 235, "main"),
+    file("<string>", 5, "<module>"),
+]
+SCRIPT = [file("/usr/lib/python3.12/runpy.py", 9, "run_path"), file("/src/train.py", 40, "<module>")]
+
+
+def test_the_main_thread_of_each_dump_is_read_first_without_the_launchers_outer_frames() -> None:
+    helper = ["Thread 0x2 (most recent call first):", file("/src/train.py", 3, "read")]
+    dump = [*helper, "", HEAD, *SCRIPT, *LAUNCHER]
+    assert arrange_stacks([*dump, *dump]) == [HEAD, *SCRIPT, "", *helper, "", HEAD, *SCRIPT, "", *helper]
+    cut = [file("/src/train.py", 4, "write"), "", HEAD, *SCRIPT]
+    assert arrange_stacks(cut) == [HEAD, *SCRIPT, "", cut[0]]
+
+
+def test_a_thread_that_runs_only_the_launcher_is_shown_whole() -> None:
+    assert arrange_stacks([HEAD, *LAUNCHER]) == [HEAD, *LAUNCHER]
+    assert arrange_stacks([]) == []
+    assert arrange_stacks(["it did not answer"]) == ["it did not answer"]
+
+
+def test_py_spy_writes_the_main_thread_first() -> None:
+    process, main, wait, step, *helper = PY_SPY.splitlines()
+    launcher = "    run_program (trainer/elastic/workers/program.py:103)"
+    dump = [process, "Python v3.12.1", "", main, wait, step, launcher, *helper]
+    assert arrange_stacks(dump) == [process, "Python v3.12.1", "", main, wait, step, "", *helper]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.cli.common import AsJson, JobId, find_job, print_json, reading
 from orchestrator.cli.render import console, moment, wait_lines
 from orchestrator.wire.insight import CauseView, WhyView
+from trainer.contract.words import cut_traceback
 
 _MOST_LINES = 20  # lines of a traceback
 
@@ -51,8 +52,8 @@ def _print_cause(cause: CauseView) -> None:
         console().print(f"Other ranks that ended: {', '.join(map(str, cause.collateral_ranks))}")
     if cause.nodes:
         console().print(f"Recorded for: {', '.join(cause.nodes)}")
-    lines = (failure.traceback or "").splitlines() or cause.last_lines
-    for line in lines[-_MOST_LINES:]:
+    traceback = cut_traceback(failure.traceback or "", most_lines=_MOST_LINES)
+    for line in traceback.splitlines() or cause.last_lines[-_MOST_LINES:]:
         console().print(f"  {line}")
 
 

@@ -121,6 +121,25 @@ def test_why_prints_the_innermost_frames_and_where_the_rest_is(
     assert ("\nAll of them: orchestrator stacks gpt-0001\n" in shown) == command
 
 
+def test_why_cuts_a_long_traceback_before_a_frame(run: Run, service: FakeService) -> None:
+    service.add(make_job(state=JobState.FAILED))
+    frames = [f'  File "train.py", line {number}, in step\n    step()\n' for number in range(30)]
+    traceback = f"Traceback (most recent call last):\n{''.join(frames)}ValueError: boom"
+    failure = {"kind": "application", "message": "ValueError: boom", "traceback": traceback}
+    cause = {"failure": failure, "at": AT, "attempt": 1, "generation": 1, "collateral_ranks": [], "nodes": []}
+    found = {"job": "gpt-0001", "state": "FAILED", "verdict": "It failed.", "deeds": [], "lost": "0", "next": "Wait."}
+    service.accounts["jobs/gpt-0001/why"] = WhyView.model_validate(
+        {**found, "remedy": None, "cause": {**cause, "over": False}}
+    )
+    shown = run("why", "gpt-0001").stdout
+    assert (
+        "\n  Traceback (most recent call last):\n    [44 lines left out]\n"
+        '    File "train.py", line 22, in step\n' in shown
+    )
+    assert "line 21, in step" not in shown
+    assert "\n  ValueError: boom\n" in shown
+
+
 def test_show_prints_the_nodes_of_a_shrunken_job(run: Run, service: FakeService) -> None:
     document = {"name": "gpt", "run": {"script": "t.py", "workdir": "/"}, "topology": {"nodes": "1:2"}}
     service.add(make_job(state=JobState.RUNNING, nodes="2", asked="1:2", spec=JobSpec.model_validate(document)))

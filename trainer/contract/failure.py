@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 
 from trainer.contract.resource_sample import LastMinute, parse_last_minute
-from trainer.contract.words import TRACEBACK, find_final_messages
+from trainer.contract.words import TRACEBACK, cut_traceback, find_final_messages
 
 _LINE_LIMIT = 2000  # characters
-_MESSAGE_LIMIT, _TRACEBACK_LIMIT, _SIGNAL_LIMIT = 4000, 16 * 1024, 100
+_MESSAGE_LIMIT, _SIGNAL_LIMIT = 4000, 100
 
 
 class FailureKind(str, Enum):
@@ -71,7 +71,7 @@ def parse_failure(document: Mapping[str, object]) -> Failure:
         exit_code=_optional_int(document.get("exit_code")),
         signal=None if signal is None else signal[:_SIGNAL_LIMIT],
         step=_optional_int(document.get("step")),
-        traceback=None if traceback is None else traceback[-_TRACEBACK_LIMIT:],
+        traceback=None if traceback is None else cut_traceback(traceback),
         repeated=document.get("repeated") is True,
         last_minute=parse_last_minute(document.get("last_minute")),
         at_launch=document.get("at_launch") is True,

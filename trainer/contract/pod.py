@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from trainer.contract.exit_record import ExitRecord, parse_exit_record, render_exit_record
 from trainer.contract.launch import LaunchPolicy, parse_policy, render_policy
 from trainer.contract.node import NodeLaunch, parse_node_launch, render_node_launch
+from trainer.contract.words import cut_traceback
 
 LAST_WORDS_BYTES = 4096
 _SHORT_MESSAGE, _SHORT_TRACEBACK = 600, 1000  # characters; one may take six bytes in JSON, an escape
@@ -58,7 +59,7 @@ def render_last_words(words: LastWords) -> str:
     if len(text) > LAST_WORDS_BYTES and words.record.failure is not None:
         failure = words.record.failure
         shorter = (
-            replace(failure, traceback=(failure.traceback or "")[-_SHORT_TRACEBACK:]),
+            replace(failure, traceback=cut_traceback(failure.traceback or "", limit=_SHORT_TRACEBACK)),
             replace(failure, traceback=None),
             replace(failure, traceback=None, message=failure.message[:_SHORT_MESSAGE]),
         )

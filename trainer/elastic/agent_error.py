@@ -7,17 +7,18 @@ import sys
 import traceback
 
 from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.words import cut_traceback
 
 # Another attempt would raise these again, because the versions of this code and of torch do not fit. An OSError or a
 # RuntimeError (the base of torch's own errors) may not occur again.
 _CODE_ERRORS = (ImportError, TypeError, AttributeError, NameError, SyntaxError, NotImplementedError)
-_MESSAGE_LIMIT, _TRACEBACK_LIMIT = 300, 16 * 1024  # characters
+_MESSAGE_LIMIT = 300  # characters
 
 
 def explain_exception(error: Exception, *, began: bool) -> Failure:
     """`began` is whether a worker had started before. If so, the agent can run here."""
     summary = f"{type(error).__name__}: {' '.join(str(error).split())[:_MESSAGE_LIMIT]}"
-    text = "".join(traceback.format_exception(error))[-_TRACEBACK_LIMIT:]
+    text = cut_traceback("".join(traceback.format_exception(error)))
     if began or not isinstance(error, _CODE_ERRORS):
         return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the agent failed with {summary}", traceback=text)
     return Failure(

@@ -22,13 +22,12 @@ from trainer.contract.failure import (
     is_echo,
     signal_name,
 )
-from trainer.contract.words import TRACEBACK
+from trainer.contract.words import TRACEBACK, cut_traceback
 from trainer.elastic.health.fitness import find_full_disk, find_full_place
 from trainer.elastic.records.files import read_document, read_tail
 
 _LOG_TAIL_BYTES = 64 * 1024
 _PROGRESS_TAIL_BYTES = 64 * 1024
-_TRACEBACK_LIMIT = 16 * 1024  # Failure.traceback
 _MESSAGE_LIMIT = 500
 _LAST_LINES = 20
 _CANNOT_START = "can't open file"  # Python, and child.py
@@ -90,7 +89,7 @@ def find_failure(
         exit_code=death.exit_code,
         signal=name,
         step=steps.get(death.rank),
-        traceback=(traceback or last_lines)[-_TRACEBACK_LIMIT:] or None,
+        traceback=cut_traceback(traceback or last_lines) or None,
     )
     return Finding(failure=failure, at_s=at_s)
 

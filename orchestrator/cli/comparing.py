@@ -12,11 +12,11 @@ import typer
 from orchestrator.cli.common import AsJson, complete_job, find_job, print_json, reading
 from orchestrator.cli.render import colored, number, print_table, steps
 from orchestrator.cli.scaling_report import report_scaling
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, echo_lines
 from orchestrator.client import Client
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.specs.differences import list_differences
-from orchestrator.wire.curves import READ_WITH, By, Curve, read_curve
+from orchestrator.wire.curves import READ_WITH, By, Curve, read_curve, tell_not_finite
 from orchestrator.wire.job_views import JobView
 
 _POINTS = 500
@@ -61,8 +61,11 @@ def compare(
     _print_jobs(compared, differences)
     echo()
     echo(f"{metric} by {by}")
-    if not _print_curves(compared, by):
+    found = ((each.letter, tell_not_finite(each.job, metric, each.curve.not_finite)) for each in compared)
+    notes = [f"{letter}: {note}" for letter, note in found if note is not None]
+    if not _print_curves(compared, by) and not notes:
         echo(f"No job has reported {metric} by {by}.", err=True)
+    echo_lines(notes)
 
 
 def _read(client: Client, names: Sequence[str], metric: str) -> Iterator[_Compared]:
@@ -129,4 +132,5 @@ def _document(each: _Compared, differences: Mapping[str, Sequence[str]], place: 
         "units": list(curve.units),
         "seconds": list(curve.seconds),
         "values": list(curve.values),
+        "not_finite": curve.not_finite,
     }

@@ -65,15 +65,15 @@ def draw_spark(values: Sequence[float]) -> str | None:
     return " ".join(f"{x:.0f},{y:.1f}" for x, y in places)
 
 
-def render_curves(curves: Mapping[str, Curve], names: Sequence[str]) -> str:
-    """Return JSON with the `names` of all metrics and `curves`: each with `label`, `values`, and positions by `step`,
-    `tokens` and `time`."""
+def render_curves(curves: Mapping[str, Curve], names: Sequence[str], notes: Sequence[str] = ()) -> str:
+    """Return JSON with the `names` of all metrics, `notes`, and `curves`: each with `label`, `values`, and positions by
+    `step`, `tokens` and `time`."""
     rendered = ",".join(
         f'{{"label":{json.dumps(label)},"values":[{_numbers(curve.values)}],"step":[{_numbers(curve.steps)}],'
         f'"tokens":[{_numbers(curve.units)}],"time":[{_numbers(curve.seconds)}]}}'
         for label, curve in curves.items()
     )
-    return f'{{"names":{json.dumps(names)},"curves":[{rendered}]}}'
+    return f'{{"names":{json.dumps(names)},"notes":{json.dumps(notes)},"curves":[{rendered}]}}'
 
 
 def _thin(steps: Sequence[int]) -> list[int]:

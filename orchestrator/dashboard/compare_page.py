@@ -22,7 +22,7 @@ from orchestrator.domain.errors import Refused
 from orchestrator.domain.specs.differences import list_differences
 from orchestrator.ports.clock import Clock
 from orchestrator.queries.arrays import find_array
-from orchestrator.wire.curves import read_curve
+from orchestrator.wire.curves import read_curve, tell_not_finite
 from orchestrator.wire.job_views import JobView
 
 MOST_CURVES = 12  # more are not told apart
@@ -75,7 +75,11 @@ class ComparePages:
         names = sorted({name for metrics in read.values() for name in metrics.series})
         labels = _label(jobs)
         curves = {labels[job_id]: read_curve(metrics, metric) for job_id, metrics in read.items()}
-        return render_curves(curves, names)
+        notes = (
+            (labels[each.id], tell_not_finite(each, metric, self.services.queries.find_not_finite(each.id, metric)))
+            for each in jobs
+        )
+        return render_curves(curves, names, [f"{label}: {note}" for label, note in notes if note is not None])
 
     def _visible(self, job_ids: Sequence[str], caller: Principal) -> list[JobView]:
         """Raises NotFound, also for a job that the caller may not see."""

@@ -25,6 +25,8 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure
 
 _PREEMPTION = "preemption"
+_SPREAD = 100  # points of a search
+_MOST_SEARCHED = 4  # series in an answer
 _STACKS_EVENTS = 2000  # each agent reports one for each request
 
 Row = TypeVar("Row")
@@ -88,11 +90,27 @@ class Queries:
         return Page(items=[StacksView.model_validate(each) for each in found if rank in (None, each.rank)])
 
     def metrics(
-        self, job_id: str, *, names: Collection[str], since_step: int, points: int, until_step: int | None = None
+        self, job_id: str, *, names: Sequence[str], since_step: int, points: int, until_step: int | None = None
     ) -> MetricsView:
         """Return at most `points` steps above `since_step`. Without `names`, every series that was reported."""
         found = self.steps(job_id, since_step=since_step, points=points, until_step=until_step)
-        return _view_of_metrics(found, names or sorted({name for point in found for name in point.values}))
+        suspect = [name for name in names[:_MOST_SEARCHED] if not all(_is_finite(point, name) for point in found)]
+        searched = {name: self.find_not_finite(job_id, name, since_step=since_step) for name in suspect}
+        not_finite = {name: step for name, step in searched.items() if step is not None}
+        return _view_of_metrics(found, names or sorted({name for point in found for name in point.values}), not_finite)
+
+    def find_not_finite(self, job_id: str, name: str, *, since_step: int = -1) -> int | None:
+        """Return the step above `since_step` at which a series became NaN or infinite.
+
+        Searches between evenly spread points, so it may miss steps after which the series is finite again.
+        """
+        step: int | None = None
+        while True:
+            points = self.steps(job_id, since_step=since_step, points=_SPREAD, until_step=step)
+            place = next((place for place, point in enumerate(points) if not _is_finite(point, name)), None)
+            if place is None or (place == 0 and points[0].step == step):
+                return step
+            since_step, step = points[place - 1].step if place else since_step, points[place].step
 
     def steps(
         self, job_id: str, *, since_step: int, points: int, until_step: int | None = None
@@ -224,19 +242,24 @@ def _view_of_failure(failure: Failure | None) -> FailureView | None:
     return FailureView(**{**vars(failure), "kind": failure.kind.value})
 
 
-def _view_of_metrics(points: Sequence[MetricPoint], names: Collection[str]) -> MetricsView:
+def _view_of_metrics(points: Sequence[MetricPoint], names: Collection[str], not_finite: dict[str, int]) -> MetricsView:
     return MetricsView(
         steps=[point.step for point in points],
         at=[point.at for point in points],
         attempts=[point.attempt for point in points],
         generations=[point.generation for point in points],
         series={name: [_finite(point.values.get(name)) for point in points] for name in names},
+        not_finite=not_finite,
     )
 
 
 def _page(found: tuple[Sequence[Row], str | None], view: Callable[[Row], View]) -> Page[View]:
     rows, next_cursor = found
     return Page(items=[view(row) for row in rows], next_cursor=next_cursor)
+
+
+def _is_finite(point: MetricPoint, name: str) -> bool:
+    return math.isfinite(point.values.get(name, 0.0))
 
 
 def _finite(value: float | None) -> float | None:

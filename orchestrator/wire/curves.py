@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.wire.history_views import MetricsView
+from orchestrator.wire.job_views import JobView
+from trainer.contract.failure import FailureKind
 
 By = Literal["step", "tokens", "time"]
 UNITS = ("tokens", "samples")  # the first whose rate a job reports counts
@@ -23,6 +25,7 @@ class Curve:
     units: Sequence[float | None]
     unit: str | None  # "tokens" or "samples"
     values: Sequence[float | None]
+    not_finite: int | None = None  # the step at which the values became NaN or infinite
 
     def along(self, by: By) -> Sequence[float | None]:
         return {"step": self.steps, "tokens": self.units, "time": self.seconds}[by]
@@ -48,7 +51,16 @@ def read_curve(metrics: MetricsView, name: str) -> Curve:
         units=list(_sum_units(metrics.steps, rates, durations)),
         unit=unit,
         values=metrics.series.get(name) or [None] * len(metrics.steps),
+        not_finite=metrics.not_finite.get(name),
     )
+
+
+def tell_not_finite(job: JobView, name: str, step: int | None) -> str | None:
+    """Say at which step a metric became NaN or infinite. The bundled trainer fails before it reports such a loss."""
+    if step is not None:
+        return f"{name} became NaN or infinite at step {step}"
+    failure = job.failure
+    return failure.message if failure is not None and failure.kind == FailureKind.NUMERIC and name == "loss" else None
 
 
 def _sum_units(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from pydantic import Field
+
 from orchestrator.wire.answers import Answer
 
 
@@ -64,13 +66,18 @@ class StacksView(Answer):
 
 
 class MetricsView(Answer):
-    """Series by name. Position i of `steps`, `at`, `attempts`, `generations` and each series belongs to one step."""
+    """Series by name. Position i of `steps`, `at`, `attempts`, `generations` and each series belongs to one step.
+
+    Null is a value that is not known, NaN or infinite. `not_finite` has the step at which a series became NaN or
+    infinite. Only the first four of the requested names are in it.
+    """
 
     steps: list[int]
     at: list[datetime]
     attempts: list[int]
     generations: list[int]
     series: dict[str, list[float | None]]
+    not_finite: dict[str, int] = Field(default_factory=dict)
 
     def newest(self) -> dict[str, float]:
         """Return the last value of each series."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,26 @@ def test_nan_and_infinity_become_null(world: World) -> None:
         answer = world.client.get(f"/api/v1/jobs/{job_id}{below}")
         assert answer.status_code == 200
         answer.json(parse_constant=pytest.fail)
+
+
+def test_the_step_at_which_a_series_became_nan_is_found_between_the_points(world: World) -> None:
+    job_id = run(world)
+    broken = {"loss": 777, "grad_norm": 1}
+    lines = [
+        (step, make_progress(step, metrics={name: math.nan if step >= at else 1.0 for name, at in broken.items()}))
+        for step in range(1, 1001)
+    ]
+    world.journals.ingest([make_batch(job_id, progress=lines)], arrived_at=world.clock.now())
+
+    def found(query: str) -> object:
+        return world.client.get(f"/api/v1/jobs/{job_id}/metrics?{query}").json()["not_finite"]
+
+    assert found("names=loss,grad_norm,step_s&points=5") == {"loss": 777, "grad_norm": 1}
+    assert found("names=loss&since_step=900") == {"loss": 901}
+    assert found("names=absent") == found("") == {}
+    curves = world.client.get(f"/compare/curves?job={job_id}").json()
+    assert curves["notes"] == [f"{job_id}: loss became NaN or infinite at step 777"]
+    assert world.client.get(f"/compare/curves?job={job_id}&metric=absent").json()["notes"] == []
 
 
 def test_an_attempt_shows_its_first_cause(world: World) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.wire.history_views import MetricsView
+from orchestrator.wire.job_views import FailureView
 from tests.cli.conftest import Run
-from tests.cli.fake_service import FakeService, make_job
+from tests.cli.fake_service import AT, FakeService, make_job
 
 RUNNING = {"state": JobState.RUNNING, "step": 2}
 
@@ -51,6 +53,24 @@ def test_json_has_the_whole_curves(run: Run, jobs: FakeService) -> None:
     assert items[0]["steps"] == [1, 2]
     assert items[0]["values"] == [None, 0.125]
     assert (items[0]["unit"], items[0]["units"]) == ("tokens", [None, 200.0])
+
+
+def test_a_loss_that_became_nan_is_told(run: Run, jobs: FakeService) -> None:
+    message = "NonFiniteLoss: loss is nan and the gradient's norm nan at step 3"
+    failure = FailureView(kind="numeric", message=message, step=2)
+    jobs.add(make_job("b-1", state=JobState.FAILED, failure=failure))
+    one = {"steps": [1, 2], "at": [AT, AT], "attempts": [1, 1], "generations": [1, 1]}
+    jobs.accounts["jobs/a-1/metrics"] = MetricsView.model_validate(
+        {**one, "series": {"loss": [None, None]}, "not_finite": {"loss": 1}}
+    )
+    shown = run("compare", "a-1", "b-1")
+    assert shown.stdout.splitlines()[-2:] == ["A: loss became NaN or infinite at step 1", f"B: {message}"]
+    assert "became" not in run("compare", "b-1").stdout
+    alone = run("compare", "a-1")
+    assert (alone.stdout.splitlines()[-1], alone.stderr) == ("A: loss became NaN or infinite at step 1", "")
+    items = json.loads(run("compare", "a-1", "b-1", "--json").stdout)["items"]
+    assert [item["not_finite"] for item in items] == [1, None]
+    assert message not in run("compare", "b-1", "--metric", "own").stdout
 
 
 def test_what_cannot_be_compared_is_said(run: Run, jobs: FakeService) -> None:

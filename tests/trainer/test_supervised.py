@@ -16,6 +16,7 @@ from torch import nn
 from tests.trainer.harness import ROOT, read_lines, start_group
 from trainer import snapshot
 from trainer.contract import env, layout
+from trainer.contract.progress import parse_progress
 from trainer.errors import SnapshotError, StaleTerm
 from trainer.script import notes as script_notes
 from trainer.snapshot.retention import Retention
@@ -77,6 +78,17 @@ def test_outside_a_job_nothing_happens(tmp_path, monkeypatch):
         assert folder == tmp_path / "snapshots/step-00000003"
 
 
+def test_a_loss_that_is_not_finite_is_reported(tmp_path):
+    run = attend(tmp_path, steps=2)
+    run.latest()
+    for step, loss in enumerate((float("nan"), float("-inf"))):
+        run.step(step, loss=loss)
+    text = (layout.replica_dir(tmp_path, 1, 0) / "1" / layout.PROGRESS).read_text()
+    lines = [parse_progress(json.loads(line, parse_constant=pytest.fail)) for line in text.splitlines()]
+    losses = [str(line.metrics["loss"]) for line in lines if "loss" in line.metrics]
+    assert losses == ["nan", "-inf"]
+
+
 def test_importing_it_imports_no_torch_and_little_else():
     code = "import sys, trainer.supervised; print(*(n for n in sys.modules if n.startswith(('torch', 'trainer'))))"
     command = [sys.executable, "-c", code]
@@ -123,7 +135,7 @@ def test_every_step_is_reported(tmp_path):
     assert [line["phase"] for line in lines] == ["start", "restore", "step", "evaluation", "step"]
     step = lines[2]
     assert (step["step"], step["total_steps"]) == (1, 9)
-    assert step["metrics"].keys() == {"loss", "accuracy", "step_s"}, "a value that is not finite is not reported"
+    assert step["metrics"].keys() == {"loss", "accuracy", "perplexity", "step_s"}
 
 
 def test_a_damaged_snapshot_is_quarantined_and_the_previous_one_is_restored(tmp_path):

@@ -13,6 +13,7 @@ those that do not wait stopped first: a frozen process, and one that hangs outsi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -51,8 +52,12 @@ class Progress:
 
 
 def render_progress(progress: Progress) -> dict[str, object]:
-    """The JSON object of a line, without empty fields."""
+    """The JSON object of a line, without empty fields. JSON has no NaN, so it is a text that float() parses."""
     document = {name: value for name, value in vars(progress).items() if value is not None and value != {}}
+    if progress.metrics:
+        document["metrics"] = {
+            name: value if math.isfinite(value) else str(value) for name, value in progress.metrics.items()
+        }
     return {**document, "phase": progress.phase.value}
 
 

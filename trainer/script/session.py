@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -95,8 +94,7 @@ class Script:
             self._heartbeat.beat(Phase.STEP, done)
             return
         values = {name: _number(value) for name, value in metrics.items()} | {"step_s": step_s}
-        finite = {name: value for name, value in values.items() if math.isfinite(value)}
-        self._heartbeat.beat(Phase.STEP, done, finite)
+        self._heartbeat.beat(Phase.STEP, done, values)
 
     def decide(self, done: int) -> tuple[bool, bool]:
         """Whether to save, and whether to stop. Any rank may have got the stop signal; only rank 0 uses the clock."""

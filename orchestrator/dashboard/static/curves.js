@@ -7,6 +7,7 @@
   const by = document.getElementById("curves-by");
   const log = document.getElementById("curves-log");
   const none = document.getElementById("no-curves");
+  const notes = document.getElementById("curve-notes");
   const HEIGHT = 320;
   const { axis, line, words } = plots;
   const drawn = () => document.getElementById("drawn").dataset.jobs.split(" ").filter(Boolean);
@@ -75,6 +76,8 @@
     metric.replaceChildren(...wanted.map((name) => new Option(name, name, false, name === chosen)));
   };
 
+  const note = (text) => Object.assign(document.createElement("p"), { className: "note", textContent: text });
+
   const refresh = async () => {
     if (busy || !drawn().length) return;
     busy = true;
@@ -84,6 +87,7 @@
       if (!answer.ok) throw new Error(String(answer.status));
       data = await answer.json();
       offer(data.names);
+      notes.replaceChildren(...data.notes.map(note));
       draw();
     } catch {
       // app.js shows that the service is not reachable. The next change tries again.

@@ -15,14 +15,15 @@ from tests.browser.live.screen import WAIT_MS, Screen
 from tests.jobs import ended, python_job, until
 
 HOSTILE = "<img src=x onerror=window.hit=1>\"'`${window.hit=1}"
-# Reports 30 steps. The job whose rate is 3 fails.
+# Reports 30 steps. The loss of the job whose rate is 2 becomes NaN. The job whose rate is 3 fails.
 CODE = """
 import os, sys
 from trainer.supervised import Supervised
 rate = float(os.environ["RATE"])
 run = Supervised(steps=30)
 for step in range(30):
-    run.step(step, loss=10 / (1 + rate * step), tokens_per_s=1000 * rate, own=rate)
+    loss = 10 / (1 + rate * step) if rate != 2 or step < 20 else float("nan")
+    run.step(step, loss=loss, tokens_per_s=1000 * rate, own=rate)
 sys.exit(rate == 3)
 """
 
@@ -52,6 +53,7 @@ def test_both_pages_show_curves_everywhere(page: str, look: Any, screen: Screen,
     expect(screen.find("#curve-chart .u-series")).to_have_count(4)
     screen.sees(".wide table", "Failed")
     screen.sees("#curve-chart .u-legend", "env.RATE 1, env.NOTE a")
+    screen.sees("#curve-notes", "loss became NaN or infinite at step 21")
     assert screen.complaints() == []
     if look == "phone":
         assert screen.page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -35,7 +35,7 @@ _COLORS = {
 
 _GAP = 2  # between two columns
 _TEXTS = ("REASON", "MEANING")  # columns that a terminal may cut
-_SHORT_TEXT = 24  # what is left of them at least, as long as other columns can be left out
+_SHORT_TEXT = 24  # what is left of them, as long as other columns can be left out before them
 Columns = dict[str, tuple[Text, ...]]
 
 
@@ -55,7 +55,7 @@ class _CleanConsole(Console):
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spare: Sequence[str] = ()) -> None:
     """Print one line for each row. A narrow terminal gets no empty column, leaves out columns of `spare` in their
-    order, and cuts the last column if that is a text."""
+    order, and cuts the last column if that is a text. A text in `spare` is cut to its header at its turn."""
     cells = [[cell if isinstance(cell, Text) else Text(clean_line(cell)) for cell in row] for row in rows]
     if console().is_terminal and cells:
         columns = {name: tuple(row[place] for row in cells) for place, name in enumerate(header)}
@@ -78,11 +78,15 @@ def _fit(columns: Columns, width: int, spare: Sequence[str]) -> Columns:
     shown = {name: cells for name, cells in columns.items() if any(cell.plain for cell in cells)}
     widths = {name: max(len(name), *(cell.cell_len for cell in cells)) for name, cells in shown.items()}
     text = next((name for name in _TEXTS if name in shown), None)
+    if text is not None:
+        widths[text] = min(widths[text], _SHORT_TEXT)
     for name in spare:
-        needed = sum(min(each, _SHORT_TEXT) if one == text else each for one, each in widths.items())
-        if needed + _GAP * (len(widths) - 1) <= width:
+        if sum(widths.values()) + _GAP * (len(widths) - 1) <= width:
             break
-        widths.pop(name, None)
+        if name == text:
+            widths[name] = len(name)
+        else:
+            widths.pop(name, None)
     if text is not None:
         room = width - sum(each + _GAP for name, each in widths.items() if name != text)
         for cell in shown[text]:
@@ -108,7 +112,7 @@ def print_jobs(jobs: Sequence[JobView]) -> None:
             )
             for job in jobs
         ),
-        spare=("PROJECT", "LOSS", "AGE", "STEP", "ATTEMPTS"),
+        spare=("PROJECT", "ATTEMPTS", "RESTARTS", "LOSS", "REASON", "AGE", "STEP"),
     )
 
 

@@ -58,10 +58,25 @@ def test_a_long_id_and_the_state_are_whole_on_a_terminal_of_80_columns(monkeypat
     long_id = "sleeper-with-a-long-name-37kkk7bm"
     job = make_job(long_id, state=JobState.SUSPENDED, reason=WAITS, restarts=3, attempts=2, step=10, loss=1.0)
     header, line = shown_on_a_terminal(monkeypatch, job)
-    assert header.split() == ["ID", "STATE", "RESTARTS", "REASON"]
-    assert line.split()[:4] == [long_id, "SUSPENDED", "3", "waits"]
+    assert header.split() == ["ID", "STATE", "STEP", "AGE", "REASON"]
+    assert line.split()[:3] == [long_id, "SUSPENDED", "10"]
     whole = shown_on_a_terminal(monkeypatch, job, width=300)
     assert whole[1].endswith(WAITS.strip())
+
+
+def test_step_and_age_stay_on_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = {"step": 12400, "total_steps": 500000, "loss": 2.31}
+    failed = {"state": JobState.RECOVERING, "reason": WAITS, "restarts": 12, "attempts": 3}
+    jobs = (
+        make_job("gpt-7b-pretrain-k3v9x2qa", cluster="h100", project="language", **trained, **failed),
+        make_job("vit-finetune-p8m2c4wd", cluster="a100", project="vision", state=JobState.RUNNING, **trained),
+        make_job("sweep-lr-z6t1h5rb", cluster="local", reason=WAITS),
+    )
+    header, first, _, _ = shown_on_a_terminal(monkeypatch, *jobs)
+    assert header.split() == ["ID", "STATE", "STEP", "AGE", "REASON"]
+    assert first.split()[:3] == ["gpt-7b-pretrain-k3v9x2qa", "RECOVERING", "12400/500000"]
+    assert first.endswith("…")
+    assert shown_on_a_terminal(monkeypatch, *jobs, width=60)[0].split() == ["ID", "STATE", "STEP", "REASON"]
 
 
 def test_an_empty_list_is_an_empty_json_list(run: Run, service: FakeService) -> None:

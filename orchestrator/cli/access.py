@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.render import print_profiles
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import say
 from orchestrator.client import Client, find_url
 from orchestrator.client.profiles import Profile, check_name, read_profiles, write_profiles
 from orchestrator.client_settings import load_client_settings
@@ -41,14 +41,14 @@ def login(
     secret = _read_token() if token else None
     parts = urlsplit(address)
     if secret and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-        echo("orchestrator: over http others can read the token; use https", err=True)
+        say("orchestrator: over http others can read the token; use https", err=True)
     with Client(address, secret, patience_s=_PATIENCE_S) as client:
         client.clusters()  # checks the token: every role may list clusters
     file = write_profiles(read_profiles().with_profile(Profile(name=chosen, url=address, token=secret)))
     if as_json:
         print_json({"profile": chosen, "url": address, "file": str(file)})
     else:
-        echo(f"profile {chosen} with {address} is now the current one; see `orchestrator profiles`")
+        say(f"profile {chosen} with {address} is now the current one; see `orchestrator profiles`")
 
 
 def logout(
@@ -65,7 +65,7 @@ def logout(
     if as_json:
         print_json({"profile": forgotten})
     else:
-        echo(f"profile {forgotten} is deleted; its token stays valid until it is revoked")
+        say(f"profile {forgotten} is deleted; its token stays valid until it is revoked")
 
 
 def profiles(
@@ -91,7 +91,7 @@ def profiles(
     elif rows:
         print_profiles(known)
     else:
-        echo("No profiles yet: orchestrator login URL", err=True)
+        say("No profiles yet: orchestrator login URL", err=True)
 
 
 def _read_token() -> str | None:

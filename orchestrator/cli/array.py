@@ -20,7 +20,7 @@ from orchestrator.cli.common import (
     writing,
 )
 from orchestrator.cli.render import colored, print_table, steps
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, say
 from orchestrator.client import Client
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import NotFound, Refused
@@ -91,14 +91,14 @@ def attend_array(client: Client, found: ArrayView, *, as_json: bool) -> None:
             if (count := found.count()) != shown and as_json:
                 print_json_line({"array": found.model_dump(mode="json")})
             elif count != shown:
-                echo(summary(found))
+                say(summary(found))
             if found.ended:
                 break
             shown = count
             time.sleep(_LOOK_EVERY_S)
             found = client.array(found.id, patience_s=OUTAGE_S)
     except KeyboardInterrupt:
-        echo(f"\nThe jobs continue: orchestrator array show {found.id}", err=True)
+        say(f"\nThe jobs continue: orchestrator array show {found.id}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(0 if found.succeeded else JOB_FAILED)
 
@@ -115,7 +115,7 @@ def print_members(values: Sequence[Mapping[str, str]]) -> None:
     """Print what a sweep chooses for each member. Nothing without members."""
     if values:
         keys = list(dict.fromkeys(key for each in values for key in each))
-        echo(f"the sweep makes {counted(len(values), 'job')}; the first one is planned below")
+        say(f"the sweep makes {counted(len(values), 'job')}; the first one is planned below")
         rows = ((str(index), *(each.get(key, "") for key in keys)) for index, each in enumerate(values, start=1))
         print_table(("#", *keys), rows)
         echo()
@@ -125,7 +125,7 @@ def print_array(found: ArrayView, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    echo(summary(found))
+    say(summary(found))
     print_table(
         ("#", *found.keys, "STATE", "STEP", "LOSS", "ID", "REASON"),
         (
@@ -149,5 +149,5 @@ def _print_requested(found: ArrayView, *, as_json: bool) -> None:
         print_json(found)
         return
     for sentence in found.refused:
-        echo(sentence, err=True)
-    echo(summary(found))
+        say(sentence, err=True)
+    say(summary(found))

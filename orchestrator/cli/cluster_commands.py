@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, print_items, print_json, reading, writing
 from orchestrator.cli.render import print_clusters, print_nodes
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, say
 from orchestrator.client import Client
 from orchestrator.domain.errors import NotFound, Refused
 
@@ -23,7 +23,7 @@ def clusters(as_json: AsJson = False) -> None:
     print_clusters(found)
     for cluster in found:
         if not cluster.answers:
-            echo(f"{cluster.name} does not answer: {cluster.detail}", err=True)
+            say(f"{cluster.name} does not answer: {cluster.detail}", err=True)
 
 
 nodes = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -44,11 +44,11 @@ def _list_nodes(
         print_items(found)
         return
     if not found:
-        echo("No node has a failure in its record.", err=True)
+        say("No node has a failure in its record.", err=True)
         return
     print_nodes(found)
     if any(node.excluded_until is not None for node in found):
-        echo("`orchestrator nodes clear NODE` lets attempts use a node again.", err=True)
+        say("`orchestrator nodes clear NODE` lets attempts use a node again.", err=True)
 
 
 @nodes.command()

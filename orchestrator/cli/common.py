@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel
 
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, say
 from orchestrator.client import Client, ServiceUnreachable, connect
 from orchestrator.client_settings import load_client_settings
 from orchestrator.domain.errors import NotFound, OrchestratorError, Refused
@@ -63,7 +63,7 @@ def writing() -> Client:
         nonlocal warned_at
         if time.monotonic() - warned_at >= _WARN_EVERY_S:
             warned_at = time.monotonic()
-            echo(f"orchestrator: {failure}; trying again", err=True)
+            say(f"orchestrator: {failure}; trying again", err=True)
 
     settings = load_client_settings()
     ever_there = settings.url is not None or settings.root.exists()
@@ -72,7 +72,7 @@ def writing() -> Client:
 
 
 def _print_warning(warning: str) -> None:
-    echo(f"orchestrator: {clean_line(warning)}", err=True)
+    say(f"orchestrator: {clean_line(warning)}", err=True)
 
 
 def find_job(client: Client, text: str) -> JobView:

@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.common import AsJson, complete_job, find_job, print_json, reading
 from orchestrator.cli.render import colored, number, print_table, steps
 from orchestrator.cli.scaling_report import report_scaling
-from orchestrator.cli.terminal import echo, echo_lines
+from orchestrator.cli.terminal import echo, echo_lines, say
 from orchestrator.client import Client
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.specs.differences import list_differences
@@ -64,7 +64,7 @@ def compare(
     found = ((each.letter, tell_not_finite(each.job, metric, each.curve.not_finite)) for each in compared)
     notes = [f"{letter}: {note}" for letter, note in found if note is not None]
     if not _print_curves(compared, by) and not notes:
-        echo(f"No job has reported {metric} by {by}.", err=True)
+        say(f"No job has reported {metric} by {by}.", err=True)
     echo_lines(notes)
 
 

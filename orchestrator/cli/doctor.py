@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, say
 from orchestrator.doctor.doctor import examine
 from orchestrator.doctor.finding import Finding, Verdict
 from orchestrator.settings import load_settings
@@ -36,7 +36,7 @@ def doctor(
     for finding in examine(load_settings(config), cluster):
         found.append(finding)
         if not as_json:
-            echo(f"{finding.verdict:8} {finding.cluster}  {finding.check}: {finding.sentence}")
+            say(f"{finding.verdict:8} {finding.cluster}  {finding.check}: {finding.sentence}")
     if as_json:
         echo(json.dumps({"items": [asdict(finding) for finding in found], "next_cursor": None}))
     if any(finding.verdict is Verdict.FAILED for finding in found):

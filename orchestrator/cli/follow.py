@@ -20,7 +20,7 @@ from rich.text import Text
 from orchestrator.cli.common import INTERRUPTED, OUTAGE_S, exit_by, jsonable, print_json, print_json_line, reading
 from orchestrator.cli.event_tail import LOOK_EVERY_S, EventTail
 from orchestrator.cli.render import colored, console, duration, event_line, speed, steps
-from orchestrator.cli.terminal import echo, echo_lines
+from orchestrator.cli.terminal import echo, echo_lines, say
 from orchestrator.client import Client
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.domain.terminal import clean
@@ -51,12 +51,12 @@ def attend(client: Client, job: JobView, *, follow: bool, as_json: bool, old_lin
     if not follow and as_json:
         print_json(ended)
     elif not follow:
-        echo(f"{ended.id} {ended.state}: {ended.reason}")
+        say(f"{ended.id} {ended.state}: {ended.reason}")
     exit_by(ended)
 
 
 def _leave(job: JobView) -> NoReturn:
-    echo(
+    say(
         f"\nThe job continues. Watch it again: orchestrator show {job.id} --follow\n"
         f"End it: orchestrator cancel {job.id}",
         err=True,
@@ -69,7 +69,7 @@ def _cancel(client: Client, job: JobView) -> JobView:
     try:
         return _wait(client, client.cancel(job.id))
     except KeyboardInterrupt:
-        echo(f"\nThe job is being cancelled: orchestrator show {job.id}", err=True)
+        say(f"\nThe job is being cancelled: orchestrator show {job.id}", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -23,7 +23,7 @@ from orchestrator.cli.common import (
 )
 from orchestrator.cli.event_tail import EventTail
 from orchestrator.cli.render import print_events, print_snapshots
-from orchestrator.cli.terminal import echo, echo_lines
+from orchestrator.cli.terminal import echo, echo_lines, say
 from orchestrator.client import Client, LogChoice
 from orchestrator.wire.job_views import EventView, JobView
 
@@ -120,9 +120,9 @@ def snapshots(
     elif found:
         print_snapshots(found)
     elif known:
-        echo("All snapshots were deleted; --all lists them.", err=True)
+        say("All snapshots were deleted; --all lists them.", err=True)
     else:
-        echo(_explain_none(job), err=True)
+        say(_explain_none(job), err=True)
 
 
 def _explain_none(job: JobView) -> str:

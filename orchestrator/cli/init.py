@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.run import name_of
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import say
 from orchestrator.domain.errors import Refused
 
 # A line that begins with "#" and no space is a field with its default, or an example where the default is nothing.
@@ -83,4 +83,4 @@ def init(
     if as_json:
         print_json({"file": output})
     else:
-        echo(f"wrote {output}; check it with: orchestrator plan {output}")
+        say(f"wrote {output}; check it with: orchestrator plan {output}")

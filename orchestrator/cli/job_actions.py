@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.common import NO_SNAPSHOTS, AsJson, JobId, find_job, print_json, writing
 from orchestrator.cli.spec import read_patch
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import say
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.job.job import JobState
@@ -46,7 +46,7 @@ def delete(
     else:
         left = "its files will be deleted soon" if deletion.files_due else "its files are kept"
         where = "".join(f"\n  {folder}" for folder in deletion.folders)
-        echo(f"{deletion.job_id} is deleted; {left}{where}")
+        say(f"{deletion.job_id} is deleted; {left}{where}")
 
 
 def suspend(job_id: JobId, as_json: AsJson = False) -> None:
@@ -140,4 +140,4 @@ def _print_result(job: JobView, sentence: str, as_json: bool) -> None:
     if as_json:
         print_json(job)
     else:
-        echo(f"{job.id} {job.state}: {sentence}")
+        say(f"{job.id} {job.state}: {sentence}")

@@ -11,7 +11,7 @@ from orchestrator import wire
 from orchestrator.cli.common import AsJson, JobId, find_job, print_items, print_json, reading, writing
 from orchestrator.cli.follow import attend
 from orchestrator.cli.render import print_job, print_jobs
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, say
 from orchestrator.client import Client
 from orchestrator.domain.job.job import JobState
 from orchestrator.wire.job_views import JobView
@@ -51,9 +51,9 @@ def ls(
         print_jobs(jobs)
     else:
         is_filtered = any((state, project, cluster, label, search))
-        echo("No job matches." if is_filtered else "No jobs. Submit one: orchestrator submit FILE", err=True)
+        say("No job matches." if is_filtered else "No jobs. Submit one: orchestrator submit FILE", err=True)
     if more:
-        echo(f"There are more than {limit}: give a larger --limit or a filter.", err=True)
+        say(f"There are more than {limit}: give a larger --limit or a filter.", err=True)
 
 
 def _newest_metrics(client: Client, job: JobView) -> dict[str, float]:

@@ -9,6 +9,7 @@ Exit status: 0 succeeded, 1 the job failed, 2 usage or refused, 3 the service is
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, say
 from orchestrator.collector import calm_collector
 from orchestrator.domain.errors import InvalidSpec, OrchestratorError, Unavailable, own_message
 from orchestrator.domain.terminal import dump_json
@@ -107,7 +108,7 @@ def main() -> None:
         _print_usage_error(error)
         sys.exit(REFUSED)
     except typer.Abort:
-        echo("Aborted.", err=True)
+        say("Aborted.", err=True)
         sys.exit(ABORTED)
     except OrchestratorError as error:
         _print_error(error)
@@ -198,7 +199,9 @@ def _print_usage_error(error: typer.BadParameter) -> None:
     """Print what is wrong with the arguments. typer passes on messages of pydantic."""
     error.message = own_message(error.message)
     if "--json" not in sys.argv:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue().rstrip(), err=True)
         return
     usage = [] if error.ctx is None else [error.ctx.get_usage(), f"Try '{error.ctx.command_path} --help' for help."]
     _print_lines(error.format_message(), *usage)
@@ -214,4 +217,4 @@ def _print_lines(message: str, *more: str) -> None:
     if "--json" in sys.argv:
         echo(dump_json({"error": message, "details": more}), err=True)
     else:
-        echo("\n  ".join((f"orchestrator: {message}", *more)), err=True)
+        say("\n  ".join((f"orchestrator: {message}", *more)), err=True)

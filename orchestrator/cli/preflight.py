@@ -10,7 +10,7 @@ from orchestrator.cli.clearing import Trial, try_place
 from orchestrator.cli.common import JOB_FAILED, AsJson, print_json, writing
 from orchestrator.cli.spec import read_spec
 from orchestrator.cli.submit import Changes, File
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import say
 from orchestrator.domain.specs.validation import parse_spec
 
 
@@ -23,7 +23,7 @@ def preflight(file: File, changes: Changes = None, as_json: AsJson = False) -> N
     """
     spec = parse_spec(read_spec(file, changes or ()))
     with writing() as client:
-        trial = try_place(client, spec, say=_silent if as_json else echo)
+        trial = try_place(client, spec, say=_silent if as_json else say)
     if as_json:
         print_json(_document(trial))
     raise typer.Exit(0 if trial.passed else JOB_FAILED)

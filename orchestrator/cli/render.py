@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator import wire
+from orchestrator.cli.terminal import wrap
 from orchestrator.client.profiles import Profiles
 from orchestrator.domain.accounting.step_time import describe_split
 from orchestrator.domain.counted import counted, lasting, sized
@@ -36,6 +37,7 @@ _COLORS = {
 _GAP = 2  # between two columns
 _TEXTS = ("REASON", "MEANING")  # columns that a terminal may cut
 _SHORT_TEXT = 24  # what is left of them, as long as other columns can be left out before them
+_NAMES = 11  # the width of the names of facts
 Columns = dict[str, tuple[Text, ...]]
 
 
@@ -51,6 +53,15 @@ class _CleanConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=clean(segment.text))
+
+
+def print_sentence(sentence: str, style: str = "") -> None:
+    console().print(_wrapped(sentence, style), soft_wrap=True)
+
+
+def _wrapped(text: str, style: str = "", indent: str = "  ") -> Text:
+    """Wrap text on a terminal. Rich itself would break commands and long words."""
+    return Text(wrap(text, console().width, indent) if console().is_terminal else text, style=style)
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spare: Sequence[str] = ()) -> None:
@@ -146,12 +157,12 @@ def print_job(job: JobView, url: str, newest: Mapping[str, float], wait: wire.in
     }
     for name, value in facts.items():
         if value:
-            console().print(Text(f"{name:<11}", style="bold"), Text(clean_line(value)), soft_wrap=True, sep="")
+            fact = _wrapped(f"{name:<{_NAMES}}{clean_line(value)}", indent=" " * _NAMES)
+            fact.stylize("bold", 0, _NAMES)
+            console().print(fact, soft_wrap=True)
     if job.failure is not None:
         where = f" on rank {job.failure.rank}" if job.failure.rank is not None else ""
-        console().print(
-            Text(f"failure    {job.failure.kind_name}{where}: {clean(job.failure.message)}"), soft_wrap=True
-        )
+        print_sentence(f"failure    {job.failure.kind_name}{where}: {clean(job.failure.message)}")
         if job.failure.traceback:
             console().print(Text(clean(job.failure.traceback)), soft_wrap=True)
 
@@ -166,8 +177,11 @@ def event_line(event: EventView, *, named: bool) -> Text:
     """Render an event. `named` prefixes the replica that reported it, unless the sentence names it."""
     replica, sentence = f"replica {event.replica}", clean_line(event.sentence.rstrip())
     is_named = event.replica is None or re.search(rf"\b{replica}\b", sentence) is not None
-    line = Text(f"{moment(event.at)}  ", style="bright_black")
-    return line.append(Text(f"{replica}: {sentence}" if named and not is_named else sentence, style="default"))
+    begin = f"{moment(event.at)}  "
+    sentence = f"{replica}: {sentence}" if named and not is_named else sentence
+    line = _wrapped(f"{begin}{sentence}", indent=" " * len(begin))
+    line.stylize("bright_black", 0, len(begin))
+    return line
 
 
 def print_snapshots(snapshots: Iterable[wire.history_views.SnapshotView]) -> None:

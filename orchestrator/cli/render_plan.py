@@ -6,7 +6,7 @@ import shlex
 
 from rich.text import Text
 
-from orchestrator.cli.render import console, duration, size
+from orchestrator.cli.render import console, duration, print_sentence, size
 from orchestrator.domain.counted import counted
 from orchestrator.domain.job.launch_plan import PROCESSES
 from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanView
@@ -15,7 +15,7 @@ from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanVi
 def print_plan(plan: PlanView) -> None:
     out = console()
     for warning in plan.warnings:
-        out.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
+        print_sentence(f"warning: {warning}", "yellow")
     if plan.memory is not None:
         print_memory(plan.memory)
     for rung in plan.rungs:
@@ -38,10 +38,10 @@ def print_plan(plan: PlanView) -> None:
 
 def print_outlook(outlook: OutlookView) -> None:
     starts = "the job would start now" if outlook.admitted else "the job would wait"
-    out, ahead = console(), f"; {counted(outlook.ahead, 'job')} ahead of it" if outlook.ahead else ""
-    out.print(Text(f"queue  {starts}: {outlook.sentence}{ahead}"), soft_wrap=True)
+    ahead = f"; {counted(outlook.ahead, 'job')} ahead of it" if outlook.ahead else ""
+    print_sentence(f"queue  {starts}: {outlook.sentence}{ahead}")
     if outlook.excluded_nodes:
-        out.print(Text(f"avoids {', '.join(outlook.excluded_nodes)}, which have recorded failures"), soft_wrap=True)
+        print_sentence(f"avoids {', '.join(outlook.excluded_nodes)}, which have recorded failures")
 
 
 def print_against(against: AgainstView) -> None:
@@ -54,14 +54,11 @@ def print_against(against: AgainstView) -> None:
     if against.redo_steps is not None:
         start = "the beginning" if against.restores is None else against.restores
         takes = "" if against.redo_s is None else f", in about {duration(against.redo_s)}"
-        out.print(
-            Text(f"its next attempt starts from {start} and repeats {counted(against.redo_steps, 'step')}{takes}"),
-            soft_wrap=True,
-        )
+        print_sentence(f"its next attempt starts from {start} and repeats {counted(against.redo_steps, 'step')}{takes}")
 
 
 def print_memory(memory: MemoryView) -> None:
     """Print the advice, and the parts of the memory at its peak."""
     parts = ", ".join(f"{name} {size(part)}" for name, part in memory.terms.items() if part)
-    console().print(Text(f"memory {memory.advice}"), soft_wrap=True)
-    console().print(Text(f"  {size(memory.total_bytes)} = {parts}"), soft_wrap=True)
+    print_sentence(f"memory {memory.advice}")
+    print_sentence(f"  {size(memory.total_bytes)} = {parts}")

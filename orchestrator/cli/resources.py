@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli.common import AsJson, JobId, find_job, print_json, reading
 from orchestrator.cli.render import age, print_table, size
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import say
 from orchestrator.wire.history_views import RankUseView
 from orchestrator.wire.job_views import JobView
 
@@ -21,14 +21,14 @@ def resources(job_id: JobId, as_json: AsJson = False) -> None:
         print_json(found)
         return
     if not found.newest:
-        echo(_explain_none(job), err=True)
+        say(_explain_none(job), err=True)
         return
     peaks = {each.rank: max(filter(None, each.memory_bytes), default=None) for each in found.ranks}
     header = ("RANK", "MEMORY", "PEAK", "CPU CORES", "GPU MEMORY", "GPU", "GENERATION", "SAMPLED")
     rows = (_row(use, peaks.get(use.rank)) for use in found.newest)
     print_table(header, rows, spare=("GENERATION",))
     if found.partial:
-        echo("There are more nodes or attempts than one answer covers.", err=True)
+        say("There are more nodes or attempts than one answer covers.", err=True)
 
 
 def _row(use: RankUseView, peak_bytes: int | None) -> tuple[str, ...]:

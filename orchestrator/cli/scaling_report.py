@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from orchestrator.cli.common import find_job, print_json, reading
-from orchestrator.cli.render import console, number, print_table
+from orchestrator.cli.render import console, number, print_sentence, print_table
 from orchestrator.client.measured_runs import measure_run
 from orchestrator.domain.accounting.scaling import Scaling, compare_runs
 from orchestrator.domain.counted import counted
@@ -44,7 +44,7 @@ def render_scaling(rows: Sequence[Scaling]) -> None:
     print_table(header, (_cells(row) for row in rows), spare=("STEP", "LAUNCH", "SPEED-UP"))
     console().print("")
     for row in rows:
-        console().print(f"{counted(row.run.ranks, 'rank')}, {row.signal}: {row.sentence}", soft_wrap=True)
+        print_sentence(f"{counted(row.run.ranks, 'rank')}, {row.signal}: {row.sentence}")
 
 
 def _cells(row: Scaling) -> tuple[str, ...]:

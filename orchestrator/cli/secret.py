@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, print_items, print_json, reading, writing
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, say
 from orchestrator.domain.errors import Refused
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment variable, such as WANDB_API_KEY.")]
@@ -28,7 +28,7 @@ def store(name: Name, project: Project = "default", as_json: AsJson = False) -> 
     if as_json:
         print_json(stored)
     else:
-        echo(f"secret {stored.name} of project {stored.project} is stored; jobs name it in run.secrets")
+        say(f"secret {stored.name} of project {stored.project} is stored; jobs name it in run.secrets")
 
 
 @secret.command()
@@ -45,7 +45,7 @@ def ls(
     for one in found:
         echo(f"{one.project}  {one.name}  {one.updated_at:%Y-%m-%d %H:%M} UTC  {one.updated_by}")
     if not found:
-        echo("There is no secret; `orchestrator secret set NAME` stores one.", err=True)
+        say("There is no secret; `orchestrator secret set NAME` stores one.", err=True)
 
 
 @secret.command()
@@ -56,7 +56,7 @@ def rm(name: Name, project: Project = "default", as_json: AsJson = False) -> Non
     if as_json:
         print_json({"project": project, "name": name})
     else:
-        echo(f"secret {name} of project {project} is removed")
+        say(f"secret {name} of project {project} is removed")
 
 
 def _read_value() -> str:

@@ -10,7 +10,7 @@ import typer
 
 from orchestrator import process
 from orchestrator.bootstrap import database
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import say
 from orchestrator.settings import Settings, load_settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -93,7 +93,7 @@ def restore(
 
 
 def _print_result(document: dict[str, str], sentence: str, as_json: bool) -> None:
-    echo(json.dumps(document) if as_json else sentence)
+    say(json.dumps(document) if as_json else sentence)
 
 
 def _settings(config: Path | None, **given: object) -> Settings:

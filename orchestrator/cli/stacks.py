@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobId, find_job, print_items, print_json, writing
-from orchestrator.cli.terminal import echo, echo_lines
+from orchestrator.cli.terminal import echo, echo_lines, say
 from orchestrator.client import Client
 from orchestrator.client.watch import LABEL
 from orchestrator.domain.errors import NotFound, Refused
@@ -54,7 +54,7 @@ def stacks(
             echo(f"  {line}" if line else "")
     missing = sorted(expected - {each.rank for each in found})
     if missing:
-        echo(f"no answer from rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}", err=True)
+        say(f"no answer from rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}", err=True)
 
 
 def _find_saved(client: Client, job: JobView, rank: int | None) -> Sequence[str]:

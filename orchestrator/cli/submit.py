@@ -13,7 +13,7 @@ from orchestrator.cli.common import AsJson, find_job, jsonable, print_json, read
 from orchestrator.cli.follow import attend
 from orchestrator.cli.render_plan import print_against, print_plan
 from orchestrator.cli.spec import read_spec
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, say
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.specs.spec import JobSpec
@@ -86,7 +86,7 @@ def _submit_array(document: dict[str, object], idempotency_key: str | None, *, w
 
 def print_note(sentence: str) -> None:
     """Print to standard error, because scripts read standard output."""
-    echo(sentence, err=True)
+    say(sentence, err=True)
 
 
 def plan(

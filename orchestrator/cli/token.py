@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, print_items, print_json, reading, writing
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, say
 from orchestrator.domain.access.identity import EVERY_PROJECT, Role
 from orchestrator.domain.errors import Refused
 
@@ -41,7 +41,7 @@ def create(
         print_json(made)
         return
     echo(made.token)
-    echo(f"The token is shown only once. To act as {made.name}: ORCHESTRATOR_TOKEN=... orchestrator ls", err=True)
+    say(f"The token is shown only once. To act as {made.name}: ORCHESTRATOR_TOKEN=... orchestrator ls", err=True)
 
 
 @token.command()
@@ -60,7 +60,7 @@ def ls(as_json: AsJson = False) -> None:
             state = "valid" if one.expires_at is None else f"valid until {one.expires_at:%Y-%m-%d %H:%M} UTC"
         echo(f"{one.id}  {one.name}  {grants}  {state}")
     if not found:
-        echo("There is no token; `orchestrator token create` creates one.", err=True)
+        say("There is no token; `orchestrator token create` creates one.", err=True)
 
 
 @token.command()

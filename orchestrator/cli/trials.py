@@ -10,7 +10,7 @@ from orchestrator.cli.common import JOB_FAILED, AsJson, print_json, writing
 from orchestrator.cli.judging import MOST_STEPS, inject, judge
 from orchestrator.cli.spec import read_spec
 from orchestrator.cli.submit import Changes, File
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import say
 from orchestrator.client import Client
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.domain.specs.trials import build_drill
@@ -59,8 +59,8 @@ def drill(
         print_json(verdict.document())
     else:
         for sentence in (*verdict.restored, *verdict.problems):
-            echo(sentence)
-        echo(verdict.sentence(steps))
+            say(sentence)
+        say(verdict.sentence(steps))
     raise typer.Exit(JOB_FAILED if verdict.problems else 0)
 
 
@@ -72,4 +72,4 @@ def _run(client: Client, spec: JobSpec, *, quiet: bool) -> JobView:
 
 def _announce(sentence: str, *, quiet: bool) -> None:
     if not quiet:
-        echo(sentence)
+        say(sentence)

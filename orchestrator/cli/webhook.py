@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, print_items, print_json, reading, writing
-from orchestrator.cli.terminal import echo
+from orchestrator.cli.terminal import echo, say
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name that jobs use in notify.")]
 
@@ -33,7 +33,7 @@ def add(
         print_json(made)
         return
     echo(made.secret)
-    echo(f"The secret is shown only once. To use the webhook in a job: notify: [{made.name}]", err=True)
+    say(f"The secret is shown only once. To use the webhook in a job: notify: [{made.name}]", err=True)
 
 
 @webhook.command()
@@ -48,7 +48,7 @@ def ls(as_json: AsJson = False) -> None:
         whose = "all jobs" if one.all_jobs else "jobs that name it"
         echo(f"{one.name}  {one.host}  {','.join(one.events)}  {whose}")
     if not found:
-        echo("There is no webhook; `orchestrator webhook add NAME URL` creates one.", err=True)
+        say("There is no webhook; `orchestrator webhook add NAME URL` creates one.", err=True)
 
 
 @webhook.command()

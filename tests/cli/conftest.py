@@ -40,8 +40,12 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(command_line, "calm_collector", lambda: None)  # it changes settings of the whole process
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, stdin: str = "", **more: str) -> CompletedProcess[str]:
+    def run(*arguments: str, stdin: str = "", columns: int | None = None, **more: str) -> CompletedProcess[str]:
         told = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+        if columns is not None:  # a terminal
+            more |= {"TERM": "dumb", "COLUMNS": str(columns)}
+            for stream in told:
+                monkeypatch.setattr(stream, "isatty", lambda: True)
         monkeypatch.setattr(sys, "argv", ["orchestrator", *arguments])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
         console.cache_clear()

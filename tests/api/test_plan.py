@@ -24,7 +24,7 @@ def test_a_job_would_start_now_on_an_empty_cluster(world: World) -> None:
     outlook = plan(world, topology={"workers_per_node": 3})["outlook"]
     assert outlook == {
         "admitted": True,
-        "sentence": "3 of 4 slots are free for it",
+        "sentence": "it takes 3 of 4 slots",
         "ahead": 0,
         "total": 4,
         "free": 4,

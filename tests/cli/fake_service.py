@@ -292,7 +292,7 @@ class FakeService:
                     restores="/runs/a/step-00000010-a1-g1",
                     outlook=OutlookView(
                         admitted=False,
-                        sentence="waits for 2 of 4 slots; 1 free now",
+                        sentence="needs 2 slots; 1 of 4 is free",
                         ahead=3,
                         total=4,
                         free=1,

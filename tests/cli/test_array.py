@@ -80,7 +80,7 @@ def test_an_array_is_found_by_the_name_of_a_member(run: Run, service: FakeServic
     assert run("array", "show", "lr").returncode == 0
     assert service.requests[-1] == ("GET", "/api/v1/arrays/lr-aaaaaaaa")
     assert run("array", "cancel", "lr-1").returncode == 0
-    service.add(make_job("other-1", reason="waits: array lr-aaaaaaaa runs 1 of at most 1 at a time"))
+    service.add(make_job("other-1", reason="waits: array lr-aaaaaaaa runs 1 job; its limit is 1"))
     for text in ("", "r", "aaaaaaaa", "1", "waits", "lr-1-00"):  # only parts of what there is: nothing may be cancelled
         service.unknown_arrays.add(text)
         service.requests.clear()

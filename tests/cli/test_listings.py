@@ -41,7 +41,7 @@ def shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, *jobs: JobView, width: 
     return lines
 
 
-WAITS = "waits for 8 of 8 slots; 2 free now, and so on " * 3
+WAITS = "needs 8 slots; 2 of 8 are free, and so on " * 3
 
 
 def test_a_terminal_gets_no_empty_column_and_a_reason_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ SPEC = "name: gpt\nrun: {script: train.py, workdir: /src}\n"
 def test_a_plan_shows_what_fits_and_the_queue(run: Run, service: FakeService) -> None:
     told = run("plan", "-", stdin=SPEC).stdout
     assert " * DDP: 7 GB, fits" in told
-    assert "queue  the job would wait: waits for 2 of 4 slots; 1 free now; 3 jobs ahead of it" in told
+    assert "queue  the job would wait: needs 2 slots; 1 of 4 is free; 3 jobs ahead of it" in told
     assert "avoids n7, which have recorded failures" in told
     assert "starts from /runs/a/step-00000010-a1-g1" in told
 

@@ -238,11 +238,11 @@ def test_the_page_of_clusters_shows_slots_queue_projects_and_avoided_nodes(world
     world.advance(busy, JobState.STARTING, JobState.RUNNING)
     world.start(busy, state=AttemptState.RUNNING)
     first, second = world.submit(name="calm"), world.submit(name="urgent", priority=9)
-    world.advance(first, JobState.QUEUED, reason="waits for 2 of 4 slots; 1 free now")
+    world.advance(first, JobState.QUEUED, reason="needs 2 slots; 1 of 4 is free")
     world.blame("node7", busy, sentence=HOSTILE)
     text = page(world, "/clusters")
     assert "3 of 4 slots used, 1 free" in text
-    assert "waits for 2 of 4 slots; 1 free now" in text
+    assert "needs 2 slots; 1 of 4 is free" in text
     assert text.index(second) < text.index(first), "in the order in which they will start"
     assert "2026-05-04 13:00:00 UTC" in text
     assert "<script>alert" not in text

@@ -51,7 +51,7 @@ def test_a_failure_is_shown_at_the_replica_of_its_rank() -> None:
     ],
 )
 def test_a_waiting_job_shows_its_reason(state: JobState, app_state: AppState) -> None:
-    waiting = make_job(state=state, reason="waits for 3 of 4 slots; 1 free now", failure=make_failure())
+    waiting = make_job(state=state, reason="needs 3 slots; 1 of 4 is free", failure=make_failure())
     described = describe(waiting.model_copy(update={"pending": ["resume"]}), "http://x")
     assert (described.state, described.msg) == (app_state, waiting.reason)
     structured = json.loads(described.structured_error_msg)

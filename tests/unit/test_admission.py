@@ -47,16 +47,16 @@ def test_jobs_start_in_their_order_while_slots_last() -> None:
     assert verdicts["early"].admitted
     assert verdicts["early"].nodes == 2
     assert not verdicts["late"].admitted
-    assert verdicts["late"].sentence == "waits for 2 of 3 slots; 1 free now"
+    assert verdicts["late"].sentence == "needs 2 slots; 1 of 3 is free"
 
 
 def test_one_slot_and_one_device_are_singular() -> None:
     only = judge(a_waiting_job("only", 1), slots=1)["only"]
-    assert only == Admission(True, "1 of 1 slot is free for it", 1)
+    assert only == Admission(True, "it takes 1 of 1 slot", 1)
     some = judge(a_waiting_job("some", 1), slots=4)["some"]
-    assert some.sentence == "1 of 4 slots is free for it"
+    assert some.sentence == "it takes 1 of 4 slots"
     waiting = judge(a_holder(1), a_waiting_job("waiting", 1), slots=1)["waiting"]
-    assert waiting.sentence == "waits for 1 of 1 slot; 0 free now"
+    assert waiting.sentence == "needs 1 slot; 0 of 1 are free"
     none = Limits(slots=9, quotas={"default": Quota(max_devices=0)})
     assert judge(a_waiting_job("banned", 1), limits=none)["banned"].sentence == (
         "needs 1 device, more than the 0 of project default; scale or cancel it"
@@ -77,7 +77,7 @@ def test_a_higher_priority_goes_first() -> None:
 
 def test_a_job_between_attempts_keeps_its_place_and_goes_first() -> None:
     verdicts = judge(a_waiting_job("next", 1, priority=9), a_holder(2, JobState.RECOVERING), slots=2)
-    assert verdicts["holder-2"] == Admission(True, "2 of 2 slots are free for it", 2)
+    assert verdicts["holder-2"] == Admission(True, "it takes 2 of 2 slots", 2)
     assert not verdicts["next"].admitted
 
 
@@ -85,7 +85,7 @@ def test_a_job_scaled_beyond_the_free_slots_waits_and_blocks_the_others() -> Non
     others = replace(a_holder(2), job=replace(a_holder(2).job, id="other"))
     verdicts = judge(a_holder(1, JobState.RECOVERING, asked="3"), a_waiting_job("next", 1), others, slots=4)
     assert verdicts["holder-1"] == Admission(
-        False, "waits for 3 of 4 slots; 2 free now", blocks=True, contended=Contended.SLOTS
+        False, "needs 3 slots; 2 of 4 are free", blocks=True, contended=Contended.SLOTS
     )
     assert not verdicts["next"].admitted
 
@@ -109,18 +109,18 @@ def test_no_job_grows_into_the_nodes_that_another_keeps_between_attempts() -> No
     keeper = Claimant(replace(a_holder(2, JobState.RECOVERING).job, id="keeper"), urgent.attempt)
     verdicts = judge(urgent, keeper, slots=4)
     assert verdicts["holder-2"] == Admission(
-        False, "waits for 4 of 4 slots; 2 free now", blocks=True, contended=Contended.SLOTS
+        False, "needs 4 slots; 2 of 4 are free", blocks=True, contended=Contended.SLOTS
     )
-    assert verdicts["keeper"] == Admission(True, "2 of 4 slots are free for it", 2)
+    assert verdicts["keeper"] == Admission(True, "it takes 2 of 4 slots", 2)
 
 
 def test_of_jobs_that_keep_nodes_from_each_other_the_first_starts() -> None:
     urgent = a_holder(2, JobState.RECOVERING, asked="3", priority=9)
     other = Claimant(replace(a_holder(2, JobState.RECOVERING, asked="3").job, id="other"), urgent.attempt)
     verdicts = judge(other, urgent, a_waiting_job("next", 1), slots=4)
-    assert verdicts["holder-2"] == Admission(True, "3 of 4 slots are free for it", 3)
+    assert verdicts["holder-2"] == Admission(True, "it takes 3 of 4 slots", 3)
     assert verdicts["other"] == Admission(
-        False, "waits for 3 of 4 slots; 1 free now", blocks=True, contended=Contended.SLOTS
+        False, "needs 3 slots; 1 of 4 is free", blocks=True, contended=Contended.SLOTS
     )
     assert not verdicts["next"].admitted
 
@@ -131,10 +131,10 @@ def test_a_job_that_waits_between_attempts_keeps_its_nodes() -> None:
     second = Claimant(replace(a_holder(2, JobState.RECOVERING, asked="4").job, id="second"), a_holder(2).attempt)
     verdicts = judge(first, second, replace(a_holder(2), job=replace(a_holder(2).job, id="running")), slots=6)
     assert verdicts["holder-1"] == Admission(
-        False, "waits for 6 of 6 slots; 4 free now", blocks=True, contended=Contended.SLOTS
+        False, "needs 6 slots; 4 of 6 are free", blocks=True, contended=Contended.SLOTS
     )
     assert verdicts["second"] == Admission(
-        False, "waits for 4 of 6 slots; 3 free now", blocks=True, contended=Contended.SLOTS
+        False, "needs 4 slots; 3 of 6 are free", blocks=True, contended=Contended.SLOTS
     )
 
 
@@ -157,7 +157,7 @@ def test_a_live_attempt_counts_with_the_size_that_it_was_given() -> None:
 
 def test_an_elastic_job_starts_on_the_free_nodes() -> None:
     verdicts = judge(a_holder(3), a_waiting_job("elastic", "1:4"), slots=5)
-    assert verdicts["elastic"] == Admission(True, "2 of 5 slots are free for it (for 2 of up to 4 nodes)", 2)
+    assert verdicts["elastic"] == Admission(True, "it takes 2 of 5 slots (2 of up to 4 nodes)", 2)
     assert judge(a_holder(4), a_waiting_job("elastic", "2:4"), slots=5)["elastic"].nodes == 0
 
 
@@ -208,7 +208,7 @@ def test_a_projects_quota_of_jobs_applies_to_that_project_only() -> None:
     limits = Limits(slots=9, quotas={"default": Quota(max_jobs=1)})
     own, other = a_waiting_job("own", 1, age=2), a_waiting_job("other", 1, project="other")
     verdicts = judge(a_holder(), own, other, limits=limits)
-    assert verdicts["own"].sentence == "waits: project default runs 1 of at most 1 job"
+    assert verdicts["own"].sentence == "waits: project default runs 1 job; its limit is 1"
     assert verdicts["other"].admitted
     assert judge(own, other, limits=limits)["own"].admitted
 
@@ -217,7 +217,7 @@ def test_a_projects_quota_of_devices_counts_admissions_of_the_same_pass() -> Non
     limits = Limits(slots=9, quotas={"default": Quota(max_devices=3)})
     verdicts = judge(a_waiting_job("first", 2, age=2), a_waiting_job("second", 2), limits=limits)
     assert verdicts["first"].admitted
-    assert verdicts["second"].sentence == "waits: project default uses 2 of at most 3 devices; needs 2"
+    assert verdicts["second"].sentence == "needs 2 devices; project default uses 2 of its 3"
     assert judge(a_waiting_job("elastic", "1:8"), limits=limits)["elastic"].nodes == 3
     never = judge(a_waiting_job("large", 4), limits=limits)["large"]
     assert never == Admission(False, "needs 4 devices, more than the 3 of project default; scale or cancel it")
@@ -225,7 +225,7 @@ def test_a_projects_quota_of_devices_counts_admissions_of_the_same_pass() -> Non
 
 def test_a_limit_of_jobs_on_the_cluster_applies_to_every_project() -> None:
     verdicts = judge(a_holder(), a_waiting_job("next", 1), limits=Limits(slots=9, max_jobs=1))
-    assert verdicts["next"].sentence == "waits: the cluster runs 1 of at most 1 job"
+    assert verdicts["next"].sentence == "waits: the cluster runs 1 job; its limit is 1"
     assert judge(a_waiting_job("next", 1), limits=Limits(slots=9, max_jobs=1))["next"].admitted
 
 
@@ -241,7 +241,7 @@ def test_an_array_runs_as_many_members_at_a_time_as_its_sweep_says() -> None:
         "other-5",
         "free-6",
     }
-    assert verdicts["lr-1-3"] == Admission(False, "waits: array lr-1 runs 2 of at most 2 at a time")
+    assert verdicts["lr-1-3"] == Admission(False, "waits: array lr-1 runs 2 jobs; its limit is 2")
     running = replace(a_holder(), job=replace(a_holder().job, spec=member(1).spec))
     assert judge(running, member(2), member(3), slots=9)["lr-1-2"].admitted
     assert not judge(running, member(2), member(3), slots=9)["lr-1-3"].admitted

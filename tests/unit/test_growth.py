@@ -42,7 +42,7 @@ def test_a_job_that_waits_for_slots_stops_growth_and_is_named_within_its_project
 
 
 def test_growth_needs_free_slots() -> None:
-    assert growth_of(slots=1) == "It grows back when the slots of another node are free for it."
+    assert growth_of(slots=1) == "It grows back when the slots of another node are free."
 
 
 def test_growth_needs_a_snapshot_and_then_the_pause() -> None:

@@ -292,8 +292,8 @@ def test_the_attempt_after_a_resize_has_the_admitted_size() -> None:
     ended = an_attempt(AttemptState.CANCELLED, nodes="1:2", ended_at=ago(1))
     s = a_situation(a_job(JobState.RECOVERING, spec=ELASTIC), ended, admission=Admission(True, "free", 3))
     assert (decide(s).action, decide(s).sentence) == (Start(3), "starting attempt 2 on 3 nodes")
-    waits = replace(s, admission=Admission(False, "waits for 4 of 4 slots; 3 free now"))
-    assert (decide(waits).action, decide(waits).sentence) == (Wait(), "waits for 4 of 4 slots; 3 free now")
+    waits = replace(s, admission=Admission(False, "needs 4 slots; 3 of 4 are free"))
+    assert (decide(waits).action, decide(waits).sentence) == (Wait(), "needs 4 slots; 3 of 4 are free")
     assert decide(replace(s, admission=None)).action == Wait(), "a silent cluster admits no job"
 
 

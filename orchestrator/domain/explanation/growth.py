@@ -53,7 +53,7 @@ def tell_growth(shrunken: Shrunken, queue: ClusterQueue, now: datetime) -> str:
         return f"It grows back when no other job waits for slots. {_tell_waiting(job, queue, admissions)}"
     room = admissions[job.id].nodes
     if room <= shrunken.nodes:
-        return "It grows back when the slots of another node are free for it."
+        return "It grows back when the slots of another node are free."
     return _tell_pause(shrunken, room, now)
 
 

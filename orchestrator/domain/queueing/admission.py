@@ -137,9 +137,8 @@ class _Use:
         slots = self._limits.slots
         if slots is None:
             return Admission(True, "the cluster queues it", nodes)
-        verb = "is" if nodes * wpn == 1 else "are"
-        part = "" if nodes == most else f" (for {nodes} of up to {most} nodes)"
-        return Admission(True, f"{nodes * wpn} of {counted(slots, 'slot')} {verb} free for it{part}", nodes)
+        part = "" if nodes == most else f" ({nodes} of up to {most} nodes)"
+        return Admission(True, f"it takes {nodes * wpn} of {counted(slots, 'slot')}{part}", nodes)
 
     def _too_few(self, job: Job, needed: int, held: int) -> Admission:
         """Return what a job that does not fit waits for. It blocks the jobs behind it only if it can fit later."""
@@ -147,7 +146,8 @@ class _Use:
         if slots is not None and needed > slots:
             return Admission(False, f"needs {counted(needed, 'slot')}, but the cluster has {slots}; scale or cancel it")
         if slots is not None and free < needed:
-            sentence = f"waits for {needed} of {counted(slots, 'slot')}; {free} free now"
+            verb = "is" if free == 1 else "are"
+            sentence = f"needs {counted(needed, 'slot')}; {free} of {slots} {verb} free"
             return Admission(False, sentence, blocks=True, contended=Contended.SLOTS)
         limit = f"project {job.spec.project} may use"
         return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}; scale or cancel it")
@@ -174,22 +174,21 @@ class _Use:
         needed = job.spec.topology.min_nodes * workers_per_node(job.spec, limits.gpus_per_node)
         devices = self._devices[project]
         if limits.max_jobs is not None and self._jobs.total() >= limits.max_jobs:
-            most = counted(limits.max_jobs, "job")
-            sentence = f"waits: the cluster runs {self._jobs.total()} of at most {most}"
+            running = counted(self._jobs.total(), "job")
+            sentence = f"waits: the cluster runs {running}; its limit is {limits.max_jobs}"
             return Admission(False, sentence, contended=Contended.CLUSTER)
         if array is not None and array.at_once is not None and self._members[array.id] >= array.at_once:
-            running = self._members[array.id]
-            return Admission(False, f"waits: array {array.id} runs {running} of at most {array.at_once} at a time")
+            running = counted(self._members[array.id], "job")
+            return Admission(False, f"waits: array {array.id} runs {running}; its limit is {array.at_once}")
         if quota.max_jobs is not None and self._jobs[project] >= quota.max_jobs:
-            most = counted(quota.max_jobs, "job")
-            sentence = f"waits: project {project} runs {self._jobs[project]} of at most {most}"
+            running = counted(self._jobs[project], "job")
+            sentence = f"waits: project {project} runs {running}; its limit is {quota.max_jobs}"
             return Admission(False, sentence, contended=Contended.PROJECT)
         if quota.max_devices is not None and needed > quota.max_devices:
             limit = f"the {quota.max_devices} of project {project}"
             return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}; scale or cancel it")
         if quota.max_devices is not None and devices + needed > quota.max_devices:
-            most = counted(quota.max_devices, "device")
-            sentence = f"waits: project {project} uses {devices} of at most {most}; needs {needed}"
+            sentence = f"needs {counted(needed, 'device')}; project {project} uses {devices} of its {quota.max_devices}"
             return Admission(False, sentence, contended=Contended.PROJECT)
         return None
 

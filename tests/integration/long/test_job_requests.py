@@ -195,7 +195,7 @@ def test_a_job_beyond_its_projects_quota_waits_without_blocking_other_projects(t
             until(client, job.id, running)
         third = client.submit(python_job("pass", project="research"))
         waiting = until(client, third.id, lambda job: "research" in job.reason)
-        assert (waiting.state, waiting.reason) == ("QUEUED", "waits: project research runs 2 of at most 2 jobs")
+        assert (waiting.state, waiting.reason) == ("QUEUED", "waits: project research runs 2 jobs; its limit is 2")
         passing = client.submit(python_job("pass", project="other"))
         assert until(client, passing.id, ended).state == "SUCCEEDED"
         large = client.submit(python_job("pass", workers=2, project="small"))
@@ -212,7 +212,7 @@ def test_a_cluster_runs_at_most_its_limit_of_jobs(tmp_path: Path) -> None:
         first = until(client, client.submit(python_job(FOREVER)).id, running)
         second = client.submit(python_job("pass"))
         waiting = until(client, second.id, lambda job: "at most" in job.reason)
-        assert waiting.reason == "waits: the cluster runs 1 of at most 1 job"
+        assert waiting.reason == "waits: the cluster runs 1 job; its limit is 1"
         (cluster,) = client.clusters()
         assert (cluster.slots.used, cluster.slots.total, cluster.slots.free) == (1, 4, 3)
         assert cluster.jobs == {"RUNNING": 1, "QUEUED": 1}

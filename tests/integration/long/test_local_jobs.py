@@ -21,7 +21,7 @@ def test_a_job_without_free_slots_waits_with_the_reason(client: Client) -> None:
     second = client.submit(python_job("pass", workers=3))
     waiting = until(client, second.id, lambda job: "slots" in job.reason)
     assert waiting.state == "QUEUED"
-    assert waiting.reason == "waits for 3 of 4 slots; 1 free now"
+    assert waiting.reason == "needs 3 slots; 1 of 4 is free"
     assert until(client, second.id, ended).state == "SUCCEEDED"
     assert client.job(first.id).state == "SUCCEEDED"
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import tomllib
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
-from orchestrator.domain.errors import ConfigurationError, own_message
+from orchestrator.domain.errors import ConfigurationError
+from orchestrator.domain.field_rules import describe_rule
 
 PREFIX = "ORCHESTRATOR_"
 _CONFIDENTIAL = ("webhooks", "token", "secret_keys")
@@ -88,4 +89,4 @@ def why_invalid(error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
     name = "_".join(str(part) for part in first["loc"]).upper()
     found = "" if first["loc"] and first["loc"][0] in _CONFIDENTIAL else f", found {first['input']!r}"
-    return ConfigurationError(f"setting {PREFIX}{name}: {own_message(first['msg'])}{found}")
+    return ConfigurationError(f"setting {PREFIX}{name}: {describe_rule(first)}{found}")

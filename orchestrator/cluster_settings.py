@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from orchestrator.domain.field_rules import NAME
 from orchestrator.domain.specs.spec import Placement
 
 
@@ -111,4 +112,4 @@ class KubernetesClusterSettings(BaseModel):
 ClusterSettings = Annotated[
     LocalClusterSettings | SlurmClusterSettings | KubernetesClusterSettings, Field(discriminator="backend")
 ]
-ClusterName = Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")]
+ClusterName = Annotated[str, Field(pattern=NAME)]

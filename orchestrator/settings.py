@@ -32,6 +32,7 @@ from orchestrator.cluster_settings import ClusterName, ClusterSettings
 from orchestrator.domain.access.identity import Role
 from orchestrator.domain.access.webhook import parse_key, why_no_endpoint
 from orchestrator.domain.errors import ConfigurationError
+from orchestrator.domain.field_rules import COLLECTOR_URL, CURRENCY, GRANTED_PROJECT, HEADER_NAME, WEBHOOK_NAME
 from trainer.contract.failure import FailureKind, Pattern, parse_pattern
 
 
@@ -67,7 +68,7 @@ class PriceSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"  # ISO 4217
+    currency: Annotated[str, Field(pattern=CURRENCY)] = "USD"  # ISO 4217
     device_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     clusters: dict[str, Annotated[float, Field(ge=0, le=1e6)]] = {}  # other prices, by cluster
 
@@ -147,7 +148,7 @@ class WebhookSettings(BaseModel):
             raise ConfigurationError(f"{source} does not contain a valid webhook secret: {error}") from None
 
 
-Grants = dict[Annotated[str, Field(pattern=r"^(?:\*|[a-z0-9-]{1,63})$")], Role]
+Grants = dict[Annotated[str, Field(pattern=GRANTED_PROJECT)], Role]
 Peers = Annotated[tuple[IPvAnyNetwork, ...], Field(min_length=1)]
 
 
@@ -156,16 +157,16 @@ class ProxySettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    header: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,62}$")]
+    header: Annotated[str, Field(pattern=HEADER_NAME)]
     peers: Peers  # addresses of the proxy; the header of any other peer is ignored
     grants: Grants = {}  # the roles of every user, by project
     users: dict[str, Grants] = {}  # additional roles, by user and project
 
 
-CollectorUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
+CollectorUrl = Annotated[str, Field(pattern=COLLECTOR_URL)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Rate = Annotated[float, Field(gt=0)]
-WebhookName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")]
+WebhookName = Annotated[str, Field(pattern=WEBHOOK_NAME)]
 
 
 class Settings(ClientSettings, BaseSettings):

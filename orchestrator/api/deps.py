@@ -17,6 +17,7 @@ from orchestrator.commands.job_commands import Commands
 from orchestrator.commands.nodes import NodeRecords
 from orchestrator.commands.plans import Plans
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
+from orchestrator.domain.field_rules import IDEMPOTENCY_KEY
 from orchestrator.identity.gate import Gate
 from orchestrator.identity.job_places import JobPlaces
 from orchestrator.identity.rate_limit import RateLimit
@@ -116,8 +117,6 @@ def _query_names(dependant: Dependant) -> set[str]:
     return names.union(*(_query_names(below) for below in dependant.dependencies))
 
 
-IdempotencyKey = Annotated[
-    str | None, Header(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")
-]
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255, pattern=IDEMPOTENCY_KEY)]
 Limit = Annotated[int, Query(ge=1, le=200)]
 Cursor = Annotated[str | None, Query(max_length=512)]

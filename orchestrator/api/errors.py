@@ -24,8 +24,8 @@ from orchestrator.domain.errors import (
     Refused,
     Unauthenticated,
     Unavailable,
-    own_message,
 )
+from orchestrator.domain.field_rules import describe_rule
 from orchestrator.domain.specs.validation import pointer_to
 from orchestrator.wire.problems import FieldError, Problem
 from orchestrator.wire.reports import DesiredView, ReportRefusal
@@ -154,7 +154,7 @@ def _refusal_of_report(error: AttemptOver) -> ReportRefusal:
 
 
 def _problem_of_parameters(error: RequestValidationError) -> Problem:
-    fields = [FieldProblem(pointer_to(detail["loc"]), own_message(detail["msg"])) for detail in error.errors()]
+    fields = [FieldProblem(pointer_to(detail["loc"]), describe_rule(detail)) for detail in error.errors()]
     text = "; ".join(f"{problem.pointer}: {problem.message}" for problem in fields)
     return build_problem("invalid", text, fields)
 

@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from orchestrator.cli.terminal import echo
-from orchestrator.domain.errors import own_message
+from orchestrator.domain.field_rules import describe_rule
 from orchestrator.domain.specs.spec import Topology
 from orchestrator.simulator.failure_traces import TRACES
 from orchestrator.simulator.report import build_report, render_report
@@ -72,7 +72,7 @@ def simulate(
         try:
             Topology(nodes=nodes)
         except ValidationError as error:
-            raise typer.BadParameter(own_message(error.errors()[0]["msg"]), param_hint="--nodes") from error
+            raise typer.BadParameter(describe_rule(error.errors()[0]), param_hint="--nodes") from error
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=True
     )

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from orchestrator import wire
 from orchestrator.client.calls import Calls
 from orchestrator.domain.access.identity import Role
-from orchestrator.domain.errors import Refused, own_message
+from orchestrator.domain.errors import Refused
+from orchestrator.domain.field_rules import describe_rule
 from orchestrator.wire.answers import Page
 
 
@@ -48,7 +49,7 @@ class AccessCalls:
             body = wire.credential_views.TokenRequest(name=name, grants=dict(grants), expires_at=expires_at)
         except ValidationError as error:
             first = error.errors()[0]
-            raise Refused(f"{'/'.join(map(str, first['loc']))}: {own_message(first['msg'])}") from None
+            raise Refused(f"{'/'.join(map(str, first['loc']))}: {describe_rule(first)}") from None
         return self._calls.post(
             "/tokens", wire.credential_views.NewTokenView, body=body.model_dump(mode="json"), repeatable=False
         )

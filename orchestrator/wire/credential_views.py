@@ -8,18 +8,19 @@ from typing import Annotated
 from pydantic import Field, SecretStr
 
 from orchestrator.domain.access.identity import Role
+from orchestrator.domain.field_rules import GRANTED_PROJECT, TOKEN_NAME
 from orchestrator.domain.specs.spec import EnvName, Name
 from orchestrator.wire.answers import Answer, Request
 from orchestrator.wire.moments import Moment
 
-GrantedProject = Annotated[str, Field(pattern=r"^(?:\*|[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)$")]
+GrantedProject = Annotated[str, Field(pattern=GRANTED_PROJECT)]
 
 
 class TokenRequest(Request):
     """`grants` maps a project, or `*` for every project, to a role. Without `expires_at` the token is valid until it is
     revoked."""
 
-    name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@+-]*$")
+    name: str = Field(min_length=1, max_length=100, pattern=TOKEN_NAME)
     grants: dict[GrantedProject, Role] = Field(min_length=1, max_length=100)
     expires_at: Moment | None = None
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr
 
+from orchestrator.domain.field_rules import WEBHOOK_NAME
 from orchestrator.wire.answers import Answer, Request
 
 
@@ -21,7 +22,7 @@ class WebhookView(Answer):
 class WebhookRequest(Request):
     """A webhook to create. Without `secret` the service generates one. Only the answer shows it."""
 
-    name: str = Field(pattern=r"^[a-z0-9-]{1,63}$")
+    name: str = Field(pattern=WEBHOOK_NAME)
     url: str = Field(max_length=2000)
     secret: SecretStr | None = Field(default=None, max_length=1000)
     events: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(

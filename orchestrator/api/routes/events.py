@@ -14,6 +14,7 @@ from orchestrator.api.deps import Services, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.stream import Stream, stream_changes
 from orchestrator.domain.access.identity import Principal, Role
+from orchestrator.domain.field_rules import EVENT_ID
 from orchestrator.store.records import EventNotice
 from orchestrator.wire.job_views import JobChange
 
@@ -22,7 +23,7 @@ MEDIA_TYPE = "text/event-stream"
 router = APIRouter(prefix="/api/v1", tags=["events"], dependencies=[Depends(refuse_unknown_query)])
 
 LastEventId = Annotated[
-    str | None, Header(pattern=r"^[0-9]{1,18}$", description="The id of the last received event: continue after it.")
+    str | None, Header(pattern=EVENT_ID, description="The id of the last received event: continue after it.")
 ]
 # `event` and `data` come together. A block without them is no event, and only moves the id (WHATWG HTML, 9.2.6).
 _BLOCK: dict[str, Any] = {

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from orchestrator.domain.field_rules import ENV_NAME, LABEL, MODULE, NAME
 from trainer.contract.config import ConfigError, TrainerConfig, parse_config, parse_interval, parse_memory_interval
 
 MAX_SPEC_BYTES = 1024 * 1024
@@ -43,9 +44,9 @@ def add_suffix(name: str, suffix: str) -> str:
     return f"{name[: MAX_NAME - len(suffix) - 1].rstrip('-')}-{suffix}"
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")]
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
-Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$")]
+Name = Annotated[str, Field(pattern=NAME)]
+EnvName = Annotated[str, Field(pattern=ENV_NAME)]
+Label = Annotated[str, Field(pattern=LABEL)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
 
@@ -59,7 +60,7 @@ class Run(_Part):
 
     trainer: dict[str, object] | None = None  # the configuration of the bundled trainer
     script: Text | None = None
-    module: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,255}$")] | None = None
+    module: Annotated[str, Field(pattern=MODULE)] | None = None
     command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=1000)] | None = None
     args: Annotated[tuple[Argument, ...], Field(max_length=1000)] = ()
     pass_local_rank: bool = False  # give each worker of a script or module --local-rank=N as its first argument

@@ -18,6 +18,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
+from orchestrator.domain.field_rules import SWEEP_KEY
 from orchestrator.domain.specs.spec import ARRAY_LABEL, ArrayPlace, Count, JobSpec, add_suffix
 from orchestrator.domain.specs.validation import merge_patch, parse_model, parse_spec
 
@@ -26,7 +27,7 @@ MOST_BYTES = 16 * 1024 * 1024  # of all specs as JSON, without what the sweep ad
 _FIXED = ("name", "project", "cluster", "array", "labels")  # equal in all members
 _LONGEST = 200  # characters of a value that are shown
 
-Key = Annotated[str, Field(pattern=r"^(-[^\s=]{1,100}|[a-z_]+(\.[A-Za-z0-9_/-]{1,128}){0,6})$")]
+Key = Annotated[str, Field(pattern=SWEEP_KEY)]
 Values = Annotated[list[object], Field(min_length=1, max_length=MOST_MEMBERS)]
 Choice = dict[str, object]
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.domain.errors import FieldProblem, InvalidSpec, own_message
+from orchestrator.domain.errors import FieldProblem, InvalidSpec
+from orchestrator.domain.field_rules import describe_rule
 from orchestrator.domain.specs.spec import JobSpec
 from trainer.contract.config import ConfigError
 from trainer.contract.near_misses import advise_value
@@ -153,13 +154,10 @@ def _problem(detail: Mapping[str, Any], document: object, prefix: str) -> FieldP
         return FieldProblem(pointer, "makes an array of jobs; send it to /api/v1/arrays, or use `orchestrator submit`")
     if detail["type"] == "extra_forbidden":
         return FieldProblem(pointer, f"is not a known field{_suggestion(detail['loc'])}")
-    if detail["type"] == "missing":
-        return FieldProblem(pointer, "is required")
-    message = own_message(detail["msg"])
-    if cause is not None:  # a message of ours, which may begin with a variable's name
-        return FieldProblem(pointer, message)
+    if detail["type"] == "missing" or cause is not None:  # an error of ours says what was found
+        return FieldProblem(pointer, describe_rule(detail))
     meant = advise_value(str(detail["input"]), _names_in(detail)) if isinstance(detail["input"], str) else ""
-    return FieldProblem(pointer, f"{message[:1].lower()}{message[1:]}{_found(detail['input'])}{meant}")
+    return FieldProblem(pointer, f"{describe_rule(detail)}{_found(detail['input'])}{meant}")
 
 
 def _names_in(detail: Mapping[str, Any]) -> list[str]:

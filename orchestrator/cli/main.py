@@ -20,6 +20,7 @@ import typer
 from orchestrator.cli.terminal import echo, say
 from orchestrator.collector import calm_collector
 from orchestrator.domain.errors import InvalidSpec, OrchestratorError, Unavailable, own_message
+from orchestrator.domain.field_rules import describe_rule
 from orchestrator.domain.terminal import dump_json
 
 ABORTED, REFUSED, UNREACHABLE = 1, 2, 3
@@ -197,7 +198,8 @@ def _print_error(error: OrchestratorError) -> None:
 
 def _print_usage_error(error: typer.BadParameter) -> None:
     """Print what is wrong with the arguments. typer passes on messages of pydantic."""
-    error.message = own_message(error.message)
+    list_errors = getattr(error.__cause__, "errors", None)  # of a ValidationError, whose module takes long to import
+    error.message = own_message(error.message) if list_errors is None else describe_rule(list_errors()[0])
     if "--json" not in sys.argv:
         shown = io.StringIO()
         error.show(shown)

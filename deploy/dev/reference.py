@@ -99,6 +99,8 @@ def _word(kind: object) -> str:
     known = [part for part in (get_args(kind) or (kind,)) if part is not type(None)]
     names = {int: "NUMBER", float: "NUMBER", Path: "FILE"}
     first = known[0]
+    if isinstance(first, str):  # of a Literal
+        return "|".join(str(each) for each in known)
     if isinstance(first, type) and issubclass(first, StrEnum):
         return "|".join(first)
     return names.get(first, "TEXT") if isinstance(first, type) else "TEXT"

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from typer.core import TyperArgument
 
 from orchestrator.cli.terminal import echo, say
 from orchestrator.collector import calm_collector
@@ -27,6 +28,8 @@ ABORTED, REFUSED, UNREACHABLE = 1, 2, 3
 _CONFLICT = 409
 # typer has no public name for the base class of its errors of usage.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
+# Without this, the help of an argument names its type in Python behind its name.
+TyperArgument.display_type_rich = lambda self, ctx: None  # type: ignore[method-assign]
 # What to do about a refused request, by HTTP status.
 NEXT_STEPS = {
     400: "Is ORCHESTRATOR_URL an address that the service accepts?",

@@ -268,6 +268,7 @@ def test_help_names_the_value_of_each_option_and_argument_and_fits_80_columns(
     lines = done.stdout.splitlines()
     assert done.returncode == 0
     assert max(map(len, lines)) <= 80
+    assert not re.search(r"<(list\[)?(str|int|float|bool|Path)", done.stdout), "a type of Python"
     options = lines[lines.index("Options:") :]
     values = [found for line in options if (found := re.match(r"  (?:-\w, )?--[\w-]+ ([^ ].*?)(?:  |$)", line))]
     for found in values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -99,9 +100,12 @@ def _start(client: Client, document: dict[str, object], *, detach: bool, as_json
 
 
 def _what(program: Sequence[str], *, is_module: bool) -> dict[str, object]:
+    """Raises Refused for a folder, unless a program on the path has the same name."""
     first, args = program[0], list(program[1:])
     if is_module:
         return {"module": first, "args": args}
+    if Path(first).is_dir() and shutil.which(first) is None:
+        raise Refused(f"{first} is a folder; name a Python file or a program in it")
     if first.endswith(".py"):
         return {"script": first, "args": args}
     return {"command": list(program)}

@@ -89,6 +89,22 @@ def test_a_program_that_names_no_job_is_refused(run: RunCli, service: FakeServic
     assert "it needs a letter or a digit" in done.stderr
 
 
+@pytest.mark.parametrize("folder", ["d", "./d", "d.py"])
+def test_a_folder_is_refused(run: RunCli, service: FakeService, tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    done = run("run", "--detach", folder)
+    assert (done.returncode, service.jobs) == (2, {})
+    assert f"{folder} is a folder; name a Python file or a program in it" in done.stderr
+
+
+def test_a_program_on_the_path_and_a_module_may_have_the_name_of_a_folder(
+    run: RunCli, service: FakeService, tmp_path: Path
+) -> None:
+    (tmp_path / "sh").mkdir()
+    for arguments in (["sh"], ["-m", "sh"]):
+        assert run("run", "--detach", *arguments).returncode == 0
+
+
 def test_the_exit_status_is_the_jobs(run: RunCli, service: FakeService) -> None:
     service.next_view = {"state": JobState.FAILED, "reason": "rank 0 failed"}
     assert run("run", "train.py").returncode == 1

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+import structlog
 import uvicorn
 
 from orchestrator import rundir
@@ -31,6 +32,8 @@ from orchestrator.wire.service import name_instance
 # A request releases the interpreter lock at each query. While a pass computes, the request gets the lock back only
 # after this time. With the default of 5 ms, a submission took 60 ms.
 _SWITCH_INTERVAL_S = 0.0005
+
+log = structlog.get_logger()
 
 
 def serve(settings: Settings) -> None:
@@ -128,6 +131,10 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._closing.set()
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        log.info("the service stops; jobs continue")
+        await super().shutdown(sockets)
 
 
 @contextlib.contextmanager

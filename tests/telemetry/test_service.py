@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +21,37 @@ from orchestrator.client import Client
 from tests.jobs import ended, python_job, until
 from tests.telemetry.collector import collecting
 from tests.telemetry.scrape import read
+
+STOPS = "the service stops; jobs continue"
+
+
+def test_a_service_that_stops_says_that_jobs_continue(tmp_path: Path) -> None:
+    """In words on a terminal, as JSON elsewhere."""
+    with ThrowawayService(tmp_path / "root") as service:
+        environment = {**service.environment(), "ORCHESTRATOR_ROOT": str(tmp_path / "other"), "ORCHESTRATOR_PORT": "0"}
+        httpx.get(f"{service.url}/healthz", timeout=300)  # from now on it catches signals
+        service.stop()
+        lines = [json.loads(line) for line in service.printed().splitlines() if line.startswith("{")]
+    assert [line["level"] for line in lines if line["event"] == STOPS] == ["info"]
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "orchestrator.cli", "serve"]
+    with subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while (found := re.search(rb"orchestrator is at (\S+),", shown)) is None:
+                shown += os.read(ours, 65536)
+            httpx.get(f"{found[1].decode()}/healthz", timeout=300)
+            process.send_signal(signal.SIGINT)
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        except OSError:  # on Linux: the other end is closed
+            pass
+        finally:
+            process.kill()
+    os.close(ours)
+    assert shown.decode().count(STOPS) == 1
+    assert '{"' not in shown.decode()
 
 
 @pytest.mark.long

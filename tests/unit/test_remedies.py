@@ -83,6 +83,7 @@ def test_an_error_that_only_mentions_a_device_is_the_scripts() -> None:
 
 MESSAGES = {
     "device memory": Failure(kind=FailureKind.DEVICE_OOM, message="CUDA out of memory"),
+    "memory refused": Failure(kind=FailureKind.HOST_OOM, message="MemoryError"),
     "host memory": Failure(kind=FailureKind.HOST_OOM, message="the kernel killed it for memory"),
     "disk quota": Failure(kind=FailureKind.STORAGE, message="OSError: [Errno 122] Disk quota exceeded"),
     "file not written": Failure(
@@ -134,6 +135,38 @@ def test_each_known_error_is_found_by_its_message(remedy: str) -> None:
     found = find_remedy(MESSAGES[remedy])
     assert found is not None
     assert found.name == remedy
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 93.1 GiB for an array",
+        "OSError: [Errno 12] Cannot allocate memory",
+        "the worker was killed by SIGABRT: what():  std::bad_alloc",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory: you tried",
+        "trainer.errors.OutOfMemory: MemoryError; by estimate the largest part is activations",
+    ],
+)
+def test_memory_that_the_system_refuses_is_not_the_memory_of_the_job(message: str) -> None:
+    """A control group at its limit kills. It refuses nothing."""
+    found = find_remedy(Failure(kind=FailureKind.HOST_OOM, message=message))
+    assert found is not None
+    assert "ulimit -v" in found.cause
+    assert "memory_gb" not in found.fix
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "the worker was killed by SIGKILL, because its cgroup ran out of memory (1 kill by the kernel)",
+        "it used more memory than its limit (pod train-1 on node-2, OOMKilled)",
+        "RuntimeError: DataLoader worker (pid 325) is killed by signal: Killed.",
+    ],
+)
+def test_a_kill_for_memory_names_the_memory_of_the_job_whatever_was_printed(message: str) -> None:
+    found = find_remedy(Failure(kind=FailureKind.HOST_OOM, message=message, traceback="warning: MemoryError"))
+    assert found is not None
+    assert "memory_gb" in found.fix
 
 
 def test_an_unknown_error_gets_no_remedy() -> None:

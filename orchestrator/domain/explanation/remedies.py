@@ -57,6 +57,16 @@ REMEDIES: tuple[Remedy, ...] = (
         "shows how much memory each needs.",
     ),
     Remedy(
+        name="memory refused",  # a control group at its limit does not refuse, it kills
+        kinds=frozenset({FailureKind.HOST_OOM}),
+        pattern=r"\A(?!.*(/torch_|/dev/shm)).*(MemoryError|bad_alloc|Cannot allocate memory|"
+        r"DefaultCPUAllocator: (not enough|can't allocate) memory)",
+        cause="The system refused a worker's request for memory. Either its address space is limited (`ulimit -v`), or "
+        "it requested more than the node can give.",
+        fix="Raise the limit if `ulimit -v` prints a number on the node. Otherwise request less memory at a time, for "
+        "example with a smaller batch or fewer data workers.",
+    ),
+    Remedy(
         name="host memory",
         kinds=frozenset({FailureKind.HOST_OOM}),
         cause="The workers of a node used more memory than the node or its control group has.",

@@ -164,7 +164,7 @@ CASES = (
         rank=1,
         says="MemoryError",
         verdict="Rank 1 ran out of host memory at",
-        remedy="host memory",
+        remedy="memory refused",
     ),
     Case(
         name="no memory on the device",

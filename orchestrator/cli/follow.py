@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ from trainer.contract.exit_record import GROUP_CHANGES
 _PLAIN_EVERY_S = 10.0  # the time between two lines of progress without a terminal
 _LAST_LINES_S = 5.0  # after the end of the job, output that is silent for so long has ended
 _WAITING_LINES = 10_000
+_INTERRUPTED_WITHIN_S = 0.2
 
 
 def attend(client: Client, job: JobView, *, follow: bool, as_json: bool, old_lines: int, ask: bool = False) -> None:
@@ -78,6 +80,8 @@ def _wants_cancel(job: JobView) -> bool:
     if not sys.stdin.isatty():
         return False
     echo(f"\nCancel {job.id}? y: cancel it. Enter: leave it running. ", err=True, nl=False)
+    while not select.select([sys.stdin], [], [], _INTERRUPTED_WITHIN_S)[0]:
+        pass  # a signal just before a system call does not end it, so no call may wait forever
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

@@ -152,7 +152,9 @@ def test_a_second_ctrl_c_at_any_moment_leaves_the_job_running(
             interrupt()
         print(text)
 
-    terminal = {"isatty": lambda: True, "readline": lambda: "y\n"}
+    typed, theirs = os.pipe()
+    os.write(theirs, b"y\n")
+    terminal = {"isatty": lambda: True, "fileno": lambda: typed, "readline": lambda: "y\n"}
     if place == "echo":
         monkeypatch.setattr(follow, "echo", ask)
     else:
@@ -161,6 +163,8 @@ def test_a_second_ctrl_c_at_any_moment_leaves_the_job_running(
     monkeypatch.setattr(follow, "_wait", interrupt)
     with Client(service.url) as client, pytest.raises(typer.Exit) as ended:
         follow.attend(client, make_job(), follow=False, as_json=False, old_lines=0, ask=True)
+    os.close(typed)
+    os.close(theirs)
     assert ended.value.exit_code == INTERRUPTED
     assert "The job continues." in "".join(capsys.readouterr())
 

@@ -113,7 +113,9 @@ def test_each_launcher_is_compared_with_ours_for_the_same_program() -> None:
     ours = Score("ours", "script", kills=1, recovered_s=[0.2], steps_redone=[6], splits=[Split(notice_s=None, **PARTS)])
     safe = Score("torchrun-safe", "script", kills=1, recovered_s=[3.1], steps_redone=[6])
     never = Score("torchrun", "script", kills=1)
+    ours.sources.update({"memory": 3, "disk": 1})
     lines = render([ours, safe, never])
-    assert lines[3] == "| script, torchrun, safe settings | 1 of 1 | 3.1 s | 3.1 s | 3.1 s | 3.1 s | 6 | 15.5 |"
-    assert lines[4] == "| script, torchrun, defaults | 0 of 1 |  |  |  |  |  |  |"
+    assert lines[2].endswith("| 0.2 s | 6 | disk 1, memory 3 | 1.0 |")
+    assert lines[3] == "| script, torchrun, safe settings | 1 of 1 | 3.1 s | 3.1 s | 3.1 s | 3.1 s | 6 |  | 15.5 |"
+    assert lines[4] == "| script, torchrun, defaults | 0 of 1 |  |  |  |  |  |  |  |"
     assert lines[-1] == "| script, elasticrun |  | 0.1 s | 0.1 s | 0.5 s | 0.1 s | 0.1 s |"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 
 from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.sweep import ArraySpec
 from orchestrator.wire.credential_views import SecretRequest, TokenRequest
 from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, ScaleRequest, StacksRequest
 from orchestrator.wire.webhook_views import WebhookRequest
@@ -20,6 +21,13 @@ EXAMPLES: Mapping[type[BaseModel], Mapping[str, object]] = {
             "snapshot": {"interval": "50"},
         },
         "any program": {"name": "hello", "run": {"command": ["echo", "hello"]}, "labels": {"team": "research"}},
+    },
+    ArraySpec: {
+        "two learning rates": {
+            "name": "lr",
+            "run": {"command": ["echo", "train"]},
+            "sweep": {"product": {"--lr": [0.1, 0.01]}, "at_once": 1},
+        },
     },
     RetryRequest: {
         "with the same spec": {},

@@ -79,7 +79,6 @@ _SMOKE = Suite(
         "tests/elastic/test_flags.py",
         _A_KILL,
         "tests/trainer/test_reading.py",
-        "tests/trainer/test_memory_copies.py",
         "tests/trainer/test_sharding.py",
     ),
 )

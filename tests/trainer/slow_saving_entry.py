@@ -26,11 +26,11 @@ def wait_for_training(what):
             assert changed.wait_for(lambda: updates[0] >= goal, timeout=300)
 
 
-def copy_late(self, values, names):
+def copy_late(self, *arguments):
     if threading.current_thread().name == "stager":
         time.sleep(float(os.environ.get("SECONDS_BEFORE_COPY", "0")))
         wait_for_training("copy")
-    return copy(self, values, names)
+    return copy(self, *arguments)
 
 
 def resolve_slowly(self, write_item):

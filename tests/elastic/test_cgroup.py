@@ -9,7 +9,7 @@ import pytest
 from tests.elastic.test_postmortem import death
 from trainer.contract.failure import FailureKind
 from trainer.elastic.health.cgroup import find_counters, parse_oom_kills
-from trainer.elastic.health.oom import read_oom_kills
+from trainer.elastic.health.oom import read_free_memory, read_oom_kills
 from trainer.elastic.health.postmortem import find_failure
 
 EVENTS_V2 = "low 0\nhigh 12\nmax 340\noom 3\noom_kill 2\noom_group_kill 0\n"
@@ -64,6 +64,24 @@ def test_the_counter_is_read_from_the_file_that_proc_names(tmp_path: Path) -> No
     assert read_oom_kills(proc) is None
     (mount / "job" / "memory.events").write_text(EVENTS_V2)
     assert read_oom_kills(proc) == 2
+
+
+def test_free_memory_is_the_least_of_the_machine_and_of_each_limited_cgroup(tmp_path: Path) -> None:
+    proc, mount, meminfo = tmp_path / "proc", tmp_path / "cgroup", tmp_path / "meminfo"
+    (mount / "job").mkdir(parents=True)
+    proc.mkdir()
+    (proc / "cgroup").write_text("0::/job\n")
+    (proc / "mountinfo").write_text(V2.replace("/sys/fs/cgroup", str(mount)))
+    assert read_free_memory(proc, meminfo) is None
+    meminfo.write_text("MemTotal: 9000 kB\nMemAvailable: 5000 kB\n")
+    assert read_free_memory(proc, meminfo) == 5000 * 1024
+    (mount / "job" / "memory.max").write_text("1000000\n")
+    (mount / "job" / "memory.current").write_text("900000\n")
+    assert read_free_memory(proc, meminfo) == 100_000
+    (mount / "job" / "memory.stat").write_text("anon 500000\ninactive_file 300000\n")
+    assert read_free_memory(proc, meminfo) == 400_000, "the kernel drops cached files"
+    (mount / "job" / "memory.max").write_text("max\n")
+    assert read_free_memory(proc, meminfo) == 5000 * 1024
 
 
 def test_a_worker_that_was_killed_while_the_counter_rose_ran_out_of_memory(tmp_path: Path) -> None:

@@ -276,5 +276,17 @@ def test_a_node_without_room_keeps_no_copies(tmp_path: Path, memory: MemoryFiles
     with start_group(tmp_path, 1, entry=entry, variables=memory.environment, snapshot_memory=1, steps=6) as group:
         assert group.wait() == [0], group.outputs()
     (ignored,) = group.events("setting.ignored")
-    assert "snapshot_memory has no effect" in ignored["sentence"], json.dumps(ignored)
+    assert ignored["sentence"].startswith("snapshot_memory has no effect: copies need 0.02 GB"), json.dumps(ignored)
     assert "half of the 0.00 GB that are free" in ignored["sentence"]
+
+
+def test_memory_that_the_copies_hold_already_needs_no_room(tmp_path: Path, memory: MemoryFiles) -> None:
+    """The next generation writes to the same files, even if nothing else is free."""
+    options = {"snapshot_memory": 1, "snapshot_interval": 1000, "variables": memory.environment}
+    with start_group(tmp_path, 1, steps=1000, **options) as first:
+        first.wait_for_step(6)
+    entry = (str(Path(__file__).with_name("no_memory_entry.py")),)
+    with start_group(tmp_path, 1, generation=2, entry=entry, steps=20, **options) as second:
+        assert second.wait() == [0], second.outputs()
+    assert second.events("restored")[0]["evidence"]["source"] == "memory"
+    assert second.events("setting.ignored") == []

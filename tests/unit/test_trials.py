@@ -36,6 +36,7 @@ def test_a_drill_is_the_same_job_twice_with_one_kill_between_two_snapshots() -> 
         "--config",
     )
     assert (config["steps"], config["snapshot_interval"], kill_at) == (60, "10", "35")
+    assert config["snapshot_memory"] == "off", "the drill is to prove the snapshots on disk"
     again = undisturbed.trainer_config()
     assert again is not None
     assert again == parse_config(config)

@@ -131,7 +131,9 @@ def _check_steps(
 def _train(config: TrainerConfig, place: WorkerPlace, stop: StopFlag, group: int, steps: int) -> float:
     """Train up to `steps`, with snapshots, and return the seconds."""
     began = time.monotonic()
-    short = replace(config, steps=steps, snapshot_interval=str(_BEFORE), snapshot_keep=2)
+    short = replace(
+        config, steps=steps, snapshot_interval=str(_BEFORE), snapshot_keep=2, snapshot_memory="off"
+    )  # the restore is to read from disk
     if run(short, _as_group(place, group), stop) != 0:
         raise TrainerError(f"stopped before step {steps}")
     return time.monotonic() - began

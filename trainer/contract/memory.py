@@ -24,7 +24,7 @@ _ALLOCATOR_SLACK = 0.07  # what the caching allocator cannot use
 _SOFTMAX_BYTES = 3 * 4
 _LOGSUMEXP_BYTES = 4  # of fused attention, for each head
 _ROOTS_BYTES = 8  # of two norms
-_COPIES = 2  # the older one stays whole until the newer one is
+COPIES = 2  # of the state in memory: the older one stays whole until the newer one is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,4 +197,4 @@ def _unsharded(load: Workload) -> _Gathers:
 
 def copies_bytes(load: Workload) -> int:
     """The memory of a node for two copies of the parameters and AdamW's two moments, however they are sharded on it."""
-    return _COPIES * 3 * load.state_bytes * load.shape.parameters
+    return COPIES * 3 * load.state_bytes * load.shape.parameters

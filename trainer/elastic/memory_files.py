@@ -10,8 +10,7 @@ import os
 from contextlib import suppress
 
 from trainer.contract import env
-
-_FOR_EACH = 2  # the older copy stays whole until the newer one is
+from trainer.contract.memory import COPIES
 
 
 class MemoryFiles:
@@ -22,7 +21,7 @@ class MemoryFiles:
         with suppress(OSError, AttributeError):  # another system than Linux
             for local_rank in range(workers):
                 self._files.append([])
-                for _ in range(_FOR_EACH):
+                for _ in range(COPIES):
                     self._files[-1].append(_create(f"state of local rank {local_rank}"))
             self.environment = {env.MEMORY: env.render_memory(os.getpid(), self._files)}
             return

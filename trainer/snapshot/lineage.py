@@ -239,7 +239,7 @@ def choose_restore(
     for name in remembered:
         if own and own[0].step > name.step:
             break
-        if _is_whole(in_memory[name], tell):
+        if _is_intact(in_memory[name], tell):
             found = in_memory[name]
             return Restore(path=snapshots / str(name), manifest=found.manifest, is_own=True, memory=found.files)
     for name in own:
@@ -257,7 +257,7 @@ def choose_restore(
     return None
 
 
-def _is_whole(state: StateInMemory, tell: Tell) -> bool:
+def _is_intact(state: StateInMemory, tell: Tell) -> bool:
     try:
         state.verify()
     except DamagedSnapshot as damage:

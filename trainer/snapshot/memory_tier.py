@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import MetadataIndex
@@ -26,8 +27,8 @@ from trainer.worker.run import Run
 
 _SHARE = 0.01  # of training time that copies may take by default
 _AUTO_SHORTEST_S, _AUTO_LONGEST_S = 1.0, 60.0
-_FILES = 2
 _LEAVES_WITHIN_S = 10.0
+_BLOCK_BYTES = 512  # of st_blocks (stat(2))
 
 
 class MemoryTier:
@@ -105,17 +106,18 @@ class MemoryTier:
         self._waited_s += time.monotonic() - began
 
     def _reserve(self, sources: Mapping[MetadataIndex, Tensor]) -> None:
-        needed = _FILES * self._run.place.local_world_size * sum(source.nbytes for source in sources.values())
-        free = read_free_memory()
+        held = sum(Path(path).stat().st_blocks * _BLOCK_BYTES for path in self._files)  # since an earlier generation
+        own = len(self._files) * sum(source.nbytes for source in sources.values()) - held
+        needed, free = own * self._run.place.local_world_size, read_free_memory()
         if free is not None and needed > free / 2:
-            raise OSError(f"they need {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free")
+            raise OSError(f"copies need {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free")
         writers = [CopyWriter(path) for path in self._files]
         for writer in writers:
             writer.reserve(sources)
         self._writers = writers
 
     def _copy(self, state: RunState, plan: Plan) -> None:
-        writer = self._writers[self._begun % _FILES]
+        writer = self._writers[self._begun % len(self._writers)]
         self._begun += 1
         manifest, rank, metadata = self._describe(state), self._run.place.rank, plan.metadata
 
@@ -143,7 +145,7 @@ class MemoryTier:
 
     def _give_up(self, error: Exception) -> None:
         self._failed = True
-        sentence = f"snapshot_memory has no effect: copies of the state in memory failed: {error}"
+        sentence = f"snapshot_memory has no effect: {error}"
         if self._run.is_first:
             self._run.heartbeat.tell(EventKind.SETTING_IGNORED, sentence, {})
         else:

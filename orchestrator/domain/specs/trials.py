@@ -27,12 +27,13 @@ def build_drill(spec: JobSpec, *, steps: int, fault: Fault = Fault.KILL) -> tupl
     if config is None:
         raise InvalidSpec([FieldProblem("/run", "a drill needs run.trainer: the loss of another program is not known")])
     interval = max(1, steps // _SAVES)
-    config = replace(config, steps=steps, snapshot_interval=str(interval))
+    # Copies in memory would be restored in place of the snapshots that the drill is to prove.
+    config = replace(config, steps=steps, snapshot_interval=str(interval), snapshot_memory="off")
     strike_at = min(steps - 1, interval * (_SAVES // 2) + max(1, interval // 2))
     how = "--kill-at" if fault is Fault.KILL else "--hold-at"
     small = spec.model_copy(
         update={
-            "snapshot": Snapshot(dir=spec.snapshot.dir, interval=str(interval)),
+            "snapshot": Snapshot(dir=spec.snapshot.dir, interval=str(interval), memory="off"),
             "priority": _PRIORITY,
             "labels": {**spec.labels, LABEL: spec.name},
         }

@@ -164,17 +164,17 @@ def kill_workers(
         score.kills += 1
         killed_at = time.time()
         os.kill(victim.pid, signal.SIGKILL)
-        old = {step.pid for step in begun.values()}
+        old = {step.life for step in begun.values()}
         after = follower.until(partial(is_whole, old=old, workers=workers), _PATIENCE_S)
         if after is None:
             return
-        # A rank of a generation that failed early may have reported a step. Only the newest processes count.
+        # A rank of a generation that failed early may have reported a step. Only the newest lives count.
         newest = newest_by_rank(after)
-        pids = {step.pid for step in newest.values()}
-        firsts = [next(step for step in after if step.pid == pid) for pid in pids]
-        restarts.append(Kill(at_s=killed_at, first_pid=newest[0].pid))
+        lives = {step.life for step in newest.values()}
+        firsts = [next(step for step in after if step.life == life) for life in lives]
+        restarts.append(Kill(at_s=killed_at, first=newest[0].life))
         score.recovered_s.append(max(step.at_s for step in firsts) - killed_at)
-        before = max(step.number for step in [*seen, *after] if step.pid in old)
+        before = max(step.number for step in [*seen, *after] if step.life in old)
         score.steps_redone.append(before - min(step.number for step in firsts) + 1)
 
 
@@ -189,9 +189,9 @@ def _is_time(training: Training, target: dict[int, int], seen: list[Step]) -> bo
     return reached or training.has_ended()
 
 
-def is_whole(seen: list[Step], old: set[int], workers: int) -> bool:
-    """Whether every rank has reported a step from a new process."""
-    return len({step.rank for step in seen if step.pid not in old}) == workers
+def is_whole(seen: list[Step], old: set[tuple[int, int]], workers: int) -> bool:
+    """Whether every rank has reported a step since the restart."""
+    return len({step.rank for step in seen if step.life not in old}) == workers
 
 
 def main() -> int:

@@ -111,7 +111,7 @@ class Training:
         return split_all(kills, self.lines, self.incarnation / layout.EVENTS)
 
     def sources(self) -> Counter[str]:
-        """How often the bundled trainer restored its state from memory, and from disk."""
+        """How often the bundled trainer restored its state from a survivor, from memory, and from disk."""
         events = read_lines(self.incarnation / layout.EVENTS)
         restored = (parse_journal_event(line) for line in events if line.get("kind") == EventKind.RESTORED.value)
         return Counter(str(event.evidence.get("source")) for event in restored)

@@ -18,10 +18,10 @@ from trainer.contract.progress import Phase, Progress, parse_progress
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kill:
-    """When a worker was killed, in seconds of the wall clock, and the pid of rank 0 after the restart."""
+    """When a worker was killed, in seconds of the wall clock, and pid and generation of rank 0 after the restart."""
 
     at_s: float
-    first_pid: int
+    first: tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Split:
     """Seconds from a kill to rank 0's next step, in parts that follow each other."""
 
     notice_s: float | None  # until the agent noticed; None: the launcher has no journal, and the next part includes it
-    process_s: float  # until the new process ran the trainer: the other workers ended, and a fork or imports
+    process_s: float  # until rank 0 ran the trainer: in a new process, or again
     verify_s: float  # choosing and verifying the snapshot
     device_s: float  # starting CUDA, and forming the group
     load_s: float  # building the model, and reading the snapshot into it
@@ -56,7 +56,7 @@ _MARKS = (
 
 def split_restart(kill: Kill, lines: Iterable[Progress], events: Iterable[JournalEvent]) -> Split | None:
     """None if a line is missing: the process died before it, or it is another program."""
-    own = iter([line for line in lines if line.pid == kill.first_pid])
+    own = iter([line for line in lines if (line.pid, line.generation) == kill.first])
     marks_s: list[float] = []
     for phase, is_numbered in _MARKS:
         found = next((line for line in own if line.phase is phase and (line.step is not None) == is_numbered), None)

@@ -27,6 +27,11 @@ class Step:
     generation: int = 0  # these two only from the trainer
     world_size: int = 0
 
+    @property
+    def life(self) -> tuple[int, int]:
+        """A process in one generation: after a restart it is another process, or the same in another generation."""
+        return self.pid, self.generation
+
 
 class Follower:
     def __init__(self, path: Path) -> None:

@@ -19,7 +19,7 @@ from trainer.contract.exit_record import EventKind, JournalEvent, render_journal
 from trainer.contract.progress import Phase, Progress, render_progress
 
 BEGAN = datetime(2026, 11, 22, tzinfo=timezone.utc)
-KILL = Kill(at_s=BEGAN.timestamp(), first_pid=20)
+KILL = Kill(at_s=BEGAN.timestamp(), first=(20, 2))
 
 
 def at(seconds: float) -> str:
@@ -76,7 +76,7 @@ def test_a_torn_line_of_a_journal_is_skipped(tmp_path: Path) -> None:
     progress, events = tmp_path / "progress.jsonl", tmp_path / "events.jsonl"
     progress.write_text("".join(json.dumps(render_progress(line)) + "\n" for line in RESTART) + '{"at": "20')
     events.write_text(json.dumps(render_journal_event(fail(0.25))) + "\n")
-    splits = split_all([KILL, Kill(at_s=KILL.at_s, first_pid=99)], progress, events)
+    splits = split_all([KILL, Kill(at_s=KILL.at_s, first=(99, 2))], progress, events)
     assert [split.notice_s for split in splits] == [pytest.approx(0.25)]
     assert summarize(splits)["kills"] == 1
     assert summarize(splits)["device_s"] == pytest.approx(2.5)

@@ -7,6 +7,7 @@ Exit codes: 0 finished, 1 an error of the run (one line says which), 2 a wrong c
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -14,12 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.contract.config import ConfigError, TrainerConfig, parse_config
 from trainer.contract.env import WorkerPlace, parse_place
+from trainer.elastic.workers.reentry import Reentry
 from trainer.errors import TrainerError
 from trainer.loop.out_of_memory import explained_shortage
+from trainer.snapshot.handover import has_lost_peer
 from trainer.train import run
 from trainer.worker.signals import StopFlag
 
@@ -62,9 +66,31 @@ def read_config(text: str) -> TrainerConfig:
 
 @record
 def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
-    """`record` leaves the traceback in TORCHELASTIC_ERROR_FILE for the agent, and turns on faulthandler."""
-    with explained_shortage(config, place):
-        return run(config, place, stop)
+    """Train in one generation after another, until training ends or this process has to.
+
+    `record` leaves the traceback in TORCHELASTIC_ERROR_FILE for the agent, and turns on faulthandler.
+    """
+    reentry = _open_reentry(config, place)
+    while True:
+        if reentry is not None:
+            reentry.enter(place.generation)
+        try:
+            with explained_shortage(config, place):
+                return run(config, place, stop)
+        except RuntimeError as error:
+            if reentry is None or not has_lost_peer(error):
+                raise
+            if not reentry.await_order(place.generation, lambda: stop.is_set):
+                raise
+        gc.collect()  # what is left of the broken group
+        place = parse_place(os.environ)
+
+
+def _open_reentry(config: TrainerConfig, place: WorkerPlace) -> Reentry | None:
+    """None where this process cannot leave a broken group: NCCL would wait for the lost rank."""
+    if not (config.keep_survivors and place.own_reentry and place.is_on_one_node and place.world_size > 1):
+        return None
+    return None if torch.cuda.is_available() else Reentry(place)
 
 
 def leave(program: Callable[[], int]) -> NoReturn:

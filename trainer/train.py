@@ -33,6 +33,7 @@ from trainer.loop.task import Task, open_task
 from trainer.parallel.precision import LossScale
 from trainer.parallel.trainee import Trainee, build_trainee
 from trainer.snapshot.cadence import Cadence, estimate_mtbf_s
+from trainer.snapshot.handover import Handover, has_lost_peer
 from trainer.snapshot.lineage import Beginning, fence_of
 from trainer.snapshot.memory_tier import MemoryTier
 from trainer.snapshot.run_state import RunState
@@ -64,7 +65,7 @@ def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
     waits = Waits(heartbeat)
     if place.world_size > 1:
         waits.start()
-    with process_group(place, waits) as device:
+    with closing(waits), process_group(place, waits) as device:
         if device.type == "cpu":
             keep_freed_memory(os.environ)
         own = Run(config=config, place=place, device=device, heartbeat=heartbeat, waits=waits)
@@ -79,7 +80,6 @@ def _run_in_group(run: Run, task: Task, findings: Outcome[RankFindings], stop: S
     trainee, ideal_step_s = _build(run, task, beginning, state)
     tell_beginning(run, task, beginning, trainee.notices)
     saver = Saver(run, beginning, strategy=trainee.layout.strategy, data=task.source.fingerprint)
-    trainee.on_backward_done(run.waits.begin)
     still_read = () if beginning.restore is None else beginning.restore.memory
     copies = MemoryTier(run, plan=saver.plan_for, describe=saver.describe, still_read=still_read)
     for each in (saver, copies):
@@ -95,13 +95,19 @@ def _run_in_group(run: Run, task: Task, findings: Outcome[RankFindings], stop: S
         stepper=Stepper(run, task, trainee, feeder, state),
         saver=saver,
         copies=copies,
+        handover=Handover(run, saver.describe, is_replicated=not trainee.layout.is_sharded),
         cadence=_open_cadence(run, saver),
         requests=SnapshotRequests(desired_of(run.place), answered=saver.answered_requests),
         observer=observer,
         stop=stop,
     )
-    with closing(feeder), observer, saver, copies:
-        return loop.train()
+    with trainee.on_backward_done(run.waits.begin), closing(feeder), observer, saver, copies:
+        try:
+            return loop.train()
+        except RuntimeError as error:
+            if has_lost_peer(error):
+                loop.handover.write(state)
+            raise
 
 
 def _build(run: Run, task: Task, beginning: Beginning, state: RunState) -> tuple[Trainee, float | None]:
@@ -140,6 +146,7 @@ class _Loop:
     stepper: Stepper
     saver: Saver
     copies: MemoryTier
+    handover: Handover
     cadence: Cadence  # used by rank 0 only, like `requests`
     requests: SnapshotRequests
     observer: Observer
@@ -155,6 +162,7 @@ class _Loop:
             started = time.perf_counter()
             result = self.stepper.take(self._request(own_times))
             step_s = time.perf_counter() - started
+            self.handover.free()
             self.stepper.feeder.look(step_s)
             self.run.waits.expect(step_s)
             self.saver.start_provenance()

@@ -10,12 +10,13 @@ import pytest
 from tests.elastic.harness import build_record
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.launch import LaunchPolicy
-from trainer.elastic.records.history import History, Running
+from trainer.elastic.records.history import History, Processes, Running
 from trainer.elastic.rendezvous.formation import Formation
 
 KILLED = Failure(kind=FailureKind.UNKNOWN, message="killed by SIGKILL", signal="SIGKILL")
 RAISED = Failure(kind=FailureKind.APPLICATION, message="KeyError: 'lr'")
 PEER = Failure(kind=FailureKind.APPLICATION, message="RuntimeError: Connection closed by peer [127.0.0.1]:33423")
+NOBODY = Processes(pids={}, fresh={}, survivors=[], spares=[])
 
 
 @pytest.mark.parametrize(("failure", "at_once"), [(KILLED, True), (PEER, True), (RAISED, False)])
@@ -35,7 +36,7 @@ def test_time_with_progress_refunds_the_restarts(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("trainer.elastic.records.history.time.monotonic", lambda: now_s)
     formation, restarts = Formation(nodes=1, world_size=1), []
     for generation, step in enumerate([5, 9, 13, 13], start=1):
-        history.start(formation, generation=generation, pids={}, fresh={}, spares=[], costs={})
+        history.start(formation, NOBODY, generation=generation, costs={})
         now_s += 1.0 if generation == 4 else 61.0
         history.notice()
         ran = Running(generation=generation, ranks=[0], nodes=1)

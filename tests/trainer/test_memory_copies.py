@@ -53,21 +53,21 @@ def build_values(seed: int = 0) -> Values:
     return {MetadataIndex(name): tensor for name, tensor in tensors.items()} | {MetadataIndex("n"): BytesIO(b"7")}
 
 
-def write(path: str, name: SnapshotName, values: Values, rank: int = 0) -> CopyWriter:
+def write(path: str, name: SnapshotName, values: Values, rank: int = 0, parts: int = WORLD) -> CopyWriter:
     writer = CopyWriter(path)
     writer.reserve({index: value for index, value in values.items() if isinstance(value, torch.Tensor)})
-    writer.seal(values, make_manifest(name, {}), rank=rank, metadata=Metadata({}) if rank == 0 else None)
+    writer.seal(values, make_manifest(name, {}), part=rank, parts=parts, metadata=Metadata({}) if rank == 0 else None)
     return writer
 
 
 def overwrite(writer: CopyWriter) -> None:
     writer.erase()
-    writer.seal(build_values(1), make_manifest(SnapshotName(4, Term(1, 2)), {}), rank=0, metadata=None)
+    writer.seal(build_values(1), make_manifest(SnapshotName(4, Term(1, 2)), {}), part=0, parts=WORLD, metadata=None)
 
 
 def write_state(memory: MemoryFiles, name: SnapshotName, file: int = 0) -> None:
     for rank in range(WORLD):
-        write(place_of(memory, rank).own_memory[file], name, build_values(rank), rank)
+        write(place_of(memory, rank).own_copies[file], name, build_values(rank), rank)
 
 
 def states_of(memory: MemoryFiles) -> dict[SnapshotName, StateInMemory]:
@@ -89,7 +89,7 @@ def same(values: Values, path: str) -> bool:
 @settings(deadline=None)
 def test_a_copy_is_read_as_it_was_sealed(shapes: list[tuple[torch.dtype, list[int]]]) -> None:
     memory = MemoryFiles(1)
-    (path, _) = place_of(memory).own_memory
+    (path, _) = place_of(memory).own_copies
     values: Values = {
         MetadataIndex(str(number)): torch.randint(0, 2, shape).to(dtype) for number, (dtype, shape) in enumerate(shapes)
     }
@@ -106,7 +106,7 @@ def test_a_copy_is_read_as_it_was_sealed(shapes: list[tuple[torch.dtype, list[in
 @settings(deadline=None, max_examples=300)
 def test_a_flipped_bit_is_found_or_is_outside_the_copy(where: float, bit: int) -> None:
     memory, values = MemoryFiles(1), build_values()
-    (path, _) = place_of(memory).own_memory
+    (path, _) = place_of(memory).own_copies
     write(path, SnapshotName(3, Term(1, 2)), values)
     file = os.open(path, os.O_RDWR)
     position = int(where * os.fstat(file).st_size)
@@ -123,7 +123,7 @@ def test_a_flipped_bit_is_found_or_is_outside_the_copy(where: float, bit: int) -
 @pytest.mark.parametrize("after", range(6))
 def test_a_copy_that_was_cut_off_is_none(memory: MemoryFiles, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """The process ends before its next write, wherever that is."""
-    path, _ = place_of(memory).own_memory
+    path, _ = place_of(memory).own_copies
     writer = write(path, SnapshotName(3, Term(1, 2)), build_values())
     done = 0
 
@@ -150,7 +150,7 @@ def test_a_copy_that_was_cut_off_is_none(memory: MemoryFiles, monkeypatch: pytes
 
 
 def test_what_is_replaced_while_it_is_read_is_damaged(memory: MemoryFiles) -> None:
-    path, _ = place_of(memory).own_memory
+    path, _ = place_of(memory).own_copies
     writer = write(path, SnapshotName(3, Term(1, 2)), build_values())
     found = open_copy(path)
     assert found is not None
@@ -161,7 +161,7 @@ def test_what_is_replaced_while_it_is_read_is_damaged(memory: MemoryFiles) -> No
 
 def test_reserving_memory_leaves_the_copy_that_is_there(memory: MemoryFiles) -> None:
     """The new generation reserves memory. If it is killed before its first copy, the old one still counts."""
-    path, _ = place_of(memory).own_memory
+    path, _ = place_of(memory).own_copies
     values = build_values()
     write(path, SnapshotName(3, Term(1, 2)), values)
     CopyWriter(path).reserve({index: value for index, value in values.items() if isinstance(value, torch.Tensor)})
@@ -172,7 +172,7 @@ def test_reserving_memory_leaves_the_copy_that_is_there(memory: MemoryFiles) -> 
 
 
 def test_a_tensor_of_another_size_is_refused(memory: MemoryFiles) -> None:
-    path, _ = place_of(memory).own_memory
+    path, _ = place_of(memory).own_copies
     writer = write(path, SnapshotName(3, Term(1, 2)), build_values())
     with pytest.raises(KeyError, match="another size"):
         writer.view(MetadataIndex("t5"), torch.zeros(5, 4))
@@ -182,9 +182,9 @@ def test_a_state_is_whole_if_every_rank_has_its_part(memory: MemoryFiles) -> Non
     old, new = SnapshotName(3, Term(1, 2)), SnapshotName(4, Term(1, 2))
     assert states_of(memory) == {}
     write_state(memory, old)
-    write(place_of(memory, 1).own_memory[1], new, build_values(), rank=1)
+    write(place_of(memory, 1).own_copies[1], new, build_values(), rank=1)
     assert list(states_of(memory)) == [old]
-    write(place_of(memory, 0).own_memory[1], new, build_values(), rank=0)
+    write(place_of(memory, 0).own_copies[1], new, build_values(), rank=0)
     assert sorted(map(str, states_of(memory))) == sorted(map(str, (old, new)))
 
 
@@ -210,14 +210,37 @@ def test_the_newest_state_counts_wherever_it_is(memory: MemoryFiles, tmp_path: P
     assert choose(memory, tmp_path, []) == "step-00000040-a1-g2"
 
 
+def test_a_survivor_s_whole_state_counts_beside_the_ranks_parts(memory: MemoryFiles, tmp_path: Path) -> None:
+    """Of equal states the survivor's is read, and a damaged or older one leaves the parts."""
+    write_state(memory, SnapshotName(30, Term(1, 2)))
+    own = place_of(memory, 1).own_handover
+    assert own is not None
+    write(own, SnapshotName(29, Term(1, 2)), build_values(), parts=1)
+    assert states_of(memory)[SnapshotName(29, Term(1, 2))].source == "survivor"
+    assert choose(memory, tmp_path, []) == "step-00000030-a1-g2 memory"
+    assert states_of(memory)[SnapshotName(30, Term(1, 2))].source == "memory"
+    write(own, SnapshotName(30, Term(1, 2)), build_values(), parts=1)
+    assert states_of(memory)[SnapshotName(30, Term(1, 2))].source == "survivor"
+    writer = write(own, SnapshotName(31, Term(1, 2)), build_values(), parts=1)
+    assert choose(memory, tmp_path, []) == "step-00000031-a1-g2 memory"
+    file = os.open(own, os.O_RDWR)
+    os.pwrite(file, b"\xff", 4097)
+    os.close(file)
+    assert choose(memory, tmp_path, []) == "step-00000030-a1-g2 memory1"
+    assert Path(own).stat().st_blocks > 0
+    writer.free()
+    assert Path(own).stat().st_blocks <= 8, "the page of the erased record"
+    assert choose(memory, tmp_path, []) == "step-00000030-a1-g2 memory"
+
+
 def test_a_damaged_state_in_memory_is_reported_and_skipped(memory: MemoryFiles, tmp_path: Path) -> None:
     write_state(memory, SnapshotName(30, Term(1, 2)))
     write_state(memory, SnapshotName(31, Term(1, 2)), file=1)
-    file = os.open(place_of(memory, 1).own_memory[1], os.O_RDWR)
+    file = os.open(place_of(memory, 1).own_copies[1], os.O_RDWR)
     os.pwrite(file, b"\xff", 4097)
     assert choose(memory, tmp_path, []) == "step-00000030-a1-g2 memory1"
     os.close(file)
-    file = os.open(place_of(memory, 0).own_memory[0], os.O_RDWR)
+    file = os.open(place_of(memory, 0).own_copies[0], os.O_RDWR)
     os.pwrite(file, b"\xff", 4097)
     os.close(file)
     assert choose(memory, tmp_path, []) is None, "there is no snapshot on disk, so the run starts from step 0"
@@ -258,9 +281,10 @@ def test_a_killed_group_goes_on_from_memory_with_the_same_curve(
         assert {at: loss for at, loss in group.losses().items() if expected[at] != loss} == {}
         if generation > 1:
             (restored,) = group.events("restored")
-            assert restored["evidence"]["source"] == "memory"
+            assert restored["evidence"]["source"] in ("memory", "survivor")
             assert restored["evidence"]["step"] > 0, "nothing is on disk"
-    in_use = sum(Path(path).stat().st_blocks * 512 for own in place_of(memory).memory for path in own)
+    copies = [path for rank in range(WORLD) for path in place_of(memory, rank).own_copies]
+    in_use = sum(Path(path).stat().st_blocks * 512 for path in copies)
     load = build_workload(
         parse_config({**TINY, **options}), world_size=WORLD, ranks_per_node=WORLD, vocab=BYTES_VOCABULARY
     )

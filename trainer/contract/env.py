@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+COPIES = 2  # of the state in memory: the older one stays whole until the newer one is
+
 # Set by the backend for each replica's agent, and inherited by its workers.
 JOB_ID = "ORCHESTRATOR_JOB_ID"
 JOB_DIR = "ORCHESTRATOR_JOB_DIR"  # <root>/<job>, as this node sees it
@@ -33,8 +35,11 @@ REPLICA_DIR = "ORCHESTRATOR_REPLICA_DIR"  # .../attempts/<n>/replica-<r>/<incarn
 GENERATION = "ORCHESTRATOR_GENERATION"  # 1, 2, ... within the attempt
 NOTICE_S = "ORCHESTRATOR_NOTICE_S"  # from the signal to stop until the kill; absent: unknown
 
-# The agent's files in memory, two for each local rank: "<pid>:<fd>,<fd>;<fd>,<fd>". See snapshot/memory_tier.py.
-MEMORY = "ORCHESTRATOR_MEMORY"
+# Open files of the agent, by local rank: "<pid>:<fd>,<fd>;<fd>,<fd>".
+MEMORY = "ORCHESTRATOR_MEMORY"  # files in memory: two for copies of the state, and one for a survivor's state
+REENTRY = "ORCHESTRATOR_REENTRY"  # two pipes: orders of the agent, and answers of the worker
+
+SURVIVORS = "ORCHESTRATOR_SURVIVORS"  # the number of ranks that keep their processes from the previous generation
 
 # Only in the environment of the fork server, where /proc shows it.
 FORK_SERVER = "ORCHESTRATOR_FORK_SERVER"
@@ -58,11 +63,27 @@ class WorkerPlace:
     restore_from: str | None
     retry: int
     notice_s: float | None = None
-    memory: tuple[tuple[str, ...], ...] = ()  # by local rank: paths of the agent's files for copies of the state
+    memory: tuple[tuple[str, ...], ...] = ()  # by local rank: paths of the agent's files in memory
+    reentry: tuple[tuple[str, ...], ...] = ()  # by local rank: paths of the agent's pipes
+    survivors: int = 0  # ranks that keep their processes from the previous generation
 
     @property
-    def own_memory(self) -> tuple[str, ...]:
-        return self.memory[self.local_rank] if self.local_rank < len(self.memory) else ()
+    def own_copies(self) -> tuple[str, ...]:
+        """This rank's files for copies of its part of the state."""
+        return self.memory[self.local_rank][:COPIES] if self.local_rank < len(self.memory) else ()
+
+    @property
+    def own_handover(self) -> str | None:
+        """This rank's file for the whole state, when the rank survives its group."""
+        return self.memory[self.local_rank][COPIES] if self.local_rank < len(self.memory) else None
+
+    @property
+    def own_reentry(self) -> tuple[str, ...]:
+        return self.reentry[self.local_rank] if self.local_rank < len(self.reentry) else ()
+
+    @property
+    def is_on_one_node(self) -> bool:
+        return self.world_size == self.local_world_size
 
 
 def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
@@ -86,16 +107,18 @@ def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
         restore_from=environ.get(RESTORE_FROM) or None,
         retry=_integer(environ, RETRY, 0),
         notice_s=_seconds(environ, NOTICE_S),
-        memory=_parse_memory(environ.get(MEMORY, "")),
+        memory=_parse_files(environ.get(MEMORY, "")),
+        reentry=_parse_files(environ.get(REENTRY, "")),
+        survivors=_integer(environ, SURVIVORS, 0),
     )
 
 
-def render_memory(pid: int, files: Sequence[Sequence[int]]) -> str:
-    """The value of MEMORY: open files of the process `pid`, by local rank."""
+def render_files(pid: int, files: Sequence[Sequence[int]]) -> str:
+    """The value of MEMORY and REENTRY: open files of the process `pid`, by local rank."""
     return f"{pid}:" + ";".join(",".join(map(str, own)) for own in files)
 
 
-def _parse_memory(text: str) -> tuple[tuple[str, ...], ...]:
+def _parse_files(text: str) -> tuple[tuple[str, ...], ...]:
     pid, _, files = text.partition(":")
     return tuple(tuple(f"/proc/{pid}/fd/{file}" for file in own.split(",")) for own in files.split(";") if own)
 

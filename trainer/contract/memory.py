@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from trainer.contract.env import COPIES
 from trainer.contract.workload import Workload
 
 _CONTEXT_BYTES = 1.25 * (1 << 30)  # a CUDA context and NCCL's buffers
@@ -24,7 +25,6 @@ _ALLOCATOR_SLACK = 0.07  # what the caching allocator cannot use
 _SOFTMAX_BYTES = 3 * 4
 _LOGSUMEXP_BYTES = 4  # of fused attention, for each head
 _ROOTS_BYTES = 8  # of two norms
-COPIES = 2  # of the state in memory: the older one stays whole until the newer one is
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo, signal_name
 from trainer.elastic.agent_requests import AgentRequests, Group
-from trainer.elastic.chaos import Worker
 from trainer.elastic.flags import Flags
 from trainer.elastic.health.activity import read_activities
 from trainer.elastic.health.devices import Devices
@@ -28,7 +27,7 @@ from trainer.elastic.health.stillness import GroupHang, Stillness
 from trainer.elastic.health.watch import RankHang, Watch
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.records.files import say
-from trainer.elastic.records.history import History, Running
+from trainer.elastic.records.history import History, Processes, Running
 from trainer.elastic.records.record import Record
 from trainer.elastic.records.resource_journal import ResourceJournal
 from trainer.elastic.rendezvous.formation import Formation, name_ranks
@@ -36,9 +35,11 @@ from trainer.elastic.rendezvous.join import known_generation
 from trainer.elastic.rendezvous.rounds import Ending, Member, WorkersStore
 from trainer.elastic.resource_sampler import ResourceSampler
 from trainer.elastic.workers.ending import end_workers
-from trainer.elastic.workers.fork_server_client import ForkedProcess, ForkServerClient
+from trainer.elastic.workers.fork_server_client import ForkServerClient
 from trainer.elastic.workers.job_environment import render_job_environment
+from trainer.elastic.workers.local_workers import LocalWorkers
 from trainer.elastic.workers.streams import Output, Streams
+from trainer.elastic.workers.survivors import FOLLOWS_WITHIN_S, Survivors
 from trainer.elastic.workers.workers import (
     AgentPlace,
     Membership,
@@ -58,27 +59,6 @@ class End(Enum):
     SUCCEEDED = "all workers of this node ended with 0"
     AGAIN = "another generation follows"
     FAILED = "no generation may follow"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalWorkers:
-    """This node's workers of one generation, by local rank."""
-
-    place: AgentPlace
-    processes: Mapping[int, ForkedProcess]
-    folders: Mapping[int, Path]  # with a worker's error file, and in a job also its log and stacks
-
-    @property
-    def running(self) -> dict[int, ForkedProcess]:
-        return {rank: process for rank, process in self.processes.items() if process.returncode is None}
-
-    @property
-    def by_rank(self) -> dict[int, Worker]:
-        """The running workers, by rank."""
-        return {
-            self.place.ranks[local_rank]: Worker(pid=process.pid, folder=self.folders[local_rank])
-            for local_rank, process in self.running.items()
-        }
 
 
 class Agent:
@@ -107,6 +87,8 @@ class Agent:
         self._streams = None if record is not None else Streams(flags)
         self._devices = Devices()
         self._memory = MemoryFiles(workers)
+        self._survivors = Survivors(workers)
+        self._followers: dict[int, float] = {}  # survivors that were ordered to join, by local rank, with a deadline
         self._watch: Watch | None = None
         self._stillness: Stillness | None = None
         if record is not None and policy is not None:
@@ -140,6 +122,7 @@ class Agent:
                 self._sampler.close()
             self._store_host.close()
             self._memory.close()
+            self._survivors.close()
             if self._streams is not None:
                 self._streams.close()
 
@@ -174,33 +157,65 @@ class Agent:
             record.journal(EventKind.NODE_WAITED, sentence, self.generation, seconds=round(seconds, 3))
 
     def _start(self, place: AgentPlace, store: WorkersStore) -> LocalWorkers:
-        environs = self._render_environments(place, store)
+        survivors = {} if self._local is None else self._local.running
+        environs = self._render_environments(place, store, len(survivors))
         outputs: Mapping[int, Output] = {}
         if self._streams is not None:
             outputs = self._streams.open(environs)
         folders = {local_rank: self._folder(local_rank, outputs) for local_rank in environs}
         self._oom_kills = read_oom_kills()
-        processes: dict[int, ForkedProcess] = {}
-        self._local = local = LocalWorkers(place=place, processes=processes, folders=folders)
-        for local_rank, environ in environs.items():
-            output = outputs.get(local_rank)
-            processes[local_rank] = self._fork_server.start(
-                substitute(self._flags.command, local_rank),
-                environ,
-                local_rank=local_rank,
-                stdout=None if output is None else output.stdout,
-                stderr=None if output is None else output.stderr,
-            )
+        self._local = local = LocalWorkers(
+            place=place, processes={}, environs=environs, outputs=outputs, folders=folders
+        )
+        local.processes.update(survivors)
+        self._followers = {
+            local_rank: time.monotonic() + FOLLOWS_WITHIN_S
+            for local_rank in survivors
+            if self._survivors.order(local_rank, self.generation, environs[local_rank])
+        }
+        for local_rank in environs.keys() - self._followers.keys():
+            self._start_process(local, local_rank)
         if self._watch is not None and self._stillness is not None:
             self._watch.begin(self.generation, place.ranks, time.monotonic())
             self._stillness.begin(time.monotonic())
         self._tell_start(local)
         return local
 
-    def _render_environments(self, place: AgentPlace, store: WorkersStore) -> dict[int, dict[str, str]]:
-        shared = {**os.environ, **self._memory.environment, env.GENERATION: str(self.generation)}
+    def _start_process(self, local: LocalWorkers, local_rank: int) -> None:
+        """Start a new process, in place of the one that had this local rank, if any."""
+        replaced = {rank: each for rank, each in local.running.items() if rank == local_rank}
+        end_workers(replaced, patience_s=0.0, folder_of=lambda _: None)
+        environ, output = local.environs[local_rank], local.outputs.get(local_rank)
+        self._survivors.began(local_rank, environ)
+        local.processes[local_rank] = self._fork_server.start(
+            substitute(self._flags.command, local_rank),
+            environ,
+            local_rank=local_rank,
+            stdout=None if output is None else output.stdout,
+            stderr=None if output is None else output.stderr,
+        )
+
+    def _await_followers(self, local: LocalWorkers) -> None:
+        """Replace a survivor that did not join this generation in time by a new process."""
+        for local_rank, deadline_s in list(self._followers.items()):
+            process = local.processes[local_rank]
+            if self._survivors.has_entered(local_rank, process.pid, self.generation):
+                del self._followers[local_rank]
+            elif process.poll() is not None or time.monotonic() > deadline_s:
+                del self._followers[local_rank]
+                self._start_process(local, local_rank)
+                self._tell_replaced(local.place.ranks[local_rank], local.processes[local_rank].pid)
+
+    def _tell_replaced(self, rank: int, pid: int) -> None:
+        sentence = f"rank {rank} did not leave its broken group in time; a new process replaces it"
         if self._record is not None:
-            shared |= render_job_environment(self._record, self.generation, os.environ)
+            self._record.journal(EventKind.WORKER_REPLACED, sentence, self.generation, rank=rank, pid=pid)
+
+    def _render_environments(self, place: AgentPlace, store: WorkersStore, survivors: int) -> dict[int, dict[str, str]]:
+        own = {env.GENERATION: str(self.generation), env.SURVIVORS: str(survivors)}
+        shared = {**os.environ, **self._memory.environment, **own}
+        if self._record is not None:
+            shared |= render_job_environment(self._record, self.generation, os.environ) | self._survivors.environment
             # `known_generation` looks for this folder. A worker that dies at once would not create it.
             (self._record.incarnation_dir / f"g{self.generation}").mkdir(exist_ok=True)
         environs = {}
@@ -220,8 +235,9 @@ class Agent:
     def _look(self, local: LocalWorkers) -> End | None:
         """Check the generation once. None while it runs."""
         self._fork_server.listen(self._flags.look_every_s)
+        self._await_followers(local)
         self._run_requests(local)
-        deaths = _find_deaths(local)
+        deaths = local.find_deaths()
         if deaths:
             return self._follow_deaths(deaths, local)
         if not local.running:
@@ -243,9 +259,9 @@ class Agent:
             sentence = f"the group lost {', '.join(sorted(member.address for member in lost))}"
             self._record.journal(EventKind.PEER_LOST, sentence, self.generation, replicas=replicas)
 
-    def _follow(self, restarts: bool, *, change: str = "", hang: bool = False) -> End:
-        """End the workers without waiting for them: SIGTERM, save stacks, SIGKILL."""
-        self._end_workers(0.0, hang=hang)
+    def _follow(self, restarts: bool, *, change: str = "", hang: bool = False, survivors: Collection[int] = ()) -> End:
+        """End the workers without waiting for them: SIGTERM, save stacks, SIGKILL. `survivors` continue."""
+        self._end_workers(0.0, hang=hang, survivors=survivors if restarts else ())
         self._ending = self.history.end(change=change, step=max(self._read_steps().values(), default=None))
         return End.AGAIN if restarts else End.FAILED
 
@@ -273,7 +289,17 @@ class Agent:
         if reason is not None:
             self._report_lost(self._rendezvous.find_lost())
             return self._follow(True, change=reason)
-        return self._follow(self._judge(failure, local, max(steps.values(), default=None)))
+        survivors = self._find_survivors(local)
+        restarts = self._judge(failure, local, max(steps.values(), default=None), survivors=survivors)
+        return self._follow(restarts, survivors=survivors)
+
+    def _find_survivors(self, local: LocalWorkers) -> list[int]:
+        """The local ranks of the running workers that can join another generation."""
+        return [
+            local_rank
+            for local_rank, process in local.running.items()
+            if self._survivors.has_entered(local_rank, process.pid, self.generation)
+        ]
 
     def _recall(self, failure: Failure) -> Failure:
         """The failure of a rank that ran out of memory, with what it used before."""
@@ -294,8 +320,17 @@ class Agent:
         failure = Failure(kind=FailureKind.HANG, message=hang.sentence, rank=hang.rank, step=hang.step)
         return self._judge(failure, local, hang.step, silent_s=hang.silent_s)
 
-    def _judge(self, failure: Failure, local: LocalWorkers, step: int | None, *, silent_s: float | None = None) -> bool:
-        ran = Running(generation=self.generation, ranks=local.place.ranks, nodes=local.place.nodes)
+    def _judge(
+        self,
+        failure: Failure,
+        local: LocalWorkers,
+        step: int | None,
+        *,
+        silent_s: float | None = None,
+        survivors: Collection[int] = (),
+    ) -> bool:
+        ending = [rank for local_rank, rank in enumerate(local.place.ranks) if local_rank not in survivors]
+        ran = Running(generation=self.generation, ranks=ending, nodes=local.place.nodes)
         return self.history.judge(failure, ran, step=step, silent_s=silent_s)
 
     def _explain(self, deaths: list[Death], local: LocalWorkers, steps: dict[int, int]) -> list[Finding]:
@@ -312,22 +347,25 @@ class Agent:
             if everyone or has_cause or time.monotonic() > deadline:
                 return findings
             time.sleep(0.02)
-            deaths = _find_deaths(local)
+            deaths = local.find_deaths()
 
-    def _end_workers(self, patience_s: float, *, hang: bool = False) -> None:
+    def _end_workers(self, patience_s: float, *, hang: bool = False, survivors: Collection[int] = ()) -> None:
         local, self._local = self._local, None
         if local is None:
             return
+        ending = {rank: process for rank, process in local.processes.items() if rank not in survivors}
+        if survivors:
+            self._local = replace(local, processes={rank: local.processes[rank] for rank in survivors})
         if self._sampler is not None:
             self._sampler.end()
         in_job = self._record is not None
         saved = end_workers(
-            local.processes,
+            ending,
             patience_s=patience_s,
             folder_of=lambda local_rank: local.folders[local_rank] if in_job else None,
             hang=hang,
         )
-        held_by = self._devices.await_release(process.pid for process in local.processes.values())
+        held_by = self._devices.await_release(process.pid for process in ending.values())
         if held_by:
             say(f"the dead processes {held_by} still hold GPU memory")
         if saved and self._record is not None:
@@ -343,15 +381,19 @@ class Agent:
         pids = {place.ranks[rank]: each.pid for rank, each in local.processes.items()}
         if self._sampler is not None:
             self._sampler.begin(self.generation, pids)
-        fresh = {place.ranks[rank]: each.because for rank, each in local.processes.items() if each.because}
+        new = {rank: each for rank, each in local.processes.items() if rank not in self._followers}
+        fresh = {place.ranks[rank]: each.because for rank, each in new.items() if each.because}
         for rank, because in fresh.items():
             say(f"rank {rank} is a new process, not a fork: {because}")
         self.history.start(
             Formation(nodes=place.nodes, world_size=place.world_size, because=place.group.change),
+            Processes(
+                pids=pids,
+                fresh=fresh,
+                survivors=[place.ranks[local_rank] for local_rank in self._followers],
+                spares=[place.ranks[rank] for rank, each in new.items() if each.was_spare],
+            ),
             generation=self.generation,
-            pids=pids,
-            fresh=fresh,
-            spares=[place.ranks[rank] for rank, each in local.processes.items() if each.was_spare],
             costs={
                 "imported_in_s": round(self._fork_server.imported_s, 3),
                 "fork_server_rss_bytes": self._fork_server.rss_bytes,
@@ -368,17 +410,3 @@ class Agent:
 def _build_sampler(record: Record, devices: Devices) -> ResourceSampler:
     meter = RankMeter(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return ResourceSampler(meter, ResourceJournal(record.incarnation_dir / layout.RESOURCES))
-
-
-def _find_deaths(local: LocalWorkers) -> list[Death]:
-    codes = {local_rank: process.poll() for local_rank, process in local.processes.items()}
-    return [
-        Death(
-            rank=local.place.ranks[local_rank],
-            local_rank=local_rank,
-            exit_code=code,
-            folder=local.folders[local_rank],
-        )
-        for local_rank, code in codes.items()
-        if code
-    ]

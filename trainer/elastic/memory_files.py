@@ -1,4 +1,4 @@
-"""Files in memory that outlive workers: each rank keeps copies of its training state there.
+"""Files in memory that outlive workers: each rank keeps copies of its training state there, and hands it over there.
 
 The kernel frees them when the agent and its workers have ended, however they end.
 """
@@ -10,7 +10,6 @@ import os
 from contextlib import suppress
 
 from trainer.contract import env
-from trainer.contract.memory import COPIES
 
 
 class MemoryFiles:
@@ -21,9 +20,9 @@ class MemoryFiles:
         with suppress(OSError, AttributeError):  # another system than Linux
             for local_rank in range(workers):
                 self._files.append([])
-                for _ in range(COPIES):
+                for _ in range(env.COPIES + 1):
                     self._files[-1].append(_create(f"state of local rank {local_rank}"))
-            self.environment = {env.MEMORY: env.render_memory(os.getpid(), self._files)}
+            self.environment = {env.MEMORY: env.render_files(os.getpid(), self._files)}
             return
         self.environment = {}
 

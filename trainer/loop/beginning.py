@@ -26,7 +26,7 @@ from trainer.snapshot.lineage import Beginning, Restore, Tell, begin_term, fence
 from trainer.snapshot.memory_reading import StateInMemory, find_states
 from trainer.snapshot.run_state import RunState, read_state
 from trainer.snapshot.verification import TooLarge, choose_together, verify_small
-from trainer.worker.agreement import Outcome, on_every_rank, share
+from trainer.worker.agreement import Outcome, on_every_rank, on_rank_zero, share
 from trainer.worker.run import Run
 
 
@@ -36,25 +36,34 @@ class RankFindings:
 
     program: dict[str, object]  # versions and configuration, equal on every rank
     data: dict[str, object]  # the fingerprint of the data
-    beginning: Beginning | None  # on rank 0, unless all ranks have to verify the snapshot
+    beginning: Beginning | None  # on rank 0, unless it has to be chosen in the group
 
 
 def find_beginning(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell) -> RankFindings:
-    """Rank 0 chooses and verifies the snapshot while the other ranks start. Raises SnapshotError and StaleTerm."""
+    """Rank 0 chooses and verifies the snapshot while the other ranks start. Raises SnapshotError and StaleTerm.
+
+    Ranks that keep their processes may still be writing their states. They join the group when these are whole.
+    """
     directory = snapshots_of(place)
     refuse_lost(place, directory)
     _refuse_unwritable(directory, f".probe-a{place.attempt}-g{place.generation}-{place.rank}")
     beginning = None
-    if place.rank == 0:
-        with suppress(TooLarge):
-            verify = snapshot.verify if place.world_size == 1 else verify_small
-            beginning = begin_term(place, directory, fence_of(place), tell, verify, in_memory=_find_in_memory(place))
+    if place.rank == 0 and not place.survivors:
+        beginning = _choose_alone(place, tell)
     return RankFindings(describe_program(config), task.source.fingerprint, beginning)
+
+
+def _choose_alone(place: WorkerPlace, tell: Tell) -> Beginning | None:
+    """Choose on this rank. None if all ranks have to verify a large snapshot."""
+    verify = snapshot.verify if place.world_size == 1 else verify_small
+    with suppress(TooLarge):
+        return begin_term(place, snapshots_of(place), fence_of(place), tell, verify, in_memory=_find_in_memory(place))
+    return None
 
 
 def _find_in_memory(place: WorkerPlace) -> dict[SnapshotName, StateInMemory]:
     """The states in this node's memory, if all ranks are on this node."""
-    if place.world_size != place.local_world_size:
+    if not place.is_on_one_node:
         return {}
     return find_states(path for own in place.memory for path in own)
 
@@ -79,8 +88,11 @@ def agree(run: Run, findings: Outcome[RankFindings]) -> Beginning:
         difference = describe_difference(other.data, found[0].data)
         if difference is not None:
             raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
-    if found[0].beginning is not None:
-        return found[0].beginning
+    beginning = found[0].beginning
+    if run.place.survivors:
+        beginning = on_rank_zero(lambda: _choose_alone(run.place, run.heartbeat.tell), run.waits)
+    if beginning is not None:
+        return beginning
     run.heartbeat.beat(Phase.RESTORE)
     directory, fence = snapshots_of(run.place), fence_of(run.place)
     return choose_together(

@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_strategy, parse_wrap
 from trainer.errors import UnusedParameters
@@ -73,19 +74,22 @@ class Trainee:
         """Sharded strategies communicate in every block. ddp only reduces gradients after the backward pass."""
         return self.layout.is_sharded
 
-    def on_backward_done(self, action: Callable[[], None]) -> None:
-        """Under ddp, call `action` once this rank has computed its gradients and starts to wait for the others.
+    def on_backward_done(self, action: Callable[[], None]) -> AbstractContextManager[object]:
+        """Within the block, under ddp, call `action` once this rank has computed its gradients and starts to wait.
 
-        The first parameter's gradient is the last: autograd accumulates a gradient as soon as it is there.
+        The first parameter's gradient is the last: autograd accumulates a gradient as soon as it is there. A hook that
+        stayed would keep the model in memory, because the garbage collector does not see the reference of DDP.
         """
 
         def hook(_: torch.Tensor) -> None:
             self.communication.begin()
             action()
 
-        if isinstance(self.forward, DistributedDataParallel):
-            first = next(iter(self.parameters.values()))
-            first.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch's
+        if not isinstance(self.forward, DistributedDataParallel):
+            return nullcontext()
+        first = next(iter(self.parameters.values()))
+        handle: RemovableHandle = first.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        return handle
 
     def autocast(self) -> AbstractContextManager[object]:
         """Autocast under ddp. Sharded blocks use FSDP's mixed-precision policy."""

@@ -10,13 +10,12 @@ from trainer.snapshot.lineage import Restore, Tell
 
 def tell_restored(restore: Restore, world_size: int, tell: Tell) -> None:
     manifest, name = restore.manifest, restore.path.name
-    source = "memory" if restore.memory else "disk"
+    source = {"disk": name, "memory": "memory", "survivor": "a survivor"}[restore.source]
     sizes = {"from_world_size": manifest.world_size, "world_size": world_size}
     tell(
         EventKind.RESTORED,
-        f"restored step {manifest.step} from {'memory' if restore.memory else name} "
-        f"(world size {manifest.world_size} → {world_size})",
-        {"name": name, "step": manifest.step, "source": source, **sizes},
+        f"restored step {manifest.step} from {source} (world size {manifest.world_size} → {world_size})",
+        {"name": name, "step": manifest.step, "source": restore.source, **sizes},
     )
 
 

@@ -39,6 +39,10 @@ class StateInMemory(Protocol):
     @property
     def files(self) -> tuple[str, ...]: ...
 
+    @property
+    def source(self) -> str:
+        """`survivor` if a rank that lost its group handed it over, else `memory`."""
+
     def verify(self) -> None:
         """Raises DamagedSnapshot."""
 
@@ -47,13 +51,15 @@ class StateInMemory(Protocol):
 class Restore:
     """A verified snapshot. `is_own` is False if another job made it.
 
-    `memory` has the files of one that is in the memory of this node. Then nothing is at `path`.
+    `memory` has the files of one that is in the memory of this node. Then nothing is at `path`. `source` is `disk`,
+    `memory` or `survivor`.
     """
 
     path: Location
     manifest: Manifest
     is_own: bool
     memory: tuple[str, ...] = ()
+    source: str = "disk"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,8 +246,8 @@ def choose_restore(
         if own and own[0].step > name.step:
             break
         if _is_intact(in_memory[name], tell):
-            found = in_memory[name]
-            return Restore(path=snapshots / str(name), manifest=found.manifest, is_own=True, memory=found.files)
+            found, path = in_memory[name], snapshots / str(name)
+            return Restore(path=path, manifest=found.manifest, is_own=True, memory=found.files, source=found.source)
     for name in own:
         manifest = verify_or_quarantine(snapshots / str(name), tell, place.job_id, verify)
         if manifest is not None:

@@ -1,4 +1,4 @@
-"""A rank's part of the state in a file that its agent holds in memory: how it is written, verified and read.
+"""A part of the state in a file that its agent holds in memory: how it is written, verified and read.
 
 The file begins with a record of where the header is. The header names each tensor's place and checksum. The record is
 erased first and written last: a copy that was cut off anywhere has no record. What was changed after that fails its
@@ -47,10 +47,11 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a copy holds. `metadata` describes the whole state, and only rank 0's copy has it."""
+    """What a copy holds: part number `part` of `parts`. `metadata` describes the whole state; only part 0 has it."""
 
     manifest: Manifest
-    rank: int
+    part: int
+    parts: int
     tensors: dict[MetadataIndex, Place]
     others: dict[MetadataIndex, bytes]
     metadata: Metadata | None
@@ -103,7 +104,8 @@ class CopyWriter:
         staged: Mapping[MetadataIndex, Tensor | BytesIO],
         manifest: Manifest,
         *,
-        rank: int,
+        part: int,
+        parts: int,
         metadata: Metadata | None,
     ) -> None:
         """Write everything that is not in `view` yet, the header, and then the record."""
@@ -120,10 +122,19 @@ class CopyWriter:
             tensors[index] = Place(
                 offset=offset, shape=tuple(value.shape), dtype=value.dtype, checksum=_checksum_of(view)
             )
-        header = pickle.dumps(Header(manifest=manifest, rank=rank, tensors=tensors, others=others, metadata=metadata))
+        header = pickle.dumps(
+            Header(manifest=manifest, part=part, parts=parts, tensors=tensors, others=others, metadata=metadata)
+        )
         os.pwrite(self._file, header, self._end)
         record = _RECORD.pack(_MAGIC, self._end, len(header), xxhash.xxh3_64_intdigest(header))
         os.pwrite(self._file, record, 0)
+
+    def free(self) -> None:
+        """Give the memory back. The file has no copy then."""
+        self.erase()
+        size = os.fstat(self._file).st_size
+        if size > 0:
+            mmap.mmap(self._file, size).madvise(mmap.MADV_REMOVE)
 
     def __del__(self) -> None:
         os.close(self._file)
@@ -155,12 +166,12 @@ class MemoryCopy:
     def refuse_replaced(self) -> None:
         """Raises DamagedSnapshot if another copy was begun in the same file since this one was opened."""
         if os.pread(self._file, _RECORD.size, 0) != self._record:
-            raise DamagedSnapshot(str(self.header.name), f"of rank {self.header.rank} was replaced in memory")
+            raise DamagedSnapshot(str(self.header.name), f"part {self.header.part} was replaced in memory")
 
     def _verify(self, item: tuple[MetadataIndex, Place]) -> None:
         index, place = item
         if _checksum_of(self.tensor(index)) != place.checksum:
-            what = f"of rank {self.header.rank} has changed in memory (checksum of {index.fqn} differs)"
+            what = f"part {self.header.part} has changed in memory (checksum of {index.fqn} differs)"
             raise DamagedSnapshot(str(self.header.name), what)
 
 

@@ -1,10 +1,11 @@
-"""Choose and read copies in memory: a state is whole if every rank's part of one step is there."""
+"""Choose and read copies in memory: a state is whole if all its parts are there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from io import BytesIO
+from operator import itemgetter
 from typing import Any
 
 from torch import Tensor
@@ -19,7 +20,7 @@ from trainer.snapshot.memory_copy import MemoryCopy, open_copy
 
 
 class StateInMemory:
-    """A whole state: the copy of each rank, in their order."""
+    """A whole state: the copies of its parts, in their order."""
 
     def __init__(self, copies: Sequence[MemoryCopy]) -> None:
         self.copies = copies
@@ -32,6 +33,11 @@ class StateInMemory:
     def files(self) -> tuple[str, ...]:
         return tuple(copy.path for copy in self.copies)
 
+    @property
+    def source(self) -> str:
+        """`survivor` if one rank wrote the state of several, else `memory`."""
+        return "survivor" if len(self.copies) < self.manifest.world_size else "memory"
+
     def verify(self) -> None:
         """Raises DamagedSnapshot for the first copy that has changed since it was sealed."""
         for copy in self.copies:
@@ -39,22 +45,18 @@ class StateInMemory:
 
 
 def find_states(files: Iterable[str]) -> dict[SnapshotName, StateInMemory]:
-    """The whole states in these files."""
-    parts: dict[SnapshotName, dict[int, MemoryCopy]] = {}
+    """The whole states in these files. Of equal ones that were divided differently, the one with the fewest parts."""
+    found: dict[tuple[SnapshotName, int], dict[int, MemoryCopy]] = {}
     for path in files:
         copy = open_copy(path)
         if copy is not None:
-            parts.setdefault(copy.header.name, {})[copy.header.rank] = copy
-    return {
-        name: StateInMemory([by_rank[rank] for rank in sorted(by_rank)])
-        for name, by_rank in parts.items()
-        if _is_whole(by_rank)
-    }
-
-
-def _is_whole(by_rank: Mapping[int, MemoryCopy]) -> bool:
-    first = by_rank.get(0)
-    return first is not None and sorted(by_rank) == list(range(first.header.manifest.world_size))
+            found.setdefault((copy.header.name, copy.header.parts), {})[copy.header.part] = copy
+    states: dict[SnapshotName, StateInMemory] = {}
+    for name, parts in sorted(found, key=itemgetter(1)):
+        copies = found[name, parts]
+        if len(copies) == parts:
+            states.setdefault(name, StateInMemory([copies[part] for part in range(parts)]))
+    return states
 
 
 class MemoryReader(StorageReader):

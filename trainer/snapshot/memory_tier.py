@@ -47,8 +47,8 @@ class MemoryTier:
         still_read: Collection[str] = (),
     ) -> None:
         """`still_read` has files that other ranks may still read."""
-        files = run.place.own_memory
-        is_possible = bool(files) and run.place.world_size == run.place.local_world_size
+        files = run.place.own_copies
+        is_possible = bool(files) and run.place.is_on_one_node
         self._run, self._plan, self._describe = run, plan, describe
         self._interval = parse_memory_interval(run.config.snapshot_memory) if is_possible else None
         # The first copy goes to a file that nobody reads.
@@ -66,6 +66,7 @@ class MemoryTier:
 
     def __exit__(self, *_: object) -> None:
         self._stager.wait_until_done(_LEAVES_WITHIN_S)
+        self._stager.close()
 
     @property
     def is_ready(self) -> bool:
@@ -119,10 +120,10 @@ class MemoryTier:
     def _copy(self, state: RunState, plan: Plan) -> None:
         writer = self._writers[self._begun % len(self._writers)]
         self._begun += 1
-        manifest, rank, metadata = self._describe(state), self._run.place.rank, plan.metadata
+        manifest, place, metadata = self._describe(state), self._run.place, plan.metadata
 
         def seal(staged: Values) -> None:
-            writer.seal(staged, manifest, rank=rank, metadata=metadata)
+            writer.seal(staged, manifest, part=place.rank, parts=place.world_size, metadata=metadata)
 
         writer.erase()
         buffer = writer.view if self._run.device.type == "cpu" else None

@@ -42,6 +42,7 @@ class RunState(Stateful):
         self.loss_scale = loss_scale
         self.step = 0  # completed optimizer steps
         self.samples_seen = 0
+        self.is_whole = True  # False while an optimizer step changes it
         self._model: nn.Module | None = None
         self._optimizer: Optimizer | None = None
         self._parameters: dict[str, nn.Parameter] = {}

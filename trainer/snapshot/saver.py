@@ -81,6 +81,7 @@ class Saver:
         if self._is_abandoned:
             self._retention.stop_verifying()
         self._stager.wait_until_done(_LEAVES_WITHIN_S if self._is_abandoned else None)
+        self._stager.close()
 
     @property
     def is_busy(self) -> bool:

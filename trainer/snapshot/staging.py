@@ -32,7 +32,7 @@ class Stager:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._tasks: SimpleQueue[tuple[Values, list[MetadataIndex], Write, Buffer]] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Values, list[MetadataIndex], Write, Buffer] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._staged, self._done = threading.Event(), threading.Event()
         self._staged.set()
@@ -78,15 +78,20 @@ class Stager:
         """Wait until the state is written, or has failed. Returns False on timeout."""
         return self._done.wait(timeout_s)
 
+    def close(self) -> None:
+        """End the thread after what has begun."""
+        self._tasks.put(None)
+
     def _run(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # a new thread starts on device 0 and would create a context there
-        while True:
+        while (task := self._tasks.get()) is not None:
             try:
-                self._take(*self._tasks.get())  # a sleeping thread must hold no reference to the group
+                self._take(*task)
             except Exception:  # noqa: BLE001  # `write` has reported the failure; the next snapshot needs this thread
                 sys.excepthook(*sys.exc_info())
             finally:
+                del task  # a sleeping thread must hold no reference to the group
                 self._staged.set()
                 self._done.set()
 

@@ -19,6 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 from trainer.contract.env import WorkerPlace
 from trainer.errors import DeviceError
 from trainer.worker.agreement import on_every_rank
+from trainer.worker.torch_compat import release_process_groups
 from trainer.worker.waits import Waits
 
 # Longer than a rank takes to verify its part of a large snapshot while the others wait. A hang is found earlier, by the
@@ -50,6 +51,8 @@ def process_group(place: WorkerPlace, waits: Waits) -> Iterator[torch.device]:
         # Dropping the last reference to a gloo group joins its threads. With the interpreter lock held this can
         # deadlock (seen in torch 2.13 with DDP): destroy_process_group must drop the last reference.
         gc.collect()
+        if is_broken:  # this process may join another group
+            release_process_groups()
         _leave(device, is_broken=is_broken)
 
 

@@ -148,6 +148,9 @@ class Journal:
                 return
             self._torn = written < len(data)
 
+    def __del__(self) -> None:
+        self._close()
+
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:

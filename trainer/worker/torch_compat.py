@@ -14,8 +14,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorProperties
 
-_kept: list[Any] = []
-
 
 def keep_process_groups() -> None:
     """Keep a reference to every process group that this process makes, so that finished training also ends.
@@ -37,10 +35,21 @@ def keep_process_groups() -> None:
     @wraps(make)
     def make_and_keep(*arguments: Any, **options: Any) -> Any:
         made = make(*arguments, **options)
-        _kept.append(made)
+        kept.append(made)
         return made
 
+    kept: list[Any] = []
+    make_and_keep.kept = kept  # type: ignore[attr-defined]
     c10d._new_process_group_helper = make_and_keep  # type: ignore[attr-defined]
+
+
+def release_process_groups() -> None:
+    """Drop the references of `keep_process_groups`, so that `destroy_process_group` destroys the groups.
+
+    They are found at torch's function: a worker may import another copy of this module than the fork server did.
+    """
+    make = getattr(dist.distributed_c10d, "_new_process_group_helper", None)
+    getattr(make, "kept", []).clear()
 
 
 def store_of_the_group() -> dist.Store:

@@ -28,9 +28,14 @@ class Waits:
         self._since: float | None = None
         self._is_reported = False
         self._after_s = AFTER_S
+        self._closed = threading.Event()
 
     def start(self) -> None:
         threading.Thread(target=self._watch, name="waits", daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
 
     def begin(self) -> None:
         """This rank starts to wait for its peers. Idempotent."""
@@ -65,7 +70,5 @@ class Waits:
                 self._heartbeat.wait()
 
     def _watch(self) -> None:
-        pause = threading.Event()
-        while True:
-            pause.wait(_LOOK_EVERY_S)
+        while not self._closed.wait(_LOOK_EVERY_S):
             self.look()

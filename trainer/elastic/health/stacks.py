@@ -26,12 +26,16 @@ SIGNAL = signal.SIGRTMAX - 3
 _ANSWER_S, _SETTLED_S, _INTERVAL_S = 0.5, 0.003, 0.001
 _PY_SPY_S = 5.0
 _SIGCGT = "SigCgt:"
+_offered: list[int] = []  # the file that this process writes its stacks to
 
 
 def offer_stacks(folder: str) -> None:
     """Handle SIGNAL from now on: each one appends the stacks of all threads to the file in this worker's folder."""
     file = os.open(f"{folder}/{layout.STACKS}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
+    while _offered:
+        os.close(_offered.pop())  # of an earlier generation
+    _offered.append(file)
 
 
 def save_stacks(workers: Mapping[int, Path]) -> list[int]:

@@ -20,11 +20,25 @@ from trainer.elastic.rendezvous.rounds import Ending
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """The generation that failed. `ranks` are this agent's, `nodes` is the number of nodes of the group."""
+    """The generation that failed. `ranks` are those of this agent that end with it, `nodes` is the number of nodes
+    of the group."""
 
     generation: int
     ranks: Collection[int]
     nodes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes:
+    """A generation's processes on this node, by rank. `fresh` says why one is not a fork.
+
+    `survivors` are the ranks that kept theirs, and `spares` those that got a spare worker.
+    """
+
+    pids: Mapping[int, int]
+    fresh: Mapping[int, str]
+    survivors: Collection[int]
+    spares: Collection[int]
 
 
 class History:
@@ -113,21 +127,8 @@ class History:
         )
         return decision.restart
 
-    def start(
-        self,
-        now: Formation,
-        *,
-        generation: int,
-        pids: Mapping[int, int],
-        fresh: Mapping[int, str],
-        spares: Collection[int],
-        costs: Mapping[str, object],
-    ) -> None:
-        """Note the start of a generation's workers.
-
-        `pids` and `fresh` are by rank; `fresh` says why a worker is not a fork. `spares` are the ranks of former spare
-        workers. `costs` is further evidence for the event.
-        """
+    def start(self, now: Formation, processes: Processes, *, generation: int, costs: Mapping[str, object]) -> None:
+        """Note the start of a generation's workers. `costs` is further evidence for the event."""
         started_s, noticed_s, self._noticed_s = time.monotonic(), self._noticed_s, None
         self._started_s = started_s
         before, self._formed = self._formed, now
@@ -152,8 +153,9 @@ class History:
             world_size=size,
             number=generation,
             host=self._record.process.host,
-            pids={str(rank): pid for rank, pid in pids.items()},
-            fresh={str(rank): because for rank, because in fresh.items()},
-            spares=sorted(spares),
+            pids={str(rank): pid for rank, pid in processes.pids.items()},
+            fresh={str(rank): because for rank, because in processes.fresh.items()},
+            survivors=sorted(processes.survivors),
+            spares=sorted(processes.spares),
             **costs,
         )

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from trainer.elastic import child
@@ -30,7 +31,7 @@ def become(order: dict[str, object], agent_server: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
-    _settle_environment(order)
+    settle_environment(order)
     child.prepare_environment()
     _open_outputs(order)
     folder = child.redirect(str(order["local_rank"]))
@@ -51,7 +52,8 @@ def become(order: dict[str, object], agent_server: int) -> None:
     run_program(program)
 
 
-def _settle_environment(order: dict[str, object]) -> None:
+def settle_environment(order: Mapping[str, object]) -> None:
+    """Set and remove the variables that the order names."""
     environ, without = order["environ"], order["without"]
     assert isinstance(environ, dict)
     assert isinstance(without, list)

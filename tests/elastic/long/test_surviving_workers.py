@@ -1,0 +1,178 @@
+"""A killed worker of the bundled trainer is replaced, and the others keep their processes and states."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.harness import TWO, Agent, Job, wait_for
+
+CONFIG = {
+    "preset": "nano",
+    "global_batch": 6,
+    "micro_batch": 1,
+    "seq_len": 32,
+    "snapshot_interval": 1000,
+    "steps": 10**6,
+}
+
+
+def start(job: Job, *flags: str, **settings: object) -> Agent:
+    config = json.dumps({**CONFIG, **settings})
+    return job.policy(max_restarts=100).start(*(flags or (TWO,)), "-m", "trainer", "--config", config)
+
+
+def losses(agent: Agent) -> dict[int, set[float]]:
+    """The losses that were reported for each step: one, unless a step was repeated differently."""
+    path = agent.folder / "progress.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    found: dict[int, set[float]] = {}
+    for line in lines:
+        if "loss" in line.get("metrics", {}):
+            found.setdefault(line["step"], set()).add(line["metrics"]["loss"])
+    return found
+
+
+def steps_of(agent: Agent, generation: int) -> dict[int, list[int]]:
+    """The steps that each rank reported in a generation."""
+    found: dict[int, list[int]] = {}
+    for line in agent.progress(generation):
+        if line["phase"] == "step" and line.get("step"):
+            found.setdefault(int(str(line["rank"])), []).append(int(str(line["step"])))
+    return found
+
+
+def await_steps(agent: Agent, generation: int, steps: int, ranks: int = 2) -> None:
+    def reported() -> bool:
+        found = steps_of(agent, generation)
+        return len(found) == ranks and min(map(len, found.values())) >= steps
+
+    wait_for(reported, f"{steps} steps of {ranks} ranks in generation {generation}")
+
+
+def restored(agent: Agent) -> list[dict[str, object]]:
+    return [dict(event["evidence"]) for event in agent.events("restored")]  # type: ignore[call-overload]
+
+
+@pytest.mark.smoke
+def test_under_ddp_no_step_is_repeated_and_the_curve_is_the_same(job: Job, tmp_path: Path) -> None:
+    undisturbed = start(Job(tmp_path / "whole"), steps=120, strategy="ddp")
+    assert undisturbed.wait() == 0, undisturbed.printed()
+    agent = start(job, steps=120, strategy="ddp")
+    kept: set[int] = set()
+    for generation, victim in enumerate((1, 0, 0, 1), start=1):
+        pids = agent.pids(generation)
+        await_steps(agent, generation, 5)
+        os.kill(pids[victim], signal.SIGKILL)
+        following = agent.pids(generation + 1)
+        assert following[1 - victim] == pids[1 - victim]
+        assert following[victim] != pids[victim]
+        kept.add(pids[1 - victim])
+    assert agent.wait() == 0, agent.printed()
+    assert losses(agent) == losses(undisturbed)
+    assert [found["source"] for found in restored(agent)] == ["survivor"] * 4
+    for generation in range(1, 5):
+        before, after = steps_of(agent, generation), steps_of(agent, generation + 1)
+        newest = max(max(steps) for steps in before.values())
+        assert {min(steps) for steps in after.values()} == {newest + 1}
+    failed = agent.events("worker.failed")
+    assert [event["evidence"]["collateral_ranks"] for event in failed] == [[]] * 4
+    started = agent.events("generation.started")
+    assert [event["evidence"]["survivors"] for event in started] == [[], [0], [1], [1], [0]]
+    assert agent.events("worker.replaced") == []
+
+
+def test_with_three_ranks_the_newest_state_of_any_survivor_counts(job: Job, tmp_path: Path) -> None:
+    undisturbed = start(Job(tmp_path / "whole"), "--nproc-per-node=3", steps=60, strategy="ddp")
+    assert undisturbed.wait() == 0, undisturbed.printed()
+    agent = start(job, "--nproc-per-node=3", steps=60, strategy="ddp")
+    for generation, victim in enumerate((0, 1, 2), start=1):
+        pids = agent.pids(generation)
+        await_steps(agent, generation, 3, ranks=3)
+        os.kill(pids[victim], signal.SIGKILL)
+        following = agent.pids(generation + 1)
+        assert {rank for rank in pids if following[rank] == pids[rank]} == {0, 1, 2} - {victim}
+    assert agent.wait() == 0, agent.printed()
+    assert losses(agent) == losses(undisturbed)
+    newest = [max(max(steps) for steps in steps_of(agent, generation).values()) for generation in (1, 2, 3)]
+    assert [found["step"] for found in restored(agent)] == newest
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "hsdp"])
+def test_sharded_survivors_continue_from_a_copy(job: Job, tmp_path: Path, strategy: str) -> None:
+    undisturbed = start(Job(tmp_path / "whole"), steps=60, strategy=strategy)
+    assert undisturbed.wait() == 0, undisturbed.printed()
+    agent = start(job, steps=60, strategy=strategy, snapshot_memory=1)
+    for generation in (1, 2):
+        pids = agent.pids(generation)
+        await_steps(agent, generation, 6)
+        os.kill(pids[generation % 2], signal.SIGKILL)
+        assert agent.pids(generation + 1)[1 - generation % 2] == pids[1 - generation % 2]
+    assert agent.wait() == 0, agent.printed()
+    assert losses(agent) == losses(undisturbed)
+    assert {found["source"] for found in restored(agent)} == {"memory"}
+
+
+def test_a_survivor_that_does_not_follow_is_replaced(job: Job) -> None:
+    """A stopped process stands for one that cannot leave its group."""
+    agent = start(job, strategy="ddp")
+    pids = agent.pids(1)
+    await_steps(agent, 1, 3)
+    os.kill(pids[0], signal.SIGSTOP)
+    os.kill(pids[1], signal.SIGKILL)
+    wait_for(lambda: agent.events("worker.replaced"), "a replaced worker")
+    (replaced,) = agent.events("worker.replaced")
+    assert replaced["evidence"]["rank"] == 0  # type: ignore[index]
+    agent.worker_pids.add(int(replaced["evidence"]["pid"]))  # type: ignore[index]
+    await_steps(agent, 2, 3)
+    agent.pids(2)
+    assert len(agent.events("worker.failed")) == 1, "the replacement costs no restart"
+
+
+def test_survivors_end_with_a_job_that_may_not_restart(job: Job) -> None:
+    config = json.dumps({**CONFIG, "strategy": "ddp"})
+    agent = job.policy(max_restarts=0).start(TWO, "-m", "trainer", "--config", config)
+    pids = agent.pids(1)
+    await_steps(agent, 1, 3)
+    os.kill(pids[1], signal.SIGKILL)
+    assert agent.wait() == 1
+
+
+def test_a_stop_reaches_survivors_and_new_workers(job: Job) -> None:
+    agent = start(job, strategy="ddp")
+    pids = agent.pids(1)
+    await_steps(agent, 1, 3)
+    os.kill(pids[1], signal.SIGKILL)
+    agent.pids(2)
+    await_steps(agent, 2, 2)
+    agent.process.send_signal(signal.SIGTERM)
+    agent.wait()
+    assert any("committed" in str(event["kind"]) for event in agent.events()), "a snapshot before the stop"
+
+
+def test_survivors_can_be_switched_off(job: Job) -> None:
+    agent = start(job, strategy="ddp", keep_survivors=False)
+    pids = agent.pids(1)
+    await_steps(agent, 1, 3)
+    os.kill(pids[1], signal.SIGKILL)
+    assert set(agent.pids(2).values()).isdisjoint(pids.values())
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_survivor_of_many_generations_holds_no_more_than_one_of_few(job: Job, strategy: str) -> None:
+    agent = start(job, strategy=strategy, snapshot_memory=1, global_batch=2)
+    counts = []
+    for generation in range(1, 21):
+        pids = agent.pids(generation)
+        await_steps(agent, generation, 3)
+        process = Path(f"/proc/{pids[0]}")
+        counts.append((len(list((process / "fd").iterdir())), len(list((process / "task").iterdir()))))
+        os.kill(pids[1], signal.SIGKILL)
+    assert agent.pids(21)[0] == agent.pids(1)[0]
+    files, threads = zip(*counts, strict=True)
+    assert max(files[10:]) <= max(files[:10]) + 3, files
+    assert max(threads[10:]) <= max(threads[:10]) + 3, threads

@@ -1,0 +1,63 @@
+"""A worker's side of staying: after its group has broken it waits for the agent's order to join the next one.
+
+The agent's side is survivors.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections.abc import Callable
+
+from trainer.contract.env import WorkerPlace
+from trainer.elastic import child
+from trainer.elastic.health.stacks import offer_stacks
+from trainer.elastic.workers.forked import settle_environment
+from trainer.elastic.workers.title import show_place
+
+_ORDER_WITHIN_S = 5.0  # an order follows a death at once; without a death there is none
+_LOOK_EVERY_S = 0.1
+_BYTES = 1 << 16
+
+
+class Reentry:
+    """Open pipes to the agent. Raises OSError if the agent has ended."""
+
+    def __init__(self, place: WorkerPlace) -> None:
+        orders, answers = place.own_reentry
+        self._orders = os.open(orders, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._answers = os.open(answers, os.O_WRONLY | os.O_CLOEXEC)
+        self._received = b""
+
+    def enter(self, generation: int) -> None:
+        """Tell the agent that this process takes part in the generation, and can take part in another one."""
+        os.write(self._answers, f"{os.getpid()} {generation}\n".encode())
+
+    def await_order(self, generation: int, is_stopped: Callable[[], bool]) -> bool:
+        """Wait for the order to join a later generation, and take its place. False if none comes.
+
+        Environment and output are those of the new place then.
+        """
+        deadline = time.monotonic() + _ORDER_WITHIN_S
+        while time.monotonic() < deadline and not is_stopped():
+            if select.select([self._orders], [], [], _LOOK_EVERY_S)[0]:
+                for order in self._read():
+                    if int(str(order["generation"])) > generation:
+                        _take_place(order)
+                        return True
+        return False
+
+    def _read(self) -> list[dict[str, object]]:
+        self._received += os.read(self._orders, _BYTES)
+        *lines, self._received = self._received.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+def _take_place(order: dict[str, object]) -> None:
+    settle_environment(order)
+    folder = child.redirect(str(order["local_rank"]))
+    show_place(os.environ)
+    if folder is not None:
+        offer_stacks(folder)

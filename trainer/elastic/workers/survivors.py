@@ -1,0 +1,82 @@
+"""Workers that outlive their group: the agent orders them to join the next one, instead of starting new processes.
+
+A worker that can do this says so at the beginning of each generation. An order is the environment of its new place. The
+worker reads it once it has noticed that its group is broken, so the agent waits for nothing. A worker that does not
+follow in time is replaced by a new process. The worker's side is reentry.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from trainer.contract import env
+
+FOLLOWS_WITHIN_S = 5.0
+_BYTES = 1 << 16
+
+
+def _open_pipe() -> tuple[int, int]:
+    """Both ends stay open in the agent: nobody sees an end of file, and nobody gets SIGPIPE."""
+    return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+@dataclass
+class _Line:
+    """The pipes to the worker with one local rank, and what is known of it."""
+
+    orders: tuple[int, int] = field(default_factory=_open_pipe)
+    answers: tuple[int, int] = field(default_factory=_open_pipe)
+    entered: tuple[int, int] = (0, 0)  # pid and generation
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+class Survivors:
+    """The lines to the workers of this node, by local rank."""
+
+    def __init__(self, workers: int) -> None:
+        self._lines = [_Line() for _ in range(workers)]
+        pipes = [(line.orders[0], line.answers[1]) for line in self._lines]
+        self.environment = {env.REENTRY: env.render_files(os.getpid(), pipes)}
+
+    def close(self) -> None:
+        for line in self._lines:
+            for end in (*line.orders, *line.answers):
+                os.close(end)
+        self._lines = []
+
+    def began(self, local_rank: int, environ: Mapping[str, str]) -> None:
+        """A new process has this environment. Orders to the one before it are void."""
+        line = self._lines[local_rank]
+        line.environ = environ
+        with suppress(BlockingIOError):
+            while os.read(line.orders[0], _BYTES):
+                pass
+
+    def has_entered(self, local_rank: int, pid: int, generation: int) -> bool:
+        """Whether this process takes part in the generation, and can take part in another one."""
+        line = self._lines[local_rank]
+        with suppress(BlockingIOError, ValueError):  # a worker can write anything
+            while answers := os.read(line.answers[0], _BYTES):
+                who, which = answers.splitlines()[-1].split()
+                line.entered = int(who), int(which)
+        return line.entered == (pid, generation)
+
+    def order(self, local_rank: int, generation: int, environ: Mapping[str, str]) -> bool:
+        """Order the worker to take a new place. False if the order cannot be written."""
+        line = self._lines[local_rank]
+        before, line.environ = line.environ, environ
+        order = {
+            "generation": generation,
+            "local_rank": local_rank,
+            "environ": {name: value for name, value in environ.items() if before.get(name) != value},
+            "without": [name for name in before if name not in environ],
+        }
+        try:
+            content = json.dumps(order).encode() + b"\n"
+            return os.write(line.orders[1], content) == len(content)
+        except BlockingIOError:
+            return False

@@ -19,7 +19,6 @@ from trainer.contract.manifest import Manifest
 from trainer.elastic.health.oom import read_free_memory
 from trainer.snapshot.memory_copy import CopyWriter
 from trainer.snapshot.run_state import KEY, RunState
-from trainer.snapshot.writing import Plan, values_of
 from trainer.worker.run import Run
 
 
@@ -56,7 +55,7 @@ class Handover:
         planner = DefaultSavePlanner()
         planner.set_up_planner({KEY: state.state_dict()}, is_coordinator=True)
         (own,), metadata = planner.create_global_plan([planner.create_local_plan()])
-        values = values_of(state, Plan(own, metadata))
+        values = {item.index: planner.resolve_data(item) for item in own.items}
         sources = {index: value for index, value in values.items() if isinstance(value, Tensor)}
         if not all(state.is_steady(index.fqn) for index in sources):
             return

@@ -13,6 +13,7 @@ import pickle
 import struct
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -137,7 +138,8 @@ class CopyWriter:
             mmap.mmap(self._file, size).madvise(mmap.MADV_REMOVE)
 
     def __del__(self) -> None:
-        os.close(self._file)
+        with suppress(AttributeError):  # it could not be opened
+            os.close(self._file)
 
 
 class MemoryCopy:

@@ -83,6 +83,8 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
             if not reentry.await_order(place.generation, lambda: stop.is_set):
                 raise
         gc.collect()  # what is left of the broken group
+        if config.compile != "none":
+            torch.compiler.reset()  # the same code is compiled only a few times, and then not at all
         place = parse_place(os.environ)
 
 

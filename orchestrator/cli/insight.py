@@ -51,6 +51,8 @@ def _print_cause(cause: CauseView) -> None:
         say(f"  {cause.memory}")
     if cause.collateral_ranks:
         say(f"Other ranks that ended: {', '.join(map(str, cause.collateral_ranks))}")
+    if cause.continued:
+        say(f"Continued: {cause.continued}")
     if cause.nodes:
         say(f"Recorded for: {', '.join(cause.nodes)}")
     traceback = cut_traceback(failure.traceback or "", most_lines=_MOST_LINES)

@@ -148,6 +148,7 @@ class Accounts:
             last_lines=self._last_lines(job_id, cause),
             stacks=self._find_stacks(job_id, cause),
             memory=self._tell_memory(job_id, cause),
+            continued=None if cause.continued is None else str(cause.continued),
         )
 
     def _last_output(self, job: Job, attempt: Attempt) -> Output | None:

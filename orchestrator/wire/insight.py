@@ -122,6 +122,7 @@ class CauseView(Answer):
     last_lines: list[str] = Field(default_factory=list)  # the end of the failed rank's log
     stacks: FramesView | None = None  # of the failed rank, or else of the first rank that ended with it and left some
     memory: str | None = None  # sentences about the rank's memory in its last minute, if it ran out of memory
+    continued: str | None = None  # the step and the source of the state that training continued from
 
 
 class DeedView(Answer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,3 +84,29 @@ def test_the_newest_cause_is_the_newest_fault(whole: list[Life]) -> None:
     dead = {cause.failure.rank, *cause.collateral_ranks} - {None}
     assert (cause.attempt, cause.generation, dead) == (struck[-1], generation, set(range(life.world_size)))
     assert cause.failure == AGENT_LOST if life.agent_dies else cause.failure.rank == life.killed[-1]
+
+
+@pytest.mark.parametrize(
+    ("restored", "sentence"),
+    [
+        ({"step": 97, "source": "survivor"}, "step 97 from the memory of a surviving worker, no step repeated"),
+        ({"step": 96, "source": "memory"}, "step 96 from a copy in memory, 1 step repeated"),
+        ({"step": 90, "source": "disk"}, "step 90 from a snapshot, 7 steps repeated"),
+        ({"step": 90}, "step 90 from a snapshot, 7 steps repeated"),
+        (None, None),
+    ],
+)
+def test_a_cause_says_where_training_continued(restored: dict[str, object] | None, sentence: str | None) -> None:
+    dead = {"kind": "unknown", "message": "the worker was killed", "signal": "SIGKILL", "rank": 0, "step": 97}
+    events = [
+        make("generation.started", 0, 1, 1, world_size=2),
+        make("worker.failed", 5, 1, 1, **dead, collateral_ranks=[]),
+        make("generation.started", 6, 1, 2, world_size=2),
+    ]
+    if restored is not None:
+        events.append(make("restored", 7, 1, 2, **restored))
+    attempts = [make_attempt(number=1, created_at=at(0))]
+    chronicle = Chronicle(job=make_job(state=JobState.RUNNING), attempts=attempts, events=events, kept={}, heard_at={})
+    cause = find_newest_cause(chronicle, read_life(chronicle))
+    assert cause is not None
+    assert (None if cause.continued is None else str(cause.continued)) == sentence

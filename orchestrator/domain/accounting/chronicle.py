@@ -259,7 +259,8 @@ def _host(event: Event) -> str | None:
 def _with_event(one: GenerationLife, event: Event) -> GenerationLife:
     step = event.number("step")
     if event.kind == Theirs.RESTORED and one.restored_at is None:
-        return replace(one, restored_at=event.at, restored_step=int(step or 0))
+        source = str(event.evidence.get("source", one.restored_from))
+        return replace(one, restored_at=event.at, restored_step=int(step or 0), restored_from=source)
     if event.kind == Theirs.WORKER_FAILED and one.failed_at is None:
         failed_step = None if step is None else int(step)
         return replace(

@@ -9,9 +9,27 @@ from datetime import datetime
 from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.accounting.injections import Injection, find_cause
 from orchestrator.domain.accounting.life import Life, Trouble
+from orchestrator.domain.counted import counted
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import JobState
 from trainer.contract.failure import Failure, FailureKind
+
+_SOURCES = {"memory": "a copy in memory", "survivor": "the memory of a surviving worker"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """The state from which training continued. `repeated` counts the steps that were made twice, None if unknown."""
+
+    step: int
+    source: str
+    repeated: int | None
+
+    def __str__(self) -> str:
+        known = f"step {self.step} from {_SOURCES.get(self.source, 'a snapshot')}"
+        if self.repeated is None:
+            return known
+        return f"{known}, {counted(self.repeated, 'step')} repeated" if self.repeated else f"{known}, no step repeated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +46,7 @@ class Cause:
     lost_nodes: tuple[str, ...] = ()  # nodes that the next generation does not have
     over: bool  # training has continued or finished since
     chaos: Injection | None = None  # the requested fault that led to it
+    continued: Continuation | None = None
 
 
 def find_newest_cause(chronicle: Chronicle, life: Life) -> Cause | None:
@@ -41,7 +60,21 @@ def find_newest_cause(chronicle: Chronicle, life: Life) -> Cause | None:
     else:
         return None
     chaos = find_cause(life.injections, attempt=cause.attempt, generation=cause.generation, at=cause.at)
-    return replace(cause, chaos=chaos)
+    return replace(cause, chaos=chaos, continued=_find_continuation(life, cause))
+
+
+def _find_continuation(life: Life, cause: Cause) -> Continuation | None:
+    """What the first generation after the failed one restored. None if it has not restored anything."""
+    if cause.generation is None:
+        return None
+    generations = {(each.number, one.number): one for each in life.attempts for one in each.generations}
+    failed = generations.get((cause.attempt, cause.generation))
+    later = min((term for term in generations if term > (cause.attempt, cause.generation)), default=None)
+    if later is None or generations[later].restored_at is None:
+        return None
+    step, source = generations[later].restored_step, generations[later].restored_from
+    reached = None if failed is None else failed.failed_step
+    return Continuation(step=step, source=source, repeated=None if reached is None else max(0, reached - step))
 
 
 def _term(trouble: Trouble) -> tuple[int, int]:

@@ -58,11 +58,12 @@ def restored(agent: Agent) -> list[dict[str, object]]:
     return [dict(event["evidence"]) for event in agent.events("restored")]  # type: ignore[call-overload]
 
 
-@pytest.mark.smoke
-def test_under_ddp_no_step_is_repeated_and_the_curve_is_the_same(job: Job, tmp_path: Path) -> None:
+@pytest.mark.parametrize("data_workers", [0, pytest.param(2, marks=pytest.mark.smoke)])
+def test_under_ddp_no_step_is_repeated_and_the_curve_is_the_same(job: Job, tmp_path: Path, data_workers: int) -> None:
+    """Processes that read data have inherited the sockets of the group, and outlive a killed worker."""
     undisturbed = start(Job(tmp_path / "whole"), steps=120, strategy="ddp")
     assert undisturbed.wait() == 0, undisturbed.printed()
-    agent = start(job, steps=120, strategy="ddp")
+    agent = start(job, steps=120, strategy="ddp", data_workers=data_workers)
     kept: set[int] = set()
     for generation, victim in enumerate((1, 0, 0, 1), start=1):
         pids = agent.pids(generation)

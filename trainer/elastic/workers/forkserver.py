@@ -34,12 +34,13 @@ import time
 import traceback
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 from trainer.elastic.channel import Channel
-from trainer.elastic.health.processes import adopt_orphans, end_descendants
+from trainer.elastic.health.processes import Process, adopt_orphans, end_descendants
 from trainer.elastic.records.files import say
 from trainer.elastic.workers.forked import HELD, become, names_of, program_of
 from trainer.elastic.workers.program import Program, find_shadowed, run_program
@@ -170,9 +171,11 @@ class ForkServer:
         return "" if shadowed is None else f"{program.folder} has a {shadowed} of its own"
 
     def _reap(self) -> None:
-        """Report the ends of workers. After the last one of a failed generation, kill their orphans (data loaders).
+        """Report the ends of workers, and kill the orphans of those that failed, such as data loaders.
 
-        Orphans of workers become children of this process, so without children there is nothing left to kill.
+        Orphans have inherited the sockets of the group: until they end, its other ranks do not notice the failure.
+        After the last worker of a failed generation all orphans are killed. They become children of this process, so
+        without children there is nothing left to kill.
         """
         try:
             while True:
@@ -183,6 +186,8 @@ class ForkServer:
                     self._workers.discard(pid)
                     self._has_failed |= status != 0
                     self._tell(ended=pid, code=os.waitstatus_to_exitcode(status))
+                    if status != 0 and _has_members(pid):
+                        end_descendants(os.getpid(), partial(_is_in_session, pid))
                 self._spares.forget(pid)
         except ChildProcessError:
             return
@@ -193,6 +198,19 @@ class ForkServer:
 
     def _tell(self, **message: object) -> None:
         self._channel.send(message)
+
+
+def _has_members(group: int) -> bool:
+    """Whether a process group has processes. Its number is not used again as long as it has."""
+    try:
+        os.killpg(group, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _is_in_session(session: int, process: Process) -> bool:
+    return process.session == session
 
 
 def why_unsafe() -> str | None:

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -71,16 +72,17 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
     `record` leaves the traceback in TORCHELASTIC_ERROR_FILE for the agent, and turns on faulthandler.
     """
     reentry = _open_reentry(config, place)
+    if reentry is None:
+        with explained_shortage(config, place):
+            return run(config, place, stop)
     while True:
-        if reentry is not None:
-            reentry.enter(place.generation)
+        reentry.enter(place.generation)
         try:
             with explained_shortage(config, place):
-                return run(config, place, stop)
+                return run(config, place, stop, on_training=partial(reentry.offer, place.generation))
         except RuntimeError as error:
-            if reentry is None or not has_lost_peer(error):
-                raise
-            if not reentry.await_order(place.generation, lambda: stop.is_set):
+            is_survivor = reentry.can_leave and has_lost_peer(error)
+            if not (is_survivor and reentry.await_order(place.generation, lambda: stop.is_set)):
                 raise
         gc.collect()  # what is left of the broken group
         if config.compile != "none":

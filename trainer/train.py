@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -52,8 +53,13 @@ from trainer.worker.waits import Waits
 _EVALUATION_TIMEOUT_S = 600.0  # a rank that is later than this has failed
 
 
-def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
-    """Train to the last step and return the exit code: 0, or 143 after a stop by SIGTERM."""
+def run(
+    config: TrainerConfig, place: WorkerPlace, stop: StopFlag, on_training: Callable[[], None] = lambda: None
+) -> int:
+    """Train to the last step and return the exit code: 0, or 143 after a stop by SIGTERM.
+
+    `on_training` is called before the first step. From then on the group can be left if it breaks.
+    """
     gc.freeze()  # imported objects are never garbage: do not scan them again
     heartbeat = Heartbeat(place, config.steps)
     heartbeat.beat(Phase.DATA)
@@ -70,10 +76,12 @@ def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
             keep_freed_memory(os.environ)
         own = Run(config=config, place=place, device=device, heartbeat=heartbeat, waits=waits)
         # A separate function: everything that uses the group must be gone when the group is destroyed.
-        return _run_in_group(own, task, findings, stop)
+        return _run_in_group(own, task, findings, stop, on_training)
 
 
-def _run_in_group(run: Run, task: Task, findings: Outcome[RankFindings], stop: StopFlag) -> int:
+def _run_in_group(
+    run: Run, task: Task, findings: Outcome[RankFindings], stop: StopFlag, on_training: Callable[[], None]
+) -> int:
     beginning = agree(run, findings)
     run.heartbeat.beat(Phase.RESTORE)
     state = RunState(LossScale(run.config.precision))
@@ -102,6 +110,7 @@ def _run_in_group(run: Run, task: Task, findings: Outcome[RankFindings], stop: S
         stop=stop,
     )
     with trainee.on_backward_done(run.waits.begin), closing(feeder), observer, saver, copies:
+        on_training()
         try:
             return loop.train()
         except RuntimeError as error:

@@ -44,6 +44,10 @@ def test_an_order_gives_a_worker_its_next_place(survivors: Survivors) -> None:
     assert not survivors.has_entered(1, PID, 1)
     worker.enter(1)
     assert survivors.has_entered(1, PID, 1)
+    assert not survivors.can_stay(1, PID, 1), "its group has not formed yet"
+    worker.offer(1)
+    assert survivors.can_stay(1, PID, 1)
+    assert survivors.has_entered(1, PID, 1)
     assert survivors.order(1, 2, {"RANK": "0", "WORLD_SIZE": "2", env.GENERATION: "2"})
     assert worker.await_order(1, lambda: False)
     assert (os.environ["RANK"], os.environ[env.GENERATION], os.environ["WORLD_SIZE"]) == ("0", "2", "")
@@ -51,6 +55,7 @@ def test_an_order_gives_a_worker_its_next_place(survivors: Survivors) -> None:
     assert not survivors.has_entered(1, PID, 2)
     worker.enter(2)
     assert survivors.has_entered(1, PID, 2)
+    assert not survivors.can_stay(1, PID, 2)
     assert not survivors.has_entered(1, PID + 1, 2), "another process has this local rank now"
     assert not survivors.has_entered(0, PID, 2)
 
@@ -76,7 +81,7 @@ def test_an_order_that_does_not_fit_into_the_pipe_is_refused(survivors: Survivor
     assert Reentry(place_of(survivors)).await_order(1, lambda: False)
 
 
-@pytest.mark.parametrize("answer", [b"\n", b"nonsense\n", b"1 2 3\n", b"\xff\xfe", b"1 one\n", b" \n"])
+@pytest.mark.parametrize("answer", [b"\n", b"nonsense\n", b"1 2 3 4\n", b"\xff\xfe", b"1 one\n", b" \n"])
 def test_an_answer_that_no_worker_gives_is_ignored(survivors: Survivors, answer: bytes) -> None:
     worker = Reentry(place_of(survivors))
     _, answers = place_of(survivors).own_reentry

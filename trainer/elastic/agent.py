@@ -207,7 +207,7 @@ class Agent:
                 self._tell_replaced(local.place.ranks[local_rank], local.processes[local_rank].pid)
 
     def _tell_replaced(self, rank: int, pid: int) -> None:
-        sentence = f"rank {rank} did not leave its broken group in time; a new process replaces it"
+        sentence = f"rank {rank} did not join generation {self.generation} in time; a new process replaces it"
         if self._record is not None:
             self._record.journal(EventKind.WORKER_REPLACED, sentence, self.generation, rank=rank, pid=pid)
 
@@ -298,7 +298,7 @@ class Agent:
         return [
             local_rank
             for local_rank, process in local.running.items()
-            if self._survivors.has_entered(local_rank, process.pid, self.generation)
+            if self._survivors.can_stay(local_rank, process.pid, self.generation)
         ]
 
     def _recall(self, failure: Failure) -> Failure:

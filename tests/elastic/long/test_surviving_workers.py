@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -177,3 +180,38 @@ def test_a_survivor_of_many_generations_holds_no_more_than_one_of_few(job: Job, 
     files, threads = zip(*counts, strict=True)
     assert max(files[10:]) <= max(files[:10]) + 3, files
     assert max(threads[10:]) <= max(threads[:10]) + 3, threads
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_kills_at_any_moment_of_a_restart_do_not_change_the_curve(job: Job, tmp_path: Path, strategy: str) -> None:
+    """The survivor, or the new worker, is killed too, while states are handed over, chosen and read."""
+    settings = {"steps": 120, "strategy": strategy, "snapshot_memory": 1, "snapshot_interval": 20}
+    undisturbed = start(Job(tmp_path / "whole"), **settings)
+    assert undisturbed.wait() == 0, undisturbed.printed()
+    agent, rng = start(job, **settings), random.Random(strategy)
+    for _ in range(12):
+        workers = settle(agent)
+        os.kill(workers[rng.randrange(2)], signal.SIGKILL)
+        time.sleep(rng.random() * 0.2)
+        following = agent.pids(latest(agent))
+        with suppress(ProcessLookupError):
+            os.kill(following[rng.randrange(2)], signal.SIGKILL)
+    assert agent.wait() == 0, agent.printed()
+    assert losses(agent) == losses(undisturbed)
+
+
+def settle(agent: Agent) -> dict[int, int]:
+    """Wait until both ranks of the newest generation have made three steps, and return their pids."""
+
+    def has_settled() -> bool:
+        steps = steps_of(agent, latest(agent))
+        return len(steps) == 2 and min(map(len, steps.values())) >= 3
+
+    wait_for(has_settled, "three steps of both ranks")
+    return {int(str(line["rank"])): int(str(line["pid"])) for line in agent.progress(latest(agent))}
+
+
+def latest(agent: Agent) -> int:
+    """The newest generation."""
+    wait_for(lambda: agent.events("generation.started"), "the first generation")
+    return max(int(str(event["generation"])) for event in agent.events("generation.started"))

@@ -30,10 +30,20 @@ class Reentry:
         self._orders = os.open(orders, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._answers = os.open(answers, os.O_WRONLY | os.O_CLOEXEC)
         self._received = b""
+        self.can_leave = False  # the group, if it breaks
 
     def enter(self, generation: int) -> None:
-        """Tell the agent that this process takes part in the generation, and can take part in another one."""
-        os.write(self._answers, f"{os.getpid()} {generation}\n".encode())
+        """Tell the agent that this process has taken its place in the generation."""
+        self.can_leave = False
+        self._answer(generation)
+
+    def offer(self, generation: int) -> None:
+        """Tell the agent that this process trains, and can take part in another generation."""
+        self.can_leave = True
+        self._answer(generation)
+
+    def _answer(self, generation: int) -> None:
+        os.write(self._answers, f"{os.getpid()} {generation} {int(self.can_leave)}\n".encode())
 
     def await_order(self, generation: int, is_stopped: Callable[[], bool]) -> bool:
         """Wait for the order to join a later generation, and take its place. False if none comes.

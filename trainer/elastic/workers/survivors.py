@@ -1,8 +1,9 @@
 """Workers that outlive their group: the agent orders them to join the next one, instead of starting new processes.
 
-A worker that can do this says so at the beginning of each generation. An order is the environment of its new place. The
-worker reads it once it has noticed that its group is broken, so the agent waits for nothing. A worker that does not
-follow in time is replaced by a new process. The worker's side is reentry.py.
+A worker that can do this says so in each generation when it begins to train: before, torch cannot be sure to leave a
+group that does not form. An order is the environment of its new place. The worker reads it once it has noticed that its
+group is broken, so the agent waits for nothing. A worker that does not follow in time is replaced by a new process. The
+worker's side is reentry.py.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Line:
 
     orders: tuple[int, int] = field(default_factory=_open_pipe)
     answers: tuple[int, int] = field(default_factory=_open_pipe)
-    entered: tuple[int, int] = (0, 0)  # pid and generation
+    answer: tuple[int, int, int] = (0, 0, 0)  # the newest: pid, generation, and 1 if the worker can stay
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,13 +58,20 @@ class Survivors:
                 pass
 
     def has_entered(self, local_rank: int, pid: int, generation: int) -> bool:
-        """Whether this process takes part in the generation, and can take part in another one."""
+        """Whether this process has taken its place in the generation."""
+        return self._read(local_rank)[:2] == (pid, generation)
+
+    def can_stay(self, local_rank: int, pid: int, generation: int) -> bool:
+        """Whether this process trains in the generation, and can take part in another one."""
+        return self._read(local_rank) == (pid, generation, 1)
+
+    def _read(self, local_rank: int) -> tuple[int, int, int]:
         line = self._lines[local_rank]
         with suppress(BlockingIOError, ValueError):  # a worker can write anything
             while answers := os.read(line.answers[0], _BYTES):
-                who, which = answers.splitlines()[-1].split()
-                line.entered = int(who), int(which)
-        return line.entered == (pid, generation)
+                pid, generation, can_stay = map(int, answers.splitlines()[-1].split())
+                line.answer = pid, generation, can_stay
+        return line.answer
 
     def order(self, local_rank: int, generation: int, environ: Mapping[str, str]) -> bool:
         """Order the worker to take a new place. False if the order cannot be written."""

@@ -24,8 +24,8 @@ from trainer.contract.env import WorkerPlace, parse_place
 from trainer.elastic.workers.reentry import Reentry
 from trainer.errors import TrainerError
 from trainer.loop.out_of_memory import explained_shortage
-from trainer.snapshot.handover import has_lost_peer
 from trainer.train import run
+from trainer.worker.group import has_lost_peer
 from trainer.worker.signals import StopFlag
 
 
@@ -76,12 +76,12 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
         with explained_shortage(config, place):
             return run(config, place, stop)
     while True:
-        reentry.enter(place.generation)
+        reentry.answer(place.generation, can_stay=False)
         try:
             with explained_shortage(config, place):
-                return run(config, place, stop, on_training=partial(reentry.offer, place.generation))
+                return run(config, place, stop, on_training=partial(reentry.answer, place.generation, can_stay=True))
         except RuntimeError as error:
-            is_survivor = reentry.can_leave and has_lost_peer(error)
+            is_survivor = reentry.can_stay and has_lost_peer(error)
             if not (is_survivor and reentry.await_order(place.generation, lambda: stop.is_set)):
                 raise
         gc.collect()  # what is left of the broken group
@@ -91,10 +91,15 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
 
 
 def _open_reentry(config: TrainerConfig, place: WorkerPlace) -> Reentry | None:
-    """None where this process cannot leave a broken group: NCCL would wait for the lost rank."""
+    """None if this process has to end with its group: on GPUs (NCCL may wait for the lost rank) and on several nodes."""
     if not (config.keep_survivors and place.own_reentry and place.is_on_one_node and place.world_size > 1):
         return None
-    return None if torch.cuda.is_available() else Reentry(place)
+    if torch.cuda.is_available():
+        return None
+    try:
+        return Reentry(place)
+    except OSError:  # the agent is in another PID namespace
+        return None
 
 
 def leave(program: Callable[[], int]) -> NoReturn:

@@ -34,14 +34,14 @@ from trainer.loop.task import Task, open_task
 from trainer.parallel.precision import LossScale
 from trainer.parallel.trainee import Trainee, build_trainee
 from trainer.snapshot.cadence import Cadence, estimate_mtbf_s
-from trainer.snapshot.handover import Handover, has_lost_peer
+from trainer.snapshot.handover import Handover
 from trainer.snapshot.lineage import Beginning, fence_of
 from trainer.snapshot.memory_tier import MemoryTier
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.saver import Saver
 from trainer.worker.agreement import Outcome, attempt, on_every_rank, on_rank_zero
 from trainer.worker.barrier import Barrier
-from trainer.worker.group import process_group
+from trainer.worker.group import has_lost_peer, process_group
 from trainer.worker.heartbeat import Heartbeat
 from trainer.worker.malloc import keep_freed_memory
 from trainer.worker.retries import Retries
@@ -54,11 +54,11 @@ _EVALUATION_TIMEOUT_S = 600.0  # a rank that is later than this has failed
 
 
 def run(
-    config: TrainerConfig, place: WorkerPlace, stop: StopFlag, on_training: Callable[[], None] = lambda: None
+    config: TrainerConfig, place: WorkerPlace, stop: StopFlag, on_training: Callable[[], None] | None = None
 ) -> int:
     """Train to the last step and return the exit code: 0, or 143 after a stop by SIGTERM.
 
-    `on_training` is called before the first step. From then on the group can be left if it breaks.
+    `on_training` is given if this process may outlive its group, and is called before the first step.
     """
     gc.freeze()  # imported objects are never garbage: do not scan them again
     heartbeat = Heartbeat(place, config.steps)
@@ -71,7 +71,7 @@ def run(
     waits = Waits(heartbeat)
     if place.world_size > 1:
         waits.start()
-    with closing(waits), process_group(place, waits) as device:
+    with closing(waits), process_group(place, waits, is_last=on_training is None) as device:
         if device.type == "cpu":
             keep_freed_memory(os.environ)
         own = Run(config=config, place=place, device=device, heartbeat=heartbeat, waits=waits)
@@ -80,7 +80,7 @@ def run(
 
 
 def _run_in_group(
-    run: Run, task: Task, findings: Outcome[RankFindings], stop: StopFlag, on_training: Callable[[], None]
+    run: Run, task: Task, findings: Outcome[RankFindings], stop: StopFlag, on_training: Callable[[], None] | None
 ) -> int:
     beginning = agree(run, findings)
     run.heartbeat.beat(Phase.RESTORE)
@@ -103,14 +103,15 @@ def _run_in_group(
         stepper=Stepper(run, task, trainee, feeder, state),
         saver=saver,
         copies=copies,
-        handover=Handover(run, saver.describe, is_replicated=not trainee.layout.is_sharded),
+        handover=Handover(run, saver.describe, is_wanted=on_training is not None and not trainee.layout.is_sharded),
         cadence=_open_cadence(run, saver),
         requests=SnapshotRequests(desired_of(run.place), answered=saver.answered_requests),
         observer=observer,
         stop=stop,
     )
     with trainee.on_backward_done(run.waits.begin), closing(feeder), observer, saver, copies:
-        on_training()
+        if on_training is not None:
+            on_training()
         try:
             return loop.train()
         except RuntimeError as error:

@@ -73,11 +73,13 @@ _TRAINER_SUITES = (
     Suite("trainer", ("tests/trainer", *(f"tests/unit/test_contract_{name}.py" for name in ("documents", "failure")))),
 )
 _A_KILL = "tests/elastic/test_agent_end_to_end.py::test_every_killed_worker_recovers_and_the_generation_rises"
+_SURVIVORS = "tests/elastic/long/test_surviving_workers.py"
 _SMOKE = Suite(
     "smoke",
     (
         "tests/elastic/test_flags.py",
         _A_KILL,
+        f"{_SURVIVORS}::test_under_ddp_no_step_is_repeated_and_the_curve_is_the_same[2]",
         "tests/trainer/test_reading.py",
         "tests/trainer/test_sharding.py",
     ),

@@ -40,43 +40,45 @@ def a_worker_s_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 def test_an_order_gives_a_worker_its_next_place(survivors: Survivors) -> None:
     worker = Reentry(place_of(survivors))
-    survivors.began(1, {"RANK": "1", "WORLD_SIZE": "2", "GONE": "1"})
-    assert not survivors.has_entered(1, PID, 1)
-    worker.enter(1)
-    assert survivors.has_entered(1, PID, 1)
+    survivors.replace(1, {"RANK": "1", "WORLD_SIZE": "2", "GONE": "1"})
+    assert not survivors.has_joined(1, PID, 1)
+    worker.answer(1, can_stay=False)
+    assert survivors.has_joined(1, PID, 1)
     assert not survivors.can_stay(1, PID, 1), "its group has not formed yet"
-    worker.offer(1)
+    worker.answer(1, can_stay=True)
     assert survivors.can_stay(1, PID, 1)
-    assert survivors.has_entered(1, PID, 1)
+    assert survivors.has_joined(1, PID, 1)
     assert survivors.order(1, 2, {"RANK": "0", "WORLD_SIZE": "2", env.GENERATION: "2"})
     assert worker.await_order(1, lambda: False)
     assert (os.environ["RANK"], os.environ[env.GENERATION], os.environ["WORLD_SIZE"]) == ("0", "2", "")
     assert "GONE" not in os.environ
-    assert not survivors.has_entered(1, PID, 2)
-    worker.enter(2)
-    assert survivors.has_entered(1, PID, 2)
+    assert not survivors.has_joined(1, PID, 2)
+    worker.answer(2, can_stay=False)
+    assert survivors.has_joined(1, PID, 2)
     assert not survivors.can_stay(1, PID, 2)
-    assert not survivors.has_entered(1, PID + 1, 2), "another process has this local rank now"
-    assert not survivors.has_entered(0, PID, 2)
+    assert not survivors.has_joined(1, PID + 1, 2), "another process has this local rank now"
+    assert not survivors.has_joined(0, PID, 2)
 
 
 def test_without_an_order_a_worker_stops_waiting(survivors: Survivors) -> None:
     worker = Reentry(place_of(survivors))
     assert not worker.await_order(1, lambda: False)
     assert survivors.order(1, 2, {})
-    assert not worker.await_order(1, lambda: True), "after a stop signal"
     assert not worker.await_order(2, lambda: False), "the order is for a generation that is over"
+    assert not worker.await_order(2, lambda: True), "after a stop signal"
+    assert survivors.order(1, 3, {})
+    assert worker.await_order(2, lambda: True), "the others of the group wait for this worker, also to stop"
 
 
 def test_a_new_process_does_not_get_the_order_of_the_one_before_it(survivors: Survivors) -> None:
     assert survivors.order(1, 2, {"RANK": "0"})
-    survivors.began(1, {"RANK": "0"})
+    survivors.replace(1, {"RANK": "0"})
     assert not Reentry(place_of(survivors)).await_order(1, lambda: False)
 
 
 def test_an_order_that_does_not_fit_into_the_pipe_is_refused(survivors: Survivors) -> None:
     assert not survivors.order(1, 2, {"LARGE": "x" * 100_000})
-    survivors.began(1, {})
+    survivors.replace(1, {})
     assert survivors.order(1, 3, {"RANK": "1"})
     assert Reentry(place_of(survivors)).await_order(1, lambda: False)
 
@@ -87,6 +89,6 @@ def test_an_answer_that_no_worker_gives_is_ignored(survivors: Survivors, answer:
     _, answers = place_of(survivors).own_reentry
     with Path(answers).open("wb", buffering=0) as pipe:
         pipe.write(answer)
-        assert not survivors.has_entered(1, PID, 1)
-        worker.enter(1)
-        assert survivors.has_entered(1, PID, 1)
+        assert not survivors.has_joined(1, PID, 1)
+        worker.answer(1, can_stay=False)
+        assert survivors.has_joined(1, PID, 1)

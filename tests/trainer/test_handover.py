@@ -17,10 +17,11 @@ from trainer.contract.manifest import SnapshotName
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.parallel.precision import LossScale
 from trainer.snapshot import handover
-from trainer.snapshot.handover import Handover, has_lost_peer
+from trainer.snapshot.handover import Handover
 from trainer.snapshot.lineage import Restore
 from trainer.snapshot.memory_reading import StateInMemory, find_states
 from trainer.snapshot.run_state import RunState, read_alone
+from trainer.worker.group import has_lost_peer
 
 NAME = SnapshotName(7, Term(1, 2))
 
@@ -48,7 +49,7 @@ def build_state(*, seed: int, has_buffers: bool = False) -> RunState:
 def build_handover(memory: MemoryFiles, **place: str) -> Handover:
     variables = {**memory.environment, "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", **place}
     run = SimpleNamespace(place=parse_place(variables))
-    return Handover(run, lambda _: make_manifest(NAME, {}), is_replicated=True)  # type: ignore[arg-type]
+    return Handover(run, lambda _: make_manifest(NAME, {}), is_wanted=True)  # type: ignore[arg-type]
 
 
 def found(memory: MemoryFiles) -> StateInMemory | None:

@@ -89,10 +89,10 @@ def test_the_newest_cause_is_the_newest_fault(whole: list[Life]) -> None:
 @pytest.mark.parametrize(
     ("restored", "sentence"),
     [
-        ({"step": 97, "source": "survivor"}, "step 97 from the memory of a surviving worker, no step repeated"),
-        ({"step": 96, "source": "memory"}, "step 96 from a copy in memory, 1 step repeated"),
-        ({"step": 90, "source": "disk"}, "step 90 from a snapshot, 7 steps repeated"),
-        ({"step": 90}, "step 90 from a snapshot, 7 steps repeated"),
+        ({"step": 97, "source": "survivor"}, "after step 97, from the memory of a surviving worker; no step repeated"),
+        ({"step": 96, "source": "memory"}, "after step 96, from a copy in memory; 1 step repeated"),
+        ({"step": 90, "source": "disk"}, "after step 90, from a snapshot; 7 steps repeated"),
+        ({"step": 90}, "after step 90, from a snapshot; 7 steps repeated"),
         (None, None),
     ],
 )

@@ -39,7 +39,7 @@ from trainer.elastic.workers.fork_server_client import ForkServerClient
 from trainer.elastic.workers.job_environment import render_job_environment
 from trainer.elastic.workers.local_workers import LocalWorkers
 from trainer.elastic.workers.streams import Output, Streams
-from trainer.elastic.workers.survivors import FOLLOWS_WITHIN_S, Survivors
+from trainer.elastic.workers.survivors import JOINS_WITHIN_S, Survivors
 from trainer.elastic.workers.workers import (
     AgentPlace,
     Membership,
@@ -88,7 +88,7 @@ class Agent:
         self._devices = Devices()
         self._memory = MemoryFiles(workers)
         self._survivors = Survivors(workers)
-        self._followers: dict[int, float] = {}  # survivors that were ordered to join, by local rank, with a deadline
+        self._ordered: dict[int, float] = {}  # survivors that have not joined yet, by local rank, with a deadline
         self._watch: Watch | None = None
         self._stillness: Stillness | None = None
         if record is not None and policy is not None:
@@ -128,6 +128,8 @@ class Agent:
 
     def _run_generation(self) -> End:
         place = self._form()
+        if place.nodes > 1:
+            self._end_workers(0.0)  # survivors continue only where all ranks are on one node
         store = self._store_host.arrange(place, self._rendezvous)
         if store is None:
             self.history.notice()
@@ -168,12 +170,12 @@ class Agent:
             place=place, processes={}, environs=environs, outputs=outputs, folders=folders
         )
         local.processes.update(survivors)
-        self._followers = {
-            local_rank: time.monotonic() + FOLLOWS_WITHIN_S
+        self._ordered = {
+            local_rank: time.monotonic() + JOINS_WITHIN_S
             for local_rank in survivors
             if self._survivors.order(local_rank, self.generation, environs[local_rank])
         }
-        for local_rank in environs.keys() - self._followers.keys():
+        for local_rank in environs.keys() - self._ordered.keys():
             self._start_process(local, local_rank)
         if self._watch is not None and self._stillness is not None:
             self._watch.begin(self.generation, place.ranks, time.monotonic())
@@ -184,9 +186,9 @@ class Agent:
     def _start_process(self, local: LocalWorkers, local_rank: int) -> None:
         """Start a new process, in place of the one that had this local rank, if any."""
         replaced = {rank: each for rank, each in local.running.items() if rank == local_rank}
-        end_workers(replaced, patience_s=0.0, folder_of=lambda _: None)
+        end_workers(replaced, patience_s=0.0, folder_of=local.folders.get)
         environ, output = local.environs[local_rank], local.outputs.get(local_rank)
-        self._survivors.began(local_rank, environ)
+        self._survivors.replace(local_rank, environ)
         local.processes[local_rank] = self._fork_server.start(
             substitute(self._flags.command, local_rank),
             environ,
@@ -195,21 +197,25 @@ class Agent:
             stderr=None if output is None else output.stderr,
         )
 
-    def _await_followers(self, local: LocalWorkers) -> None:
+    def _await_joins(self, local: LocalWorkers) -> None:
         """Replace a survivor that did not join this generation in time by a new process."""
-        for local_rank, deadline_s in list(self._followers.items()):
+        for local_rank, deadline_s in list(self._ordered.items()):
             process = local.processes[local_rank]
-            if self._survivors.has_entered(local_rank, process.pid, self.generation):
-                del self._followers[local_rank]
+            if self._survivors.has_joined(local_rank, process.pid, self.generation):
+                del self._ordered[local_rank]
             elif process.poll() is not None or time.monotonic() > deadline_s:
-                del self._followers[local_rank]
+                del self._ordered[local_rank]
                 self._start_process(local, local_rank)
-                self._tell_replaced(local.place.ranks[local_rank], local.processes[local_rank].pid)
+                self._tell_replaced(local, local_rank)
 
-    def _tell_replaced(self, rank: int, pid: int) -> None:
-        sentence = f"rank {rank} did not join generation {self.generation} in time; a new process replaces it"
+    def _tell_replaced(self, local: LocalWorkers, local_rank: int) -> None:
+        pids = {rank: worker.pid for rank, worker in local.by_rank.items()}
+        if self._sampler is not None:
+            self._sampler.begin(self.generation, pids)
         if self._record is not None:
-            self._record.journal(EventKind.WORKER_REPLACED, sentence, self.generation, rank=rank, pid=pid)
+            rank = local.place.ranks[local_rank]
+            sentence = f"the process of rank {rank} did not join generation {self.generation}; a new one replaces it"
+            self._record.journal(EventKind.WORKER_REPLACED, sentence, self.generation, rank=rank, pid=pids.get(rank))
 
     def _render_environments(self, place: AgentPlace, store: WorkersStore, survivors: int) -> dict[int, dict[str, str]]:
         own = {env.GENERATION: str(self.generation), env.SURVIVORS: str(survivors)}
@@ -235,7 +241,7 @@ class Agent:
     def _look(self, local: LocalWorkers) -> End | None:
         """Check the generation once. None while it runs."""
         self._fork_server.listen(self._flags.look_every_s)
-        self._await_followers(local)
+        self._await_joins(local)
         self._run_requests(local)
         deaths = local.find_deaths()
         if deaths:
@@ -381,7 +387,7 @@ class Agent:
         pids = {place.ranks[rank]: each.pid for rank, each in local.processes.items()}
         if self._sampler is not None:
             self._sampler.begin(self.generation, pids)
-        new = {rank: each for rank, each in local.processes.items() if rank not in self._followers}
+        new = {rank: each for rank, each in local.processes.items() if rank not in self._ordered}
         fresh = {place.ranks[rank]: each.because for rank, each in new.items() if each.because}
         for rank, because in fresh.items():
             say(f"rank {rank} is a new process, not a fork: {because}")
@@ -390,7 +396,7 @@ class Agent:
             Processes(
                 pids=pids,
                 fresh=fresh,
-                survivors=[place.ranks[local_rank] for local_rank in self._followers],
+                survivors=[place.ranks[local_rank] for local_rank in self._ordered],
                 spares=[place.ranks[rank] for rank, each in new.items() if each.was_spare],
             ),
             generation=self.generation,

@@ -1,4 +1,5 @@
-"""Files in memory that outlive workers: each rank keeps copies of its training state there, and hands it over there.
+"""Files in memory that outlive workers: two for copies of a rank's state, and one for the state that a survivor hands
+over.
 
 The kernel frees them when the agent and its workers have ended, however they end.
 """

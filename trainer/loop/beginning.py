@@ -42,7 +42,7 @@ class RankFindings:
 def find_beginning(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell) -> RankFindings:
     """Rank 0 chooses and verifies the snapshot while the other ranks start. Raises SnapshotError and StaleTerm.
 
-    Ranks that keep their processes may still be writing their states. They join the group when these are whole.
+    After survivors it chooses in `agree` instead: they join the group only when their states are written.
     """
     directory = snapshots_of(place)
     refuse_lost(place, directory)

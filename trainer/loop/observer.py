@@ -62,9 +62,12 @@ class Observer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None:  # after an error, do not wait for a trace
+        if kind is None:
             self._profiler.close()
+        else:  # do not wait for a trace
+            self._profiler.discard()
         if self._tensorboard is not None:
+            self._heartbeat.forget(self._tensorboard.write)
             self._tensorboard.close()
 
     def _look_for_stragglers(self, state: RunState, result: StepResult) -> dict[str, float]:

@@ -60,6 +60,12 @@ class Profiler:
         if self._thread is not None:
             self._thread.join(_LEAVES_WITHIN_S)
 
+    def discard(self) -> None:
+        """Stop without a trace: torch would record until this process ends."""
+        if self._profile is not None:
+            self._try(self._profile.stop)
+            self._profile = self._window = None
+
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():

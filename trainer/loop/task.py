@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from trainer.contract.config import TrainerConfig
 from trainer.data.datasets import build_evaluation, build_source
+from trainer.data.seeds import seed_all, seed_of
 from trainer.data.source import Source
 from trainer.errors import TaskError
 from trainer.loop.evaluation import Evaluation
@@ -79,7 +80,9 @@ def open_task(config: TrainerConfig) -> Task:
 
 
 def _open_own(name: str, config: TrainerConfig) -> Task:
-    parts = _checked(name, _find(name)(config.task_config))
+    call = _find(name)
+    seed_all(seed_of("task", config.seed))  # a process that has run before must draw what a new one draws
+    parts = _checked(name, call(config.task_config))
     build, loss, weight, seed = parts["model"], parts["loss"], parts.get("weight"), config.seed
     source = build_source(parts["data"], config)
     return Task(

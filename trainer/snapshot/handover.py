@@ -1,8 +1,8 @@
 """The whole state of a rank that survives its group, in memory, for the next generation: no completed step is repeated.
 
-A rank that loses a peer stops in a collective. Under ddp it has the whole state as after its last optimizer step,
-because everything else of a step changes only gradients. Sharded states have a part on the lost rank, and models with
-buffers that the forward pass changes are half a step further. These continue from a copy or from disk.
+A rank that loses a peer stops in a collective. Under ddp it then has the whole state after its last completed step:
+before the optimizer runs, a step changes only gradients. Sharded states have a part on the lost rank, and a forward
+pass may have changed buffers. In both cases the next generation restores a copy or a snapshot.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from contextlib import suppress
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
-from trainer.contract.failure import Failure, FailureKind, is_collateral
 from trainer.contract.manifest import Manifest
 from trainer.elastic.health.oom import read_free_memory
 from trainer.snapshot.memory_copy import CopyWriter
@@ -22,18 +21,17 @@ from trainer.snapshot.run_state import KEY, RunState
 from trainer.worker.run import Run
 
 
-def has_lost_peer(error: BaseException) -> bool:
-    """Whether the exception is the loss of a peer, and not this rank's own failure."""
-    return is_collateral(Failure(kind=FailureKind.UNKNOWN, message=str(error)))
-
-
 class Handover:
-    """Writes this rank's state when its group has broken. `describe` returns the manifest of a state."""
+    """Writes this rank's state when its group has broken.
 
-    def __init__(self, run: Run, describe: Callable[[RunState], Manifest], *, is_replicated: bool) -> None:
+    `describe` returns the manifest of a state. `is_wanted` says that this process may outlive its group, and that each
+    rank has the whole state.
+    """
+
+    def __init__(self, run: Run, describe: Callable[[RunState], Manifest], *, is_wanted: bool) -> None:
         place = run.place
         self._path, self._ranks, self._describe = place.own_handover, place.local_world_size, describe
-        self._can_write = is_replicated and place.is_on_one_node and place.world_size > 1
+        self._can_write = is_wanted and place.is_on_one_node and place.world_size > 1
         self._is_freed = self._path is None
 
     def free(self) -> None:

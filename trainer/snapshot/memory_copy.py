@@ -34,7 +34,7 @@ _READERS = 4  # xxhash releases the interpreter lock
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a tensor is in the file. `shape` and `dtype` are those of the part that this rank holds."""
+    """Where a tensor is in the file. `shape` and `dtype` are those of the part in this file."""
 
     offset: int
     shape: tuple[int, ...]

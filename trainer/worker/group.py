@@ -17,6 +17,7 @@ from torch.distributed import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from trainer.contract.env import WorkerPlace
+from trainer.contract.failure import Failure, FailureKind, is_collateral
 from trainer.errors import DeviceError
 from trainer.worker.agreement import on_every_rank
 from trainer.worker.torch_compat import release_process_groups
@@ -28,9 +29,17 @@ _GROUP_TIMEOUT = timedelta(minutes=20)
 _LEAVES_WITHIN_S = 10.0  # for a broken group, whose other ranks may be gone
 
 
+def has_lost_peer(error: BaseException) -> bool:
+    """Whether the exception is the loss of a peer, and not this rank's own failure."""
+    return is_collateral(Failure(kind=FailureKind.UNKNOWN, message=str(error)))
+
+
 @contextmanager
-def process_group(place: WorkerPlace, waits: Waits) -> Iterator[torch.device]:
-    """Join the group and take this rank's device. Leaves the group at the end, also after an exception."""
+def process_group(place: WorkerPlace, waits: Waits, *, is_last: bool = True) -> Iterator[torch.device]:
+    """Join the group and take this rank's device. Leaves the group at the end, also after an exception.
+
+    With `is_last` False this process may join another group after it has lost a peer.
+    """
     device = _take_device(place)
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     with waits.waiting():
@@ -46,12 +55,13 @@ def process_group(place: WorkerPlace, waits: Waits) -> Iterator[torch.device]:
         is_broken = False
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)
+        is_last = is_last or not has_lost_peer(error)
         raise
     finally:
         # Dropping the last reference to a gloo group joins its threads. With the interpreter lock held this can
         # deadlock (seen in torch 2.13 with DDP): destroy_process_group must drop the last reference.
         gc.collect()
-        if is_broken:  # this process may join another group
+        if not is_last and is_broken:
             release_process_groups()
         _leave(device, is_broken=is_broken)
 

@@ -50,6 +50,11 @@ class Heartbeat:
         """Pass the metrics of each step and evaluation to `listener`, too."""
         self._listeners.append(listener)
 
+    def forget(self, listener: Listener) -> None:
+        """Undo `listen`. A listener must not keep a whole run in memory."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
     def beat(self, phase: Phase, step: int | None = None, metrics: dict[str, float] | None = None) -> None:
         """Report the current phase. `step` counts completed steps, None if unchanged."""
         self._phase, self._step = phase, self._step if step is None else step

@@ -26,10 +26,10 @@ class Continuation:
     repeated: int | None
 
     def __str__(self) -> str:
-        known = f"step {self.step} from {_SOURCES.get(self.source, 'a snapshot')}"
+        known = f"after step {self.step}, from {_SOURCES.get(self.source, 'a snapshot')}"
         if self.repeated is None:
             return known
-        return f"{known}, {counted(self.repeated, 'step')} repeated" if self.repeated else f"{known}, no step repeated"
+        return f"{known}; {counted(self.repeated, 'step')} repeated" if self.repeated else f"{known}; no step repeated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +69,11 @@ def _find_continuation(life: Life, cause: Cause) -> Continuation | None:
         return None
     generations = {(each.number, one.number): one for each in life.attempts for one in each.generations}
     failed = generations.get((cause.attempt, cause.generation))
-    later = min((term for term in generations if term > (cause.attempt, cause.generation)), default=None)
-    if later is None or generations[later].restored_at is None:
+    later = [term for term, one in generations.items() if one.restored_at is not None]
+    first = min((term for term in later if term > (cause.attempt, cause.generation)), default=None)
+    if first is None:
         return None
-    step, source = generations[later].restored_step, generations[later].restored_from
+    step, source = generations[first].restored_step, generations[first].restored_from
     reached = None if failed is None else failed.failed_step
     return Continuation(step=step, source=source, repeated=None if reached is None else max(0, reached - step))
 

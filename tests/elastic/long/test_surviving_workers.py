@@ -166,20 +166,32 @@ def test_survivors_can_be_switched_off(job: Job) -> None:
     assert set(agent.pids(2).values()).isdisjoint(pids.values())
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_survivor_of_many_generations_holds_no_more_than_one_of_few(job: Job, strategy: str) -> None:
-    agent = start(job, strategy=strategy, snapshot_memory=1, global_batch=2)
-    counts = []
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "ddp"},
+        {"strategy": "fsdp"},
+        {"strategy": "ddp", "tensorboard": True},
+        {"strategy": "ddp", "profile": "2:100000"},
+    ],
+    ids=["ddp", "fsdp", "tensorboard", "profile"],
+)
+def test_a_survivor_of_many_generations_holds_no_more_than_one_of_few(job: Job, settings: dict[str, object]) -> None:
+    agent = start(job, snapshot_memory=1, global_batch=2, **settings)
+    counts, sizes = [], []
     for generation in range(1, 21):
         pids = agent.pids(generation)
         await_steps(agent, generation, 3)
         process = Path(f"/proc/{pids[0]}")
         counts.append((len(list((process / "fd").iterdir())), len(list((process / "task").iterdir()))))
+        resident = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmRSS"))
+        sizes.append(int(resident.split()[1]))
         os.kill(pids[1], signal.SIGKILL)
     assert agent.pids(21)[0] == agent.pids(1)[0]
     files, threads = zip(*counts, strict=True)
     assert max(files[10:]) <= max(files[:10]) + 3, files
     assert max(threads[10:]) <= max(threads[:10]) + 3, threads
+    assert max(sizes[10:]) <= 1.25 * max(sizes[:5]), sizes
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

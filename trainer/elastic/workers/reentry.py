@@ -30,20 +30,12 @@ class Reentry:
         self._orders = os.open(orders, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._answers = os.open(answers, os.O_WRONLY | os.O_CLOEXEC)
         self._received = b""
-        self.can_leave = False  # the group, if it breaks
+        self.can_stay = False  # this process may outlive its group
 
-    def enter(self, generation: int) -> None:
-        """Tell the agent that this process has taken its place in the generation."""
-        self.can_leave = False
-        self._answer(generation)
-
-    def offer(self, generation: int) -> None:
-        """Tell the agent that this process trains, and can take part in another generation."""
-        self.can_leave = True
-        self._answer(generation)
-
-    def _answer(self, generation: int) -> None:
-        os.write(self._answers, f"{os.getpid()} {generation} {int(self.can_leave)}\n".encode())
+    def answer(self, generation: int, *, can_stay: bool) -> None:
+        """Tell the agent that this process has joined the generation, and whether it can join another one."""
+        self.can_stay = can_stay
+        os.write(self._answers, f"{os.getpid()} {generation} {int(can_stay)}\n".encode())
 
     def await_order(self, generation: int, is_stopped: Callable[[], bool]) -> bool:
         """Wait for the order to join a later generation, and take its place. False if none comes.
@@ -51,13 +43,14 @@ class Reentry:
         Environment and output are those of the new place then.
         """
         deadline = time.monotonic() + _ORDER_WITHIN_S
-        while time.monotonic() < deadline and not is_stopped():
+        while True:
             if select.select([self._orders], [], [], _LOOK_EVERY_S)[0]:
                 for order in self._read():
                     if int(str(order["generation"])) > generation:
                         _take_place(order)
                         return True
-        return False
+            elif is_stopped() or time.monotonic() > deadline:
+                return False
 
     def _read(self) -> list[dict[str, object]]:
         self._received += os.read(self._orders, _BYTES)

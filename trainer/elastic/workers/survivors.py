@@ -1,9 +1,9 @@
 """Workers that outlive their group: the agent orders them to join the next one, instead of starting new processes.
 
-A worker that can do this says so in each generation when it begins to train: before, torch cannot be sure to leave a
-group that does not form. An order is the environment of its new place. The worker reads it once it has noticed that its
-group is broken, so the agent waits for nothing. A worker that does not follow in time is replaced by a new process. The
-worker's side is reentry.py.
+In each generation, a worker that can stay says so when it begins to train. Earlier it cannot: in torch, a group that
+fails while it forms leaves traces in the process. An order is the environment of the worker's new place. The worker
+reads it once it has noticed that its group is broken, so the agent waits for nothing. A worker that does not join in
+time is replaced by a new process. The worker's side is reentry.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from trainer.contract import env
 
-FOLLOWS_WITHIN_S = 5.0
+JOINS_WITHIN_S = 5.0
 _BYTES = 1 << 16
 
 
@@ -26,7 +26,7 @@ def _open_pipe() -> tuple[int, int]:
 
 
 @dataclass
-class _Line:
+class _Pipes:
     """The pipes to the worker with one local rank, and what is known of it."""
 
     orders: tuple[int, int] = field(default_factory=_open_pipe)
@@ -39,25 +39,25 @@ class Survivors:
     """The lines to the workers of this node, by local rank."""
 
     def __init__(self, workers: int) -> None:
-        self._lines = [_Line() for _ in range(workers)]
-        pipes = [(line.orders[0], line.answers[1]) for line in self._lines]
+        self._pipes = [_Pipes() for _ in range(workers)]
+        pipes = [(each.orders[0], each.answers[1]) for each in self._pipes]
         self.environment = {env.REENTRY: env.render_files(os.getpid(), pipes)}
 
     def close(self) -> None:
-        for line in self._lines:
-            for end in (*line.orders, *line.answers):
+        for each in self._pipes:
+            for end in (*each.orders, *each.answers):
                 os.close(end)
-        self._lines = []
+        self._pipes = []
 
-    def began(self, local_rank: int, environ: Mapping[str, str]) -> None:
+    def replace(self, local_rank: int, environ: Mapping[str, str]) -> None:
         """A new process has this environment. Orders to the one before it are void."""
-        line = self._lines[local_rank]
-        line.environ = environ
+        pipes = self._pipes[local_rank]
+        pipes.environ = environ
         with suppress(BlockingIOError):
-            while os.read(line.orders[0], _BYTES):
+            while os.read(pipes.orders[0], _BYTES):
                 pass
 
-    def has_entered(self, local_rank: int, pid: int, generation: int) -> bool:
+    def has_joined(self, local_rank: int, pid: int, generation: int) -> bool:
         """Whether this process has taken its place in the generation."""
         return self._read(local_rank)[:2] == (pid, generation)
 
@@ -66,17 +66,17 @@ class Survivors:
         return self._read(local_rank) == (pid, generation, 1)
 
     def _read(self, local_rank: int) -> tuple[int, int, int]:
-        line = self._lines[local_rank]
+        pipes = self._pipes[local_rank]
         with suppress(BlockingIOError, ValueError):  # a worker can write anything
-            while answers := os.read(line.answers[0], _BYTES):
+            while answers := os.read(pipes.answers[0], _BYTES):
                 pid, generation, can_stay = map(int, answers.splitlines()[-1].split())
-                line.answer = pid, generation, can_stay
-        return line.answer
+                pipes.answer = pid, generation, can_stay
+        return pipes.answer
 
     def order(self, local_rank: int, generation: int, environ: Mapping[str, str]) -> bool:
         """Order the worker to take a new place. False if the order cannot be written."""
-        line = self._lines[local_rank]
-        before, line.environ = line.environ, environ
+        pipes = self._pipes[local_rank]
+        before, pipes.environ = pipes.environ, environ
         order = {
             "generation": generation,
             "local_rank": local_rank,
@@ -85,6 +85,6 @@ class Survivors:
         }
         try:
             content = json.dumps(order).encode() + b"\n"
-            return os.write(line.orders[1], content) == len(content)
+            return os.write(pipes.orders[1], content) == len(content)
         except BlockingIOError:
             return False

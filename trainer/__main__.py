@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -76,10 +75,10 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
         with explained_shortage(config, place):
             return run(config, place, stop)
     while True:
-        reentry.answer(place.generation, can_stay=False)
+        reentry.join(place.generation)
         try:
             with explained_shortage(config, place):
-                return run(config, place, stop, on_training=partial(reentry.answer, place.generation, can_stay=True))
+                return run(config, place, stop, reentry)
         except RuntimeError as error:
             is_survivor = reentry.can_stay and has_lost_peer(error)
             if not (is_survivor and reentry.await_order(place.generation, lambda: stop.is_set)):
@@ -91,7 +90,7 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
 
 
 def _open_reentry(config: TrainerConfig, place: WorkerPlace) -> Reentry | None:
-    """None if this process has to end with its group: on GPUs (NCCL may wait for the lost rank) and on several nodes."""
+    """None if this process has to end with its group: on GPUs (NCCL may wait for the lost rank), on several nodes."""
     if not (config.keep_survivors and place.own_reentry and place.is_on_one_node and place.world_size > 1):
         return None
     if torch.cuda.is_available():

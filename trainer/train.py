@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
 from trainer.data.source import BadSample
+from trainer.elastic.workers.reentry import Reentry
 from trainer.errors import DataError, SnapshotError
 from trainer.loop.beginning import RankFindings, agree, find_beginning, tell_beginning, write_values
 from trainer.loop.evaluation import evaluate
@@ -53,12 +53,10 @@ from trainer.worker.waits import Waits
 _EVALUATION_TIMEOUT_S = 600.0  # a rank that is later than this has failed
 
 
-def run(
-    config: TrainerConfig, place: WorkerPlace, stop: StopFlag, on_training: Callable[[], None] | None = None
-) -> int:
+def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag, reentry: Reentry | None = None) -> int:
     """Train to the last step and return the exit code: 0, or 143 after a stop by SIGTERM.
 
-    `on_training` is given if this process may outlive its group, and is called before the first step.
+    `reentry` is given if this process may outlive its group.
     """
     gc.freeze()  # imported objects are never garbage: do not scan them again
     heartbeat = Heartbeat(place, config.steps)
@@ -71,16 +69,16 @@ def run(
     waits = Waits(heartbeat)
     if place.world_size > 1:
         waits.start()
-    with closing(waits), process_group(place, waits, is_last=on_training is None) as device:
+    with closing(waits), process_group(place, waits, is_last=reentry is None) as device:
         if device.type == "cpu":
             keep_freed_memory(os.environ)
         own = Run(config=config, place=place, device=device, heartbeat=heartbeat, waits=waits)
         # A separate function: everything that uses the group must be gone when the group is destroyed.
-        return _run_in_group(own, task, findings, stop, on_training)
+        return _run_in_group(own, task, findings, stop, reentry)
 
 
 def _run_in_group(
-    run: Run, task: Task, findings: Outcome[RankFindings], stop: StopFlag, on_training: Callable[[], None] | None
+    run: Run, task: Task, findings: Outcome[RankFindings], stop: StopFlag, reentry: Reentry | None
 ) -> int:
     beginning = agree(run, findings)
     run.heartbeat.beat(Phase.RESTORE)
@@ -103,20 +101,21 @@ def _run_in_group(
         stepper=Stepper(run, task, trainee, feeder, state),
         saver=saver,
         copies=copies,
-        handover=Handover(run, saver.describe, is_wanted=on_training is not None and not trainee.layout.is_sharded),
+        handover=Handover(run, saver.describe, is_wanted=reentry is not None and not trainee.layout.is_sharded),
         cadence=_open_cadence(run, saver),
         requests=SnapshotRequests(desired_of(run.place), answered=saver.answered_requests),
         observer=observer,
         stop=stop,
+        reentry=reentry,
     )
     with trainee.on_backward_done(run.waits.begin), closing(feeder), observer, saver, copies:
-        if on_training is not None:
-            on_training()
         try:
             return loop.train()
         except RuntimeError as error:
-            if has_lost_peer(error):
+            if reentry is not None and has_lost_peer(error):
+                reentry.note_loss(run.place.generation, leaves=False)
                 loop.handover.write(state)
+                reentry.note_loss(run.place.generation, leaves=True)
             raise
 
 
@@ -161,6 +160,7 @@ class _Loop:
     requests: SnapshotRequests
     observer: Observer
     stop: StopFlag
+    reentry: Reentry | None
     unreadable: dict[int, BadSample] = field(default_factory=dict)  # by their index
 
     def train(self) -> int:
@@ -173,6 +173,8 @@ class _Loop:
             result = self.stepper.take(self._request(own_times))
             step_s = time.perf_counter() - started
             self.handover.free()
+            if self.reentry is not None:
+                self.reentry.note_step(self.run.place.generation, step_s)
             self.stepper.feeder.look(step_s)
             self.run.waits.expect(step_s)
             self.saver.start_provenance()

@@ -42,10 +42,10 @@ def test_an_order_gives_a_worker_its_next_place(survivors: Survivors) -> None:
     worker = Reentry(place_of(survivors))
     survivors.replace(1, {"RANK": "1", "WORLD_SIZE": "2", "GONE": "1"})
     assert not survivors.has_joined(1, PID, 1)
-    worker.answer(1, can_stay=False)
+    worker.join(1)
     assert survivors.has_joined(1, PID, 1)
-    assert not survivors.can_stay(1, PID, 1), "its group has not formed yet"
-    worker.answer(1, can_stay=True)
+    assert not survivors.can_stay(1, PID, 1), "it has not made a step"
+    worker.note_step(1, 0.5)
     assert survivors.can_stay(1, PID, 1)
     assert survivors.has_joined(1, PID, 1)
     assert survivors.order(1, 2, {"RANK": "0", "WORLD_SIZE": "2", env.GENERATION: "2"})
@@ -53,7 +53,7 @@ def test_an_order_gives_a_worker_its_next_place(survivors: Survivors) -> None:
     assert (os.environ["RANK"], os.environ[env.GENERATION], os.environ["WORLD_SIZE"]) == ("0", "2", "")
     assert "GONE" not in os.environ
     assert not survivors.has_joined(1, PID, 2)
-    worker.answer(2, can_stay=False)
+    worker.join(2)
     assert survivors.has_joined(1, PID, 2)
     assert not survivors.can_stay(1, PID, 2)
     assert not survivors.has_joined(1, PID + 1, 2), "another process has this local rank now"
@@ -90,5 +90,37 @@ def test_an_answer_that_no_worker_gives_is_ignored(survivors: Survivors, answer:
     with Path(answers).open("wb", buffering=0) as pipe:
         pipe.write(answer)
         assert not survivors.has_joined(1, PID, 1)
-        worker.answer(1, can_stay=False)
+        worker.join(1)
         assert survivors.has_joined(1, PID, 1)
+
+
+def test_a_worker_is_late_if_it_does_not_notice_within_some_of_its_steps(
+    survivors: Survivors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("trainer.elastic.workers.survivors.time.monotonic", lambda: now_s)
+    worker = Reentry(place_of(survivors))
+    for step_s in (0.1, 0.15, 0.1, 4.0, 7.9):  # it tells only that steps became much longer
+        worker.note_step(1, step_s)
+    assert survivors.can_stay(1, PID, 1)
+    assert survivors.order(1, 2, {})
+    now_s = 12.4
+    assert not survivors.is_late(1)
+    now_s = 12.6
+    assert survivors.is_late(1)
+    worker.note_loss(1, leaves=False)
+    assert not survivors.has_joined(1, PID, 2)
+    now_s += 29
+    assert not survivors.is_late(1), "its state may be large"
+    worker.note_loss(1, leaves=True)
+    assert not survivors.has_joined(1, PID, 2)
+    assert not survivors.is_late(1)
+    now_s += 1.6
+    assert survivors.is_late(1)
+
+
+def test_a_worker_that_noticed_before_the_agent_can_stay(survivors: Survivors) -> None:
+    worker = Reentry(place_of(survivors))
+    worker.note_step(1, 0.1)
+    worker.note_loss(1, leaves=True)
+    assert survivors.can_stay(1, PID, 1)

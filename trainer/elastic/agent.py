@@ -39,7 +39,7 @@ from trainer.elastic.workers.fork_server_client import ForkServerClient
 from trainer.elastic.workers.job_environment import render_job_environment
 from trainer.elastic.workers.local_workers import LocalWorkers
 from trainer.elastic.workers.streams import Output, Streams
-from trainer.elastic.workers.survivors import JOINS_WITHIN_S, Survivors
+from trainer.elastic.workers.survivors import Survivors
 from trainer.elastic.workers.workers import (
     AgentPlace,
     Membership,
@@ -88,7 +88,7 @@ class Agent:
         self._devices = Devices()
         self._memory = MemoryFiles(workers)
         self._survivors = Survivors(workers)
-        self._ordered: dict[int, float] = {}  # survivors that have not joined yet, by local rank, with a deadline
+        self._ordered: set[int] = set()  # the local ranks of survivors that have not joined yet
         self._watch: Watch | None = None
         self._stillness: Stillness | None = None
         if record is not None and policy is not None:
@@ -171,11 +171,11 @@ class Agent:
         )
         local.processes.update(survivors)
         self._ordered = {
-            local_rank: time.monotonic() + JOINS_WITHIN_S
+            local_rank
             for local_rank in survivors
             if self._survivors.order(local_rank, self.generation, environs[local_rank])
         }
-        for local_rank in environs.keys() - self._ordered.keys():
+        for local_rank in environs.keys() - self._ordered:
             self._start_process(local, local_rank)
         if self._watch is not None and self._stillness is not None:
             self._watch.begin(self.generation, place.ranks, time.monotonic())
@@ -199,12 +199,12 @@ class Agent:
 
     def _await_joins(self, local: LocalWorkers) -> None:
         """Replace a survivor that did not join this generation in time by a new process."""
-        for local_rank, deadline_s in list(self._ordered.items()):
+        for local_rank in list(self._ordered):
             process = local.processes[local_rank]
             if self._survivors.has_joined(local_rank, process.pid, self.generation):
-                del self._ordered[local_rank]
-            elif process.poll() is not None or time.monotonic() > deadline_s:
-                del self._ordered[local_rank]
+                self._ordered.remove(local_rank)
+            elif process.poll() is not None or self._survivors.is_late(local_rank):
+                self._ordered.remove(local_rank)
                 self._start_process(local, local_rank)
                 self._tell_replaced(local, local_rank)
 

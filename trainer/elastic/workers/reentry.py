@@ -20,6 +20,7 @@ from trainer.elastic.workers.title import show_place
 _ORDER_WITHIN_S = 5.0  # an order follows a death at once; without a death there is none
 _LOOK_EVERY_S = 0.1
 _BYTES = 1 << 16
+HANDS_OVER, LEAVES = -1.0, -2.0  # in place of a duration
 
 
 class Reentry:
@@ -30,12 +31,29 @@ class Reentry:
         self._orders = os.open(orders, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._answers = os.open(answers, os.O_WRONLY | os.O_CLOEXEC)
         self._received = b""
-        self.can_stay = False  # this process may outlive its group
+        self._told_s = 0.0  # the duration of a step that the agent knows
 
-    def answer(self, generation: int, *, can_stay: bool) -> None:
-        """Tell the agent that this process has joined the generation, and whether it can join another one."""
-        self.can_stay = can_stay
-        os.write(self._answers, f"{os.getpid()} {generation} {int(can_stay)}\n".encode())
+    @property
+    def can_stay(self) -> bool:
+        """Whether this process may outlive its group."""
+        return self._told_s > 0
+
+    def join(self, generation: int) -> None:
+        """Tell the agent that this process has joined the generation."""
+        self._answer(generation, 0.0)
+
+    def note_step(self, generation: int, step_s: float) -> None:
+        """After each step: tell the agent that this process can join another generation, and how long a step takes."""
+        if step_s > 2 * self._told_s:
+            self._answer(generation, step_s)
+
+    def note_loss(self, generation: int, *, leaves: bool) -> None:
+        """Tell the agent that this process has lost a peer, and hands its state over, or then leaves its group."""
+        os.write(self._answers, f"{os.getpid()} {generation} {LEAVES if leaves else HANDS_OVER}\n".encode())
+
+    def _answer(self, generation: int, step_s: float) -> None:
+        self._told_s = step_s
+        os.write(self._answers, f"{os.getpid()} {generation} {step_s:.6f}\n".encode())
 
     def await_order(self, generation: int, is_stopped: Callable[[], bool]) -> bool:
         """Wait for the order to join a later generation, and take its place. False if none comes.

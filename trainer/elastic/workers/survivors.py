@@ -1,22 +1,28 @@
 """Workers that outlive their group: the agent orders them to join the next one, instead of starting new processes.
 
-In each generation, a worker that can stay says so when it begins to train. Earlier it cannot: in torch, a group that
-fails while it forms leaves traces in the process. An order is the environment of the worker's new place. The worker
-reads it once it has noticed that its group is broken, so the agent waits for nothing. A worker that does not join in
-time is replaced by a new process. The worker's side is reentry.py.
+In each generation, a worker that can stay says so after its first step, with the duration of a step. Earlier it cannot
+stay: in torch, a group that fails while it forms leaves traces in the process. An order is the environment of the
+worker's new place. The worker reads it once it has left its group, so the agent waits for nothing. A worker that does
+not notice the loss in time, or does not join, is replaced by a new process. The worker's side is reentry.py.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trainer.contract import env
+from trainer.elastic.workers.reentry import HANDS_OVER, LEAVES
 
-JOINS_WITHIN_S = 5.0
+_NOTICES_WITHIN_S, _STEPS = 0.5, 3.0  # in a collective, so within some steps
+_WITHIN_S = {
+    HANDS_OVER: 30.0,
+    LEAVES: 1.5,
+}  # afterwards: a state can be large, and a replaced worker loses nothing then
 _BYTES = 1 << 16
 
 
@@ -31,7 +37,9 @@ class _Pipes:
 
     orders: tuple[int, int] = field(default_factory=_open_pipe)
     answers: tuple[int, int] = field(default_factory=_open_pipe)
-    answer: tuple[int, int, int] = (0, 0, 0)  # the newest: pid, generation, and 1 if the worker can stay
+    answer: tuple[int, int, float] = (0, 0, 0.0)  # the newest: pid, generation, and seconds of a step, or what it does
+    step_s: float = 0.0  # of this process
+    deadline_s: float | None = None  # for a worker that has an order, by the monotonic clock
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,25 +65,38 @@ class Survivors:
             while os.read(pipes.orders[0], _BYTES):
                 pass
 
+    def can_stay(self, local_rank: int, pid: int, generation: int) -> bool:
+        """Whether this process trains in the generation, and can join another one."""
+        *who, step_s = self._read(local_rank)
+        return who == [pid, generation] and step_s != 0
+
     def has_joined(self, local_rank: int, pid: int, generation: int) -> bool:
-        """Whether this process has taken its place in the generation."""
+        """Whether this process has taken the place that it was ordered to."""
         return self._read(local_rank)[:2] == (pid, generation)
 
-    def can_stay(self, local_rank: int, pid: int, generation: int) -> bool:
-        """Whether this process trains in the generation, and can take part in another one."""
-        return self._read(local_rank) == (pid, generation, 1)
+    def is_late(self, local_rank: int) -> bool:
+        """Whether a worker with an order has not noticed or not left in time."""
+        deadline_s = self._pipes[local_rank].deadline_s
+        return deadline_s is not None and time.monotonic() > deadline_s
 
-    def _read(self, local_rank: int) -> tuple[int, int, int]:
+    def _read(self, local_rank: int) -> tuple[int, int, float]:
         pipes = self._pipes[local_rank]
         with suppress(BlockingIOError, ValueError):  # a worker can write anything
             while answers := os.read(pipes.answers[0], _BYTES):
-                pid, generation, can_stay = map(int, answers.splitlines()[-1].split())
-                pipes.answer = pid, generation, can_stay
+                for answer in answers.splitlines():
+                    pid, generation, step_s = answer.split()
+                    pipes.answer = int(pid), int(generation), float(step_s)
+                    if pipes.answer[2] in _WITHIN_S:
+                        pipes.deadline_s = time.monotonic() + _WITHIN_S[pipes.answer[2]]
+                    else:
+                        pipes.step_s = pipes.answer[2]
         return pipes.answer
 
     def order(self, local_rank: int, generation: int, environ: Mapping[str, str]) -> bool:
         """Order the worker to take a new place. False if the order cannot be written."""
         pipes = self._pipes[local_rank]
+        within_s = _NOTICES_WITHIN_S + _STEPS * pipes.step_s
+        pipes.deadline_s = time.monotonic() + _WITHIN_S.get(pipes.answer[2], within_s)
         before, pipes.environ = pipes.environ, environ
         order = {
             "generation": generation,

@@ -19,10 +19,7 @@ from trainer.contract import env
 from trainer.elastic.workers.reentry import HANDS_OVER, LEAVES
 
 _NOTICES_WITHIN_S, _STEPS = 0.5, 3.0  # in a collective, so within some steps
-_WITHIN_S = {
-    HANDS_OVER: 30.0,
-    LEAVES: 1.5,
-}  # afterwards: a state can be large, and a replaced worker loses nothing then
+_WITHIN_S = {HANDS_OVER: 30.0, LEAVES: 1.5}  # after the handover, a worker that is replaced loses nothing
 _BYTES = 1 << 16
 
 

@@ -31,12 +31,12 @@ class Reentry:
         self._orders = os.open(orders, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._answers = os.open(answers, os.O_WRONLY | os.O_CLOEXEC)
         self._received = b""
-        self._told_s = 0.0  # the duration of a step that the agent knows
+        self._step_s = 0.0  # the duration of a step that the agent knows
 
     @property
     def can_stay(self) -> bool:
         """Whether this process may outlive its group."""
-        return self._told_s > 0
+        return self._step_s > 0
 
     def join(self, generation: int) -> None:
         """Tell the agent that this process has joined the generation."""
@@ -44,7 +44,7 @@ class Reentry:
 
     def note_step(self, generation: int, step_s: float) -> None:
         """After each step: tell the agent that this process can join another generation, and how long a step takes."""
-        if step_s > 2 * self._told_s:
+        if step_s > 2 * self._step_s:
             self._answer(generation, step_s)
 
     def note_loss(self, generation: int, *, leaves: bool) -> None:
@@ -52,7 +52,7 @@ class Reentry:
         os.write(self._answers, f"{os.getpid()} {generation} {LEAVES if leaves else HANDS_OVER}\n".encode())
 
     def _answer(self, generation: int, step_s: float) -> None:
-        self._told_s = step_s
+        self._step_s = step_s
         os.write(self._answers, f"{os.getpid()} {generation} {step_s:.6f}\n".encode())
 
     def await_order(self, generation: int, is_stopped: Callable[[], bool]) -> bool:

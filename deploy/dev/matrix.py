@@ -79,7 +79,7 @@ _SMOKE = Suite(
     (
         "tests/elastic/test_flags.py",
         _A_KILL,
-        f"{_SURVIVORS}::test_under_ddp_no_step_is_repeated_and_the_curve_is_the_same[2]",
+        f"{_SURVIVORS}::test_under_ddp_no_step_is_repeated_and_the_curve_is_the_same",
         "tests/trainer/test_reading.py",
         "tests/trainer/test_sharding.py",
     ),

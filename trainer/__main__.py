@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.contract.config import ConfigError, TrainerConfig, parse_config
 from trainer.contract.env import WorkerPlace, parse_place
-from trainer.elastic.workers.reentry import Reentry
+from trainer.elastic.workers.reentry import Reentry, Stage
 from trainer.errors import TrainerError
 from trainer.loop.out_of_memory import explained_shortage
 from trainer.train import run
@@ -75,7 +75,7 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
         with explained_shortage(config, place):
             return run(config, place, stop)
     while True:
-        reentry.join(place.generation)
+        reentry.tell(place.generation, Stage.JOINED)
         try:
             with explained_shortage(config, place):
                 return run(config, place, stop, reentry)

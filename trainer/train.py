@@ -22,7 +22,7 @@ from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
 from trainer.data.source import BadSample
-from trainer.elastic.workers.reentry import Reentry
+from trainer.elastic.workers.reentry import Reentry, Stage
 from trainer.errors import DataError, SnapshotError
 from trainer.loop.beginning import RankFindings, agree, find_beginning, tell_beginning, write_values
 from trainer.loop.evaluation import evaluate
@@ -112,10 +112,10 @@ def _run_in_group(
         try:
             return loop.train()
         except RuntimeError as error:
-            if reentry is not None and has_lost_peer(error):
-                reentry.note_loss(run.place.generation, leaves=False)
+            if reentry is not None and reentry.can_stay and has_lost_peer(error):
+                reentry.tell(run.place.generation, Stage.HANDS_OVER)
                 loop.handover.write(state)
-                reentry.note_loss(run.place.generation, leaves=True)
+                reentry.tell(run.place.generation, Stage.LEAVES)
             raise
 
 

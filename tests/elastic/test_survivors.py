@@ -11,7 +11,7 @@ import pytest
 from trainer.contract import env
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.elastic.workers import reentry
-from trainer.elastic.workers.reentry import Reentry
+from trainer.elastic.workers.reentry import Reentry, Stage
 from trainer.elastic.workers.survivors import Survivors
 
 PID = os.getpid()
@@ -42,7 +42,7 @@ def test_an_order_gives_a_worker_its_next_place(survivors: Survivors) -> None:
     worker = Reentry(place_of(survivors))
     survivors.replace(1, {"RANK": "1", "WORLD_SIZE": "2", "GONE": "1"})
     assert not survivors.has_joined(1, PID, 1)
-    worker.join(1)
+    worker.tell(1, Stage.JOINED)
     assert survivors.has_joined(1, PID, 1)
     assert not survivors.can_stay(1, PID, 1), "it has not made a step"
     worker.note_step(1, 0.5)
@@ -53,7 +53,7 @@ def test_an_order_gives_a_worker_its_next_place(survivors: Survivors) -> None:
     assert (os.environ["RANK"], os.environ[env.GENERATION], os.environ["WORLD_SIZE"]) == ("0", "2", "")
     assert "GONE" not in os.environ
     assert not survivors.has_joined(1, PID, 2)
-    worker.join(2)
+    worker.tell(2, Stage.JOINED)
     assert survivors.has_joined(1, PID, 2)
     assert not survivors.can_stay(1, PID, 2)
     assert not survivors.has_joined(1, PID + 1, 2), "another process has this local rank now"
@@ -83,14 +83,20 @@ def test_an_order_that_does_not_fit_into_the_pipe_is_refused(survivors: Survivor
     assert Reentry(place_of(survivors)).await_order(1, lambda: False)
 
 
-@pytest.mark.parametrize("answer", [b"\n", b"nonsense\n", b"1 2 3 4\n", b"\xff\xfe", b"1 one\n", b" \n"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"", b"nonsense", b"[]", b"1", b"{}", b"\xff\xfe", b"[" * 3000),
+        b'{"pid": 1, "generation": "x", "stage": "trains", "step_s": 1}',
+        b'{"pid": 1, "generation": 1, "stage": "sleeps", "step_s": 1}',
+    ],
+)
 def test_an_answer_that_no_worker_gives_is_ignored(survivors: Survivors, answer: bytes) -> None:
     worker = Reentry(place_of(survivors))
     _, answers = place_of(survivors).own_reentry
     with Path(answers).open("wb", buffering=0) as pipe:
-        pipe.write(answer)
-        assert not survivors.has_joined(1, PID, 1)
-        worker.join(1)
+        pipe.write(answer + b"\n")
+        worker.tell(1, Stage.JOINED)
         assert survivors.has_joined(1, PID, 1)
 
 
@@ -108,11 +114,14 @@ def test_a_worker_is_late_if_it_does_not_notice_within_some_of_its_steps(
     assert not survivors.is_late(1)
     now_s = 12.6
     assert survivors.is_late(1)
-    worker.note_loss(1, leaves=False)
+    worker.note_step(1, 20.0)
+    assert not survivors.has_joined(1, PID, 2)
+    assert survivors.is_late(1), "it still trains in the old generation"
+    worker.tell(1, Stage.HANDS_OVER)
     assert not survivors.has_joined(1, PID, 2)
     now_s += 29
     assert not survivors.is_late(1), "its state may be large"
-    worker.note_loss(1, leaves=True)
+    worker.tell(1, Stage.LEAVES)
     assert not survivors.has_joined(1, PID, 2)
     assert not survivors.is_late(1)
     now_s += 1.6
@@ -122,5 +131,5 @@ def test_a_worker_is_late_if_it_does_not_notice_within_some_of_its_steps(
 def test_a_worker_that_noticed_before_the_agent_can_stay(survivors: Survivors) -> None:
     worker = Reentry(place_of(survivors))
     worker.note_step(1, 0.1)
-    worker.note_loss(1, leaves=True)
+    worker.tell(1, Stage.LEAVES)
     assert survivors.can_stay(1, PID, 1)

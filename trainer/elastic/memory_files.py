@@ -1,5 +1,4 @@
-"""Files in memory that outlive workers: two for copies of a rank's state, and one for the state that a survivor hands
-over.
+"""Files in memory that outlive workers. Each rank has two for copies of its state, and one to hand its state over.
 
 The kernel frees them when the agent and its workers have ended, however they end.
 """

@@ -64,7 +64,7 @@ def find_newest_cause(chronicle: Chronicle, life: Life) -> Cause | None:
 
 
 def _find_continuation(life: Life, cause: Cause) -> Continuation | None:
-    """What the first generation after the failed one restored. None if it has not restored anything."""
+    """What a later generation restored first. None if none has restored anything."""
     if cause.generation is None:
         return None
     generations = {(each.number, one.number): one for each in life.attempts for one in each.generations}

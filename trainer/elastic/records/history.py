@@ -20,8 +20,7 @@ from trainer.elastic.rendezvous.rounds import Ending
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """The generation that failed. `ranks` are those of this agent that end with it, `nodes` is the number of nodes
-    of the group."""
+    """The generation that failed. `ranks` are this agent's that end with it, `nodes` is the group's number of nodes."""
 
     generation: int
     ranks: Collection[int]

@@ -34,13 +34,12 @@ import time
 import traceback
 from collections import deque
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 from trainer.elastic.channel import Channel
-from trainer.elastic.health.processes import Process, adopt_orphans, end_descendants
+from trainer.elastic.health.processes import adopt_orphans, end_descendants
 from trainer.elastic.records.files import say
 from trainer.elastic.workers.forked import HELD, become, names_of, program_of
 from trainer.elastic.workers.program import Program, find_shadowed, run_program
@@ -177,6 +176,7 @@ class ForkServer:
         After the last worker of a failed generation all orphans are killed. They become children of this process, so
         without children there is nothing left to kill.
         """
+        failed: set[int] = set()  # those that left something running
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -187,10 +187,12 @@ class ForkServer:
                     self._has_failed |= status != 0
                     self._tell(ended=pid, code=os.waitstatus_to_exitcode(status))
                     if status != 0 and _has_members(pid):
-                        end_descendants(os.getpid(), partial(_is_in_session, pid))
+                        failed.add(pid)
                 self._spares.forget(pid)
         except ChildProcessError:
             return
+        if failed:
+            end_descendants(os.getpid(), lambda process: process.session in failed)
         if self._has_failed and not self._workers:
             self._has_failed = False
             spares = self._spares.pids
@@ -207,10 +209,6 @@ def _has_members(group: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_in_session(session: int, process: Process) -> bool:
-    return process.session == session
 
 
 def why_unsafe() -> str | None:

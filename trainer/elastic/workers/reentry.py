@@ -10,6 +10,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from enum import Enum
 
 from trainer.contract.env import WorkerPlace
 from trainer.elastic import child
@@ -20,45 +21,50 @@ from trainer.elastic.workers.title import show_place
 _ORDER_WITHIN_S = 5.0  # an order follows a death at once; without a death there is none
 _LOOK_EVERY_S = 0.1
 _BYTES = 1 << 16
-HANDS_OVER, LEAVES = -1.0, -2.0  # in place of a duration
+
+
+class Stage(str, Enum):
+    """Where a worker is in a generation, as it tells its agent."""
+
+    JOINED = "joined"  # it has taken its place
+    TRAINS = "trains"  # it has made a step, and can join another generation
+    HANDS_OVER = "hands over"  # it has lost a peer, and writes its state
+    LEAVES = "leaves"  # its state is written
 
 
 class Reentry:
-    """Open pipes to the agent. Raises OSError if the agent has ended."""
+    """Open pipes to the agent. Raises OSError if they cannot be opened."""
 
     def __init__(self, place: WorkerPlace) -> None:
         orders, answers = place.own_reentry
         self._orders = os.open(orders, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._answers = os.open(answers, os.O_WRONLY | os.O_CLOEXEC)
         self._received = b""
+        self._stage = Stage.JOINED
         self._step_s = 0.0  # the duration of a step that the agent knows
 
     @property
     def can_stay(self) -> bool:
         """Whether this process may outlive its group."""
-        return self._step_s > 0
+        return self._stage is not Stage.JOINED
 
-    def join(self, generation: int) -> None:
-        """Tell the agent that this process has joined the generation."""
-        self._answer(generation, 0.0)
+    def tell(self, generation: int, stage: Stage) -> None:
+        if stage is Stage.JOINED:
+            self._step_s = 0.0
+        self._stage = stage
+        answer = {"pid": os.getpid(), "generation": generation, "stage": stage.value, "step_s": self._step_s}
+        os.write(self._answers, json.dumps(answer).encode() + b"\n")
 
     def note_step(self, generation: int, step_s: float) -> None:
-        """After each step: tell the agent that this process can join another generation, and how long a step takes."""
+        """After each step. Tell the agent when the first one is complete, and when steps take much longer."""
         if step_s > 2 * self._step_s:
-            self._answer(generation, step_s)
-
-    def note_loss(self, generation: int, *, leaves: bool) -> None:
-        """Tell the agent that this process has lost a peer, and hands its state over, or then leaves its group."""
-        os.write(self._answers, f"{os.getpid()} {generation} {LEAVES if leaves else HANDS_OVER}\n".encode())
-
-    def _answer(self, generation: int, step_s: float) -> None:
-        self._step_s = step_s
-        os.write(self._answers, f"{os.getpid()} {generation} {step_s:.6f}\n".encode())
+            self._step_s = step_s
+            self.tell(generation, Stage.TRAINS)
 
     def await_order(self, generation: int, is_stopped: Callable[[], bool]) -> bool:
-        """Wait for the order to join a later generation, and take its place. False if none comes.
+        """Wait for the order to join a later generation. False if none comes.
 
-        Environment and output are those of the new place then.
+        If one comes, environment and output are those of the new place.
         """
         deadline = time.monotonic() + _ORDER_WITHIN_S
         while True:

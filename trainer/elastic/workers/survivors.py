@@ -16,10 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trainer.contract import env
-from trainer.elastic.workers.reentry import HANDS_OVER, LEAVES
+from trainer.elastic.workers.reentry import Stage
 
 _NOTICES_WITHIN_S, _STEPS = 0.5, 3.0  # in a collective, so within some steps
-_WITHIN_S = {HANDS_OVER: 30.0, LEAVES: 1.5}  # after the handover, a worker that is replaced loses nothing
+# A state can be large. After the handover, nothing is lost with a worker that is replaced.
+_WITHIN_S = {Stage.HANDS_OVER: 30.0, Stage.LEAVES: 1.5}
 _BYTES = 1 << 16
 
 
@@ -28,14 +29,23 @@ def _open_pipe() -> tuple[int, int]:
     return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """What a worker told last. `step_s` is the duration of a step, 0 before the first."""
+
+    pid: int = 0
+    generation: int = 0
+    stage: Stage = Stage.JOINED
+    step_s: float = 0.0
+
+
 @dataclass
 class _Pipes:
     """The pipes to the worker with one local rank, and what is known of it."""
 
     orders: tuple[int, int] = field(default_factory=_open_pipe)
     answers: tuple[int, int] = field(default_factory=_open_pipe)
-    answer: tuple[int, int, float] = (0, 0, 0.0)  # the newest: pid, generation, and seconds of a step, or what it does
-    step_s: float = 0.0  # of this process
+    answer: _Answer = _Answer()
     deadline_s: float | None = None  # for a worker that has an order, by the monotonic clock
     environ: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,37 +73,25 @@ class Survivors:
                 pass
 
     def can_stay(self, local_rank: int, pid: int, generation: int) -> bool:
-        """Whether this process trains in the generation, and can join another one."""
-        *who, step_s = self._read(local_rank)
-        return who == [pid, generation] and step_s != 0
+        """Whether this process has trained in the generation, and can join another one."""
+        return self.has_joined(local_rank, pid, generation) and self._pipes[local_rank].answer.stage is not Stage.JOINED
 
     def has_joined(self, local_rank: int, pid: int, generation: int) -> bool:
-        """Whether this process has taken the place that it was ordered to."""
-        return self._read(local_rank)[:2] == (pid, generation)
+        """Whether this process has taken its place in the generation."""
+        self._read(self._pipes[local_rank])
+        answer = self._pipes[local_rank].answer
+        return (answer.pid, answer.generation) == (pid, generation)
 
     def is_late(self, local_rank: int) -> bool:
         """Whether a worker with an order has not noticed or not left in time."""
         deadline_s = self._pipes[local_rank].deadline_s
         return deadline_s is not None and time.monotonic() > deadline_s
 
-    def _read(self, local_rank: int) -> tuple[int, int, float]:
-        pipes = self._pipes[local_rank]
-        with suppress(BlockingIOError, ValueError):  # a worker can write anything
-            while answers := os.read(pipes.answers[0], _BYTES):
-                for answer in answers.splitlines():
-                    pid, generation, step_s = answer.split()
-                    pipes.answer = int(pid), int(generation), float(step_s)
-                    if pipes.answer[2] in _WITHIN_S:
-                        pipes.deadline_s = time.monotonic() + _WITHIN_S[pipes.answer[2]]
-                    else:
-                        pipes.step_s = pipes.answer[2]
-        return pipes.answer
-
     def order(self, local_rank: int, generation: int, environ: Mapping[str, str]) -> bool:
         """Order the worker to take a new place. False if the order cannot be written."""
         pipes = self._pipes[local_rank]
-        within_s = _NOTICES_WITHIN_S + _STEPS * pipes.step_s
-        pipes.deadline_s = time.monotonic() + _WITHIN_S.get(pipes.answer[2], within_s)
+        within_s = _NOTICES_WITHIN_S + _STEPS * pipes.answer.step_s
+        pipes.deadline_s = time.monotonic() + _WITHIN_S.get(pipes.answer.stage, within_s)
         before, pipes.environ = pipes.environ, environ
         order = {
             "generation": generation,
@@ -106,3 +104,17 @@ class Survivors:
             return os.write(pipes.orders[1], content) == len(content)
         except BlockingIOError:
             return False
+
+    def _read(self, pipes: _Pipes) -> None:
+        with suppress(BlockingIOError):
+            while answers := os.read(pipes.answers[0], _BYTES):
+                for line in answers.splitlines():
+                    with suppress(ValueError, KeyError, TypeError, RecursionError):  # a worker can write anything
+                        pipes.answer = _parse(json.loads(line))
+                        if pipes.answer.stage in _WITHIN_S:
+                            pipes.deadline_s = time.monotonic() + _WITHIN_S[pipes.answer.stage]
+
+
+def _parse(document: dict[str, object]) -> _Answer:
+    pid, generation, step_s = (str(document[name]) for name in ("pid", "generation", "step_s"))
+    return _Answer(int(pid), int(generation), Stage(document["stage"]), float(step_s))

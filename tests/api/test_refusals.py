@@ -168,5 +168,5 @@ def test_each_wrong_field_of_the_trainer_has_its_pointer(world: World) -> None:
     errors = world.post_spec(run=run).json()["errors"]
     assert {error["pointer"]: error["detail"] for error in errors} == {
         "/run/trainer/stratgy": "is not a field of the trainer; did you mean strategy?",
-        "/run/trainer/steps": "is 'many', must be int",
+        "/run/trainer/steps": "is 'many', must be a whole number",
     }

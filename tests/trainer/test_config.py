@@ -85,12 +85,19 @@ def test_advised_names_exist():
     assert near_misses._FIELD_ADVICE.keys().isdisjoint(known)
 
 
+@pytest.mark.parametrize("field", [field.name for field in fields(TrainerConfig)])
+def test_no_message_about_a_value_names_a_type_of_python(field):
+    with pytest.raises(ConfigError) as refused:
+        parse_config({field: (1,)})
+    assert not re.search(r"must be (int|str|bool|float|dict)\b", str(refused.value)), refused.value
+
+
 def test_one_error_lists_all_unknown_fields_and_wrong_types():
     with pytest.raises(ConfigError) as refused:
         parse_config({"globl_batch": 4, "steps": "many", "lr": 1e-3})
     assert str(refused.value).count("\n") == 2
     assert "globl_batch: is not a field" in str(refused.value)
-    assert "steps: is 'many', must be int" in str(refused.value)
+    assert "steps: is 'many', must be a whole number" in str(refused.value)
     assert "lr: is not a field of the trainer; did you mean learning_rate?" in str(refused.value)
 
 

@@ -55,6 +55,13 @@ _CLASS_NAMES = re.compile(r"^[A-Za-z_]\w*(?:,[A-Za-z_]\w*)*$")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _WINDOW = re.compile(r"^(\d{1,12}):(\d{1,12})$", re.ASCII)
 _TASK = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", re.ASCII)
+_NAMES_OF_KINDS = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "dict": "a mapping",
+}
 _NUMBERS_OR_WORDS = ("snapshot_interval", "snapshot_memory", "data_workers")
 _BUNDLED_TASK_FIELDS = ("model", "preset", "data", "seq_len", "dropout")
 
@@ -317,7 +324,7 @@ def _typed(name: str, value: object, kind: str) -> object:
         return value
     if kind.startswith("float") and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    raise ConfigError(name, f"is {value!r}, must be {kind.replace(' | None', '')}")
+    raise ConfigError(name, f"is {value!r}, must be {_NAMES_OF_KINDS[kind.partition(' ')[0].partition('[')[0]]}")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

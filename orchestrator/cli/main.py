@@ -55,7 +55,7 @@ COMMANDS = {
     ),
     "drill": ("orchestrator.cli.trials", "Kill a worker of a small copy of a job; compare loss curves."),
     "ls": ("orchestrator.cli.job_listing", "List jobs, newest first."),
-    "show": ("orchestrator.cli.job_listing", "Show one job."),
+    "show": ("orchestrator.cli.show", "Show one job."),
     "logs": ("orchestrator.cli.history_commands", "Print the logs of a job's workers."),
     "events": ("orchestrator.cli.history_commands", "List a job's events."),
     "snapshots": ("orchestrator.cli.history_commands", "List a job's snapshots."),

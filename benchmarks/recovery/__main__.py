@@ -5,9 +5,9 @@
     python -m benchmarks.recovery --device cuda [--preset 124m]
 
 Two workers train on this machine; on one GPU the trainer has one, because NCCL refuses two ranks there. After some
-steps of each generation a random rank gets SIGKILL. The workers themselves write the time of each step, on the same
-clock. torchrun with its defaults gets at most 30 kills. Training that completes no step within two minutes has not
-recovered and is started again.
+steps of each generation a random rank gets SIGKILL, at a random moment of its next step. The workers themselves write
+the time of each step, on the same clock. torchrun with its defaults gets at most 30 kills. Training that completes no
+step within two minutes has not recovered and is started again.
 
 --json prints one object, for one program: {"elastic": ..., "torchrun": ..., "torchrun_safe": ...} with times in seconds
 and `steps_redone` as the mean per kill. For the bundled trainer it also has `split`: the median of each part of the
@@ -161,6 +161,8 @@ def kill_workers(
         if training.has_ended():
             return
         victim = newest_by_rank(seen)[rng.randrange(workers)]
+        step_s = (victim.at_s - begun[victim.rank].at_s) / max(1, victim.number - begun[victim.rank].number)
+        time.sleep(rng.uniform(0, step_s))  # at any moment of a step
         score.kills += 1
         killed_at = time.time()
         os.kill(victim.pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ import os
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -114,6 +115,7 @@ def _run_in_group(
         except RuntimeError as error:
             if reentry is not None and reentry.can_stay and has_lost_peer(error):
                 reentry.tell(run.place.generation, Stage.HANDS_OVER)
+                copies.finish()
                 loop.handover.write(state)
                 reentry.tell(run.place.generation, Stage.LEAVES)
             raise
@@ -170,7 +172,7 @@ class _Loop:
         while state.step < config.steps:
             own_times = self.observer.before(state.step + 1)
             started = time.perf_counter()
-            result = self.stepper.take(self._request(own_times))
+            result = self.stepper.take(partial(self._request, own_times))
             step_s = time.perf_counter() - started
             self.handover.free()
             if self.reentry is not None:
@@ -197,7 +199,7 @@ class _Loop:
 
     def _request(self, own_times: tuple[float, ...]) -> StepRequest:
         """What this rank asks for after the next step: a stop, or on rank 0 a snapshot or a copy."""
-        is_copying = not self.copies.is_ready
+        is_copying = not self.copies.is_ready(self.state.step + 1)
         if not self.run.is_first:
             return StepRequest(stop=self.stop.is_set, is_copying=is_copying, own_times=own_times)
         now, is_busy = time.monotonic(), self.saver.is_busy

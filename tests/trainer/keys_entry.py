@@ -77,7 +77,7 @@ def take_one_step(
         trainee.forward.register_comm_hook(None, counts.count_bucket)
     exchange._reduce, dist.all_reduce = counts.count_shards, counts.count_copies
     try:
-        stepper.take(StepRequest())
+        stepper.take(StepRequest)
     finally:
         exchange._reduce, dist.all_reduce = REDUCE, ALL_REDUCE
     return trainee, counts

@@ -59,7 +59,7 @@ def train(options: dict, place: WorkerPlace, device: torch.device, heartbeat: He
     if "_loss_scale" in options:
         state.loss_scale.factor = options["_loss_scale"]
     stepper = Stepper(run, task, trainee, open_feeder(run, task, state), state)
-    results = [stepper.take(StepRequest()) for _ in range(config.steps)]
+    results = [stepper.take(StepRequest) for _ in range(config.steps)]
     return {
         "losses": [result.loss for result in results],
         "grad_norms": [result.grad_norm for result in results],

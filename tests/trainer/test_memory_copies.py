@@ -295,6 +295,14 @@ def test_a_killed_group_goes_on_from_memory_with_the_same_curve(
     assert alone.losses()[40] == pytest.approx(expected[40], abs=1e-6)
 
 
+def test_an_interval_in_steps_skips_no_copy(tmp_path: Path, memory: MemoryFiles) -> None:
+    """Training waits for the previous copy instead."""
+    options = {"strategy": "fsdp", "snapshot_interval": 1000, "snapshot_memory": 1, "steps": 24}
+    with start_group(tmp_path, WORLD, variables=memory.environment, **options) as group:
+        assert group.wait() == [0, 0], group.outputs()
+    assert sorted(name.step for name in states_of(memory)) == [22, 23], "the last step is on disk"
+
+
 def test_a_node_without_room_keeps_no_copies(tmp_path: Path, memory: MemoryFiles) -> None:
     entry = (str(Path(__file__).with_name("no_memory_entry.py")),)
     with start_group(tmp_path, 1, entry=entry, variables=memory.environment, snapshot_memory=1, steps=6) as group:

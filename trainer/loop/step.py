@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -59,8 +60,11 @@ class Stepper:
         self.feeder = feeder
         self._run, self._task, self._trainee, self._state = run, task, trainee, state
 
-    def take(self, request: StepRequest) -> StepResult:
-        """One optimizer step on the next global batch. Raises NonFiniteLoss and DataError before anything changes."""
+    def take(self, ask: Callable[[], StepRequest]) -> StepResult:
+        """One optimizer step on the next global batch. Raises NonFiniteLoss and DataError before anything changes.
+
+        `ask` is called after the last forward pass.
+        """
         config, trainee, feeder, state, waits = (
             self._run.config,
             self._trainee,
@@ -86,6 +90,7 @@ class Stepper:
             skipped += read.skipped if share.weight else ()
             if position == len(shares) - 1:
                 # Requests travel with the loss while gradients are computed: this costs no time.
+                request = ask()
                 flags = (request.stop, request.save, request.too_late, request.copy, request.is_copying)
                 rest = _send([feeder.waited_s, len(skipped), *flags, *request.own_times], trainee.device)
                 totals = torch.cat((sums_2, rest))

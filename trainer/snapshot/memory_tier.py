@@ -65,13 +65,25 @@ class MemoryTier:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stager.wait_until_done(_LEAVES_WITHIN_S)
+        self.finish()
         self._stager.close()
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether this rank's previous copy is whole."""
-        return self._interval is not None and not self._failed and not self._stager.is_busy
+    def finish(self) -> None:
+        """Wait until the copy that was begun is whole."""
+        self._stager.wait_until_done(_LEAVES_WITHIN_S)
+
+    def is_ready(self, step: int) -> bool:
+        """Whether this rank's previous copy is whole, so that the state after `step` steps may be copied.
+
+        If the interval is in steps, wait for it: every copy that is due is made.
+        """
+        if self._interval is None or self._failed:
+            return False
+        if self._stager.is_busy and self._interval.steps is not None and step % self._interval.steps == 0:
+            began = time.monotonic()
+            self._stager.wait_until_done()
+            self._waited_s += time.monotonic() - began
+        return not self._failed and not self._stager.is_busy
 
     def is_due(self, step: int, now: float) -> bool:
         """Whether to copy the state after `step` completed steps. Only rank 0 asks."""

@@ -1,8 +1,8 @@
 """A part of the state in a file that its agent holds in memory: how it is written, verified and read.
 
-The file begins with a record of where the header is. The header names each tensor's place and checksum. The record is
-erased first and written last: a copy that was cut off anywhere has no record. What was changed after that fails its
-checksum. A reader looks at the record again when it has read.
+The file begins with a record of where the header is. The header names each tensor's place and checksum. A copy that was
+cut off anywhere has no record. What was changed after that fails its checksum. A reader looks at the record again when
+it has read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-import struct
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,12 +21,17 @@ import xxhash
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
+from trainer.contract.copy_record import (
+    FIRST_TENSOR_AT,
+    MIRRORED_AT,
+    NO_RECORD,
+    RECORD_BYTES,
+    CopyRecord,
+    parse_record,
+)
 from trainer.contract.manifest import Manifest, SnapshotName
 from trainer.errors import DamagedSnapshot
 
-_RECORD = struct.Struct("<8sQQQ")  # magic, the header's offset and size in bytes, its checksum
-_MAGIC = b"ELASTIC1"
-_FIRST = 4096  # offset of the first tensor
 _ALIGNMENT = 64  # of each tensor
 _READERS = 4  # xxhash releases the interpreter lock
 
@@ -69,7 +73,8 @@ class CopyWriter:
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._map: mmap.mmap | None = None
         self._views: dict[MetadataIndex, tuple[int, Tensor]] = {}
-        self._end = _FIRST
+        self._sealed = NO_RECORD
+        self._end = FIRST_TENSOR_AT
 
     def reserve(self, sources: Mapping[MetadataIndex, Tensor]) -> None:
         """Reserve memory for tensors like these: later there may be none, and writing would end the process.
@@ -77,7 +82,7 @@ class CopyWriter:
         A copy that is in the file stays as it is.
         """
         offsets: dict[MetadataIndex, int] = {}
-        end = _FIRST
+        end = FIRST_TENSOR_AT
         for index, source in sources.items():
             offsets[index] = end
             end = -(-(end + source.nbytes) // _ALIGNMENT) * _ALIGNMENT
@@ -98,7 +103,7 @@ class CopyWriter:
 
     def erase(self) -> None:
         """From now on the file has no copy."""
-        os.pwrite(self._file, bytes(_RECORD.size), 0)
+        os.pwrite(self._file, NO_RECORD, 0)
 
     def seal(
         self,
@@ -121,14 +126,22 @@ class CopyWriter:
             if view.data_ptr() != value.data_ptr():
                 view.copy_(value)
             tensors[index] = Place(
-                offset=offset, shape=tuple(value.shape), dtype=value.dtype, checksum=_checksum_of(view)
+                offset=offset, shape=tuple(value.shape), dtype=value.dtype, checksum=checksum_of(view)
             )
         header = pickle.dumps(
             Header(manifest=manifest, part=part, parts=parts, tensors=tensors, others=others, metadata=metadata)
         )
         os.pwrite(self._file, header, self._end)
-        record = _RECORD.pack(_MAGIC, self._end, len(header), xxhash.xxh3_64_intdigest(header))
-        os.pwrite(self._file, record, 0)
+        name = SnapshotName(manifest.step, manifest.term)
+        checksum = xxhash.xxh3_64_intdigest(header)
+        record = CopyRecord(name=name, header_at=self._end, header_bytes=len(header), checksum=checksum)
+        self._sealed = record.render()
+        os.pwrite(self._file, self._sealed, 0)
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether the agent of another node has what was sealed, too."""
+        return self._sealed == NO_RECORD or os.pread(self._file, RECORD_BYTES, MIRRORED_AT) == self._sealed
 
     def free(self) -> None:
         """Give the memory back. The file has no copy then."""
@@ -167,12 +180,12 @@ class MemoryCopy:
 
     def refuse_replaced(self) -> None:
         """Raises DamagedSnapshot if another copy was begun in the same file since this one was opened."""
-        if os.pread(self._file, _RECORD.size, 0) != self._record:
+        if os.pread(self._file, RECORD_BYTES, 0) != self._record:
             raise DamagedSnapshot(str(self.header.name), f"part {self.header.part} was replaced in memory")
 
     def _verify(self, item: tuple[MetadataIndex, Place]) -> None:
         index, place = item
-        if _checksum_of(self.tensor(index)) != place.checksum:
+        if checksum_of(self.tensor(index)) != place.checksum:
             what = f"part {self.header.part} has changed in memory (checksum of {index.fqn} differs)"
             raise DamagedSnapshot(str(self.header.name), what)
 
@@ -184,7 +197,7 @@ def open_copy(path: str) -> MemoryCopy | None:
     except OSError:
         return None
     try:
-        record = os.pread(file, _RECORD.size, 0)
+        record = os.pread(file, RECORD_BYTES, 0)
         header = _read_header(file, record)
     except BaseException:
         os.close(file)
@@ -195,19 +208,21 @@ def open_copy(path: str) -> MemoryCopy | None:
     return MemoryCopy(path, file, record, header)
 
 
-def _read_header(file: int, record: bytes) -> Header | None:
-    if len(record) < _RECORD.size:
+def _read_header(file: int, content: bytes) -> Header | None:
+    record = parse_record(content)
+    if record is None or record.end > os.fstat(file).st_size:
         return None
-    magic, offset, size, checksum = _RECORD.unpack(record)
-    end = os.fstat(file).st_size
-    if magic != _MAGIC or offset + size > end:
-        return None
-    content = os.pread(file, size, offset)
-    if xxhash.xxh3_64_intdigest(content) != checksum:
+    return parse_header(os.pread(file, record.header_bytes, record.header_at), record)
+
+
+def parse_header(content: bytes, record: CopyRecord) -> Header | None:
+    """None if it is not the header that the record means."""
+    if xxhash.xxh3_64_intdigest(content) != record.checksum:
         return None
     header: Header = pickle.loads(content)
-    return header if all(place.offset + place.size_bytes <= end for place in header.tensors.values()) else None
+    is_inside = all(place.offset + place.size_bytes <= record.header_at for place in header.tensors.values())
+    return header if is_inside else None
 
 
-def _checksum_of(tensor: Tensor) -> int:
+def checksum_of(tensor: Tensor) -> int:
     return xxhash.xxh3_64_intdigest(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)

@@ -30,8 +30,8 @@ def size_up(spec: JobSpec, *, gpus_per_node: int, gpu_type: str | None) -> Memor
     view = _view(load, device_bytes, on_cpu=on_cpu)
     if not keeps_copies(spec) or spec.snapshot.memory == "off":
         return view
-    size = copies_bytes(load)
-    sentence = f"{view.advice}; copies of the state take {format_gb(size)} of the node's memory"
+    size = copies_bytes(load, spec.topology.min_nodes)
+    sentence = f"{view.advice}; copies of the state take {format_gb(size)} of each node's memory"
     return view.model_copy(update={"copies_bytes": size, "advice": sentence})
 
 

@@ -21,7 +21,7 @@ class MemoryView(Answer):
 
     `terms` add up to `total_bytes`. `device_bytes` and `fits` are null if the device is not known. Without a GPU the
     device is a worker's part of its node's memory. `host_bytes` is what offloading keeps in host memory per worker.
-    `copies_bytes` is what copies of the state take of the node's memory, 0 without copies.
+    `copies_bytes` is what copies of the state take of each node's memory, 0 without copies.
     """
 
     strategy: str

@@ -8,12 +8,14 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.recovery.contestants import open_attempt
 from benchmarks.recovery.steps import Follower, Step
 from deploy.dev.network import Network
 from deploy.dev.service import outer_environment
 from trainer.contract import env, layout
+from trainer.contract.exit_record import EventKind
 
 _PATIENCE_S = 90.0
 _PORT = 28777
@@ -38,6 +40,7 @@ class Fleet:
     network: Network
     folder: Path
     min_nodes: int = 1
+    config: dict[str, object] = field(default_factory=dict)  # beside the usual one
     followers: dict[Path, Follower] = field(default_factory=dict)
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -59,7 +62,7 @@ class Fleet:
             f"--rdzv-conf=is_host={int(node == 0)},read_timeout=20",
         ]
         flags += [f"--local-addr={self.network.address(node)}", "--monitor-interval=0.05"]
-        program = ["-m", "trainer", "--config", json.dumps(_CONFIG)]
+        program = ["-m", "trainer", "--config", json.dumps(_CONFIG | self.config)]
         command = [sys.executable, "-m", "trainer.elastic.elasticrun", *flags, *program]
         place = {env.JOB_ID: "fleet", env.JOB_DIR: str(self.folder), env.ATTEMPT: "1", env.REPLICA: str(node)}
         # The nodes share this machine's cores, on which threads that wait for each other are a hundred times slower.
@@ -100,6 +103,13 @@ class Fleet:
         """Every step reported so far, in order of time."""
         paths = layout.attempt_dir(self.folder, 1).glob(f"replica-*/*/{layout.PROGRESS}")
         return sorted((step for path in paths for step in Follower(path).news()), key=lambda step: step.at_s)
+
+    def events(self, kind: EventKind) -> list[dict[str, Any]]:
+        """The evidence of the events of this kind, in order of time."""
+        paths = layout.attempt_dir(self.folder, 1).glob(f"replica-*/*/{layout.EVENTS}")
+        lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+        found = [line for line in lines if line.get("kind") == kind.value]
+        return [line["evidence"] for line in sorted(found, key=lambda line: line["at"])]
 
     def printed(self) -> str:
         logs = layout.attempt_dir(self.folder, 1).glob(f"replica-*/{layout.AGENT_LOG}")

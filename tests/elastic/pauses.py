@@ -18,6 +18,7 @@ from trainer.elastic import agent
 from trainer.elastic.agent import Agent
 from trainer.elastic.flags import parse_flags
 from trainer.elastic.health import awake
+from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.records import history
 from trainer.elastic.rendezvous import join as rendezvous
 from trainer.elastic.rendezvous import patience as waits
@@ -148,7 +149,12 @@ class Nodes:
                 flags,
                 workers=1,
                 fork_server=FakeForkServer(self, node),
-                membership=Membership(node=node, rendezvous=rendezvous, store_host=StoreHost("127.0.0.1", 1)),
+                membership=Membership(
+                    node=node,
+                    rendezvous=rendezvous,
+                    store_host=StoreHost("127.0.0.1", 1),
+                    memory=MemoryFiles(1),
+                ),
                 record=None,
             )
             failure: Failure | None = None

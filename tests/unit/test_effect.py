@@ -90,7 +90,6 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     ("supervise.grow_back_after_s", {"supervise": {"grow_back_after_s": None}}, "slurm", RANGE),
     ("supervise.grow_back_after_s", {**RANGE, "supervise": {"grow_back_after_s": 60}}, "kubernetes", {"kind": "slurm"}),
     ("snapshot.memory", {"snapshot": {"memory": "off"}}, "local", TRAINER),
-    ("snapshot.memory", {**TRAINER, "snapshot": {"memory": 5}, "topology": {"nodes": 2}}, "slurm", {"topology": {}}),
     (
         "snapshot.memory",
         {**TRAINER, "snapshot": {"memory": "9s"}, "launcher": "torchrun"},

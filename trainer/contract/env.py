@@ -37,8 +37,10 @@ NOTICE_S = "ORCHESTRATOR_NOTICE_S"  # from the signal to stop until the kill; ab
 
 # Open files of the agent, by local rank: "<pid>:<fd>,<fd>;<fd>,<fd>".
 MEMORY = "ORCHESTRATOR_MEMORY"  # files in memory: two for copies of the state, and one for a survivor's state
+MIRRORS = "ORCHESTRATOR_MIRRORS"  # files in memory: two for the copies of each rank of another node
 REENTRY = "ORCHESTRATOR_REENTRY"  # two pipes: orders of the agent, and answers of the worker
 
+COPY_SERVER = "ORCHESTRATOR_COPY_SERVER"  # where the agent serves MEMORY and MIRRORS; absent: one node
 SURVIVORS = "ORCHESTRATOR_SURVIVORS"  # the number of ranks that keep their processes from the previous generation
 
 # Only in the environment of the fork server, where /proc shows it.
@@ -64,6 +66,8 @@ class WorkerPlace:
     retry: int
     notice_s: float | None = None
     memory: tuple[tuple[str, ...], ...] = ()  # by local rank: paths of the agent's files in memory
+    mirrors: tuple[tuple[str, ...], ...] = ()  # by the local rank on another node: paths of the agent's files
+    copy_server: str = ""  # where other nodes read these files
     reentry: tuple[tuple[str, ...], ...] = ()  # by local rank: paths of the agent's pipes
     survivors: int = 0  # ranks that keep their processes from the previous generation
 
@@ -108,6 +112,8 @@ def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
         retry=_integer(environ, RETRY, 0),
         notice_s=_seconds(environ, NOTICE_S),
         memory=_parse_files(environ.get(MEMORY, "")),
+        mirrors=_parse_files(environ.get(MIRRORS, "")),
+        copy_server=environ.get(COPY_SERVER, ""),
         reentry=_parse_files(environ.get(REENTRY, "")),
         survivors=_integer(environ, SURVIVORS, 0),
     )

@@ -195,6 +195,10 @@ def _unsharded(load: Workload) -> _Gathers:
     return _Gathers(forward=whole, loss=whole, backward=whole + block, end=held + end)
 
 
-def copies_bytes(load: Workload) -> int:
-    """The memory of a node for two copies of the parameters and AdamW's two moments, however they are sharded on it."""
-    return COPIES * 3 * load.state_bytes * load.shape.parameters
+def copies_bytes(load: Workload, nodes: int = 1) -> int:
+    """The memory of each node for copies of the parameters and AdamW's two moments, however they are sharded.
+
+    There are two copies of its share, and of several nodes each mirrors those of another one.
+    """
+    whole = COPIES * 3 * load.state_bytes * load.shape.parameters
+    return whole if nodes == 1 else -(-2 * whole // nodes)

@@ -25,7 +25,6 @@ from trainer.elastic.health.postmortem import Death, Finding, find_failure, firs
 from trainer.elastic.health.rank_meter import RankMeter
 from trainer.elastic.health.stillness import GroupHang, Stillness
 from trainer.elastic.health.watch import RankHang, Watch
-from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.records.files import say
 from trainer.elastic.records.history import History, Processes, Running
 from trainer.elastic.records.record import Record
@@ -86,7 +85,7 @@ class Agent:
         self._requests = None if record is None else AgentRequests(record)
         self._streams = None if record is not None else Streams(flags)
         self._devices = Devices()
-        self._memory = MemoryFiles(workers)
+        self._memory, self._buddies = membership.memory, membership.buddies
         self._survivors = Survivors(workers)
         self._ordered: set[int] = set()  # the local ranks of survivors that have not joined yet
         self._watch: Watch | None = None
@@ -121,6 +120,8 @@ class Agent:
             if self._sampler is not None:
                 self._sampler.close()
             self._store_host.close()
+            if self._buddies is not None:
+                self._buddies.close()
             self._memory.close()
             self._survivors.close()
             if self._streams is not None:
@@ -219,6 +220,9 @@ class Agent:
 
     def _render_environments(self, place: AgentPlace, store: WorkersStore, survivors: int) -> dict[int, dict[str, str]]:
         own = {env.GENERATION: str(self.generation), env.SURVIVORS: str(survivors)}
+        if self._buddies is not None:
+            self._buddies.begin(place.group, place.group_rank)
+            own |= self._buddies.environment
         shared = {**os.environ, **self._memory.environment, **own}
         if self._record is not None:
             shared |= render_job_environment(self._record, self.generation, os.environ) | self._survivors.environment

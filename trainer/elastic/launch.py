@@ -16,8 +16,10 @@ from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent import Agent
 from trainer.elastic.agent_error import explain_exception
+from trainer.elastic.copies.buddies import Buddies
 from trainer.elastic.flags import Flags
 from trainer.elastic.health.fitness import NodeUnfit
+from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record, build_exit_record
 from trainer.elastic.rendezvous.endpoint import find_address, open_store
@@ -120,18 +122,22 @@ def build_membership(flags: Flags, workers: int, replica: int | None) -> Members
     chosen = (host, port) if static else (flags.local_addr, 0)
     if flags.limits.max_nodes == 1:
         me = Member(node=node, node_rank=0, address=flags.local_addr or "127.0.0.1", workers=workers)
-        return Membership(node=node, rendezvous=SingleNodeRendezvous(me), store_host=StoreHost(*chosen))
+        alone = SingleNodeRendezvous(me)
+        return Membership(node=node, rendezvous=alone, store_host=StoreHost(*chosen), memory=MemoryFiles(workers))
     timing = parse_timing(flags.conf, _STATIC_READ_S) if static else parse_timing(flags.conf)
     serves = flags.node_rank == 0 if static else parse_is_host(flags.conf)
+    address, memory = flags.local_addr or find_address(host, port), MemoryFiles(workers)
+    buddies = Buddies(memory, address)
     me = Member(
         node=node,
         node_rank=flags.node_rank if static else replica,
-        address=flags.local_addr or find_address(host, port),
+        address=address,
         workers=workers,
+        copies=buddies.url,
     )
     store = partial(open_store, host, port, serves, timing)
     shared = StoreRendezvous(store, flags.run_id, me, flags.limits, timing)
-    return Membership(node=node, rendezvous=shared, store_host=StoreHost())
+    return Membership(node=node, rendezvous=shared, store_host=StoreHost(), memory=memory, buddies=buddies)
 
 
 class _Run:

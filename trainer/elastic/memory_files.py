@@ -1,12 +1,14 @@
 """Files in memory that outlive workers. Each rank has two for copies of its state, and one to hand its state over.
 
-The kernel frees them when the agent and its workers have ended, however they end.
+Where other nodes are in the group, each rank of one of them has two more, which mirror its copies. The kernel frees
+them all when the agent and its workers have ended, however they end.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 from trainer.contract import env
@@ -17,19 +19,40 @@ class MemoryFiles:
 
     def __init__(self, workers: int) -> None:
         self._files: list[list[int]] = []
+        self.mirrors: list[list[int]] = []  # by local rank on the other node
         with suppress(OSError, AttributeError):  # another system than Linux
             for local_rank in range(workers):
                 self._files.append([])
                 for _ in range(env.COPIES + 1):
                     self._files[-1].append(_create(f"state of local rank {local_rank}"))
-            self.environment = {env.MEMORY: env.render_files(os.getpid(), self._files)}
             return
-        self.environment = {}
+        self.close()
+
+    @property
+    def copies(self) -> Sequence[Sequence[int]]:
+        """The files for the copies of this node's ranks, by local rank."""
+        return [own[: env.COPIES] for own in self._files]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        files = {env.MEMORY: self._files, env.MIRRORS: self.mirrors}
+        return {name: env.render_files(os.getpid(), own) for name, own in files.items() if own}
+
+    def served(self) -> list[int]:
+        """The files that other nodes may read."""
+        return [file for own in (*self.copies, *self.mirrors) for file in own]
+
+    def add_mirrors(self, ranks: int) -> None:
+        """Have files for the copies of so many ranks of another node."""
+        with suppress(OSError, AttributeError):
+            while self._files and len(self.mirrors) < ranks:
+                name = f"mirror of local rank {len(self.mirrors)}"
+                self.mirrors.append([_create(name) for _ in range(env.COPIES)])
 
     def close(self) -> None:
-        for file in (file for own in self._files for file in own):
+        for file in (file for own in (*self._files, *self.mirrors) for file in own):
             os.close(file)
-        self._files = []
+        self._files, self.mirrors = [], []
 
 
 def _create(name: str) -> int:

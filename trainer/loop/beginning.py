@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
 
 from trainer import snapshot
 from trainer.contract.config import TrainerConfig
+from trainer.contract.copy_record import CopyFile
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import SnapshotName
@@ -22,8 +24,18 @@ from trainer.loop.task import Task
 from trainer.model.initial import Digests, Draft, named_tensors
 from trainer.snapshot import Location, Remote
 from trainer.snapshot.events import tell_restored
-from trainer.snapshot.lineage import Beginning, Restore, Tell, begin_term, fence_of, refuse_lost, snapshots_of
-from trainer.snapshot.memory_reading import StateInMemory, find_states
+from trainer.snapshot.lineage import (
+    Beginning,
+    Restore,
+    StateInMemory,
+    Tell,
+    begin_term,
+    fence_of,
+    refuse_lost,
+    snapshots_of,
+    tell_damaged,
+)
+from trainer.snapshot.memory_reading import FoundPart, find_intact, find_parts, find_whole
 from trainer.snapshot.run_state import RunState, read_state
 from trainer.snapshot.verification import TooLarge, choose_together, verify_small
 from trainer.worker.agreement import Outcome, on_every_rank, on_rank_zero, share
@@ -37,35 +49,48 @@ class RankFindings:
     program: dict[str, object]  # versions and configuration, equal on every rank
     data: dict[str, object]  # the fingerprint of the data
     beginning: Beginning | None  # on rank 0, unless it has to be chosen in the group
+    copies: Sequence[FoundPart] = ()  # on the first rank of a node, if rank 0 chooses among those of all nodes
 
 
 def find_beginning(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell) -> RankFindings:
     """Rank 0 chooses and verifies the snapshot while the other ranks start. Raises SnapshotError and StaleTerm.
 
-    After survivors it chooses in `agree` instead: they join the group only when their states are written.
+    After survivors it chooses in `agree` instead: they join the group only when their states are written. So it does
+    when other nodes may have copies.
     """
     directory = snapshots_of(place)
     refuse_lost(place, directory)
     _refuse_unwritable(directory, f".probe-a{place.attempt}-g{place.generation}-{place.rank}")
-    beginning = None
-    if place.rank == 0 and not place.survivors:
-        beginning = _choose_alone(place, tell)
-    return RankFindings(describe_program(config), task.source.fingerprint, beginning)
+    beginning, copies = None, list[FoundPart]()
+    if place.rank == 0 and not _chooses_in_group(place):
+        beginning = _choose_alone(place, tell, find_whole(_find_copies(place)))
+    if place.local_rank == 0 and _has_copies_elsewhere(place):
+        copies = find_intact(_find_copies(place), partial(tell_damaged, tell), server=place.copy_server)
+    return RankFindings(describe_program(config), task.source.fingerprint, beginning, copies)
 
 
-def _choose_alone(place: WorkerPlace, tell: Tell) -> Beginning | None:
+def _chooses_in_group(place: WorkerPlace) -> bool:
+    return bool(place.survivors) or _has_copies_elsewhere(place)
+
+
+def _has_copies_elsewhere(place: WorkerPlace) -> bool:
+    """Whether other nodes may have copies of an earlier generation."""
+    return bool(place.copy_server) and not place.is_on_one_node and place.generation > 1
+
+
+def _choose_alone(place: WorkerPlace, tell: Tell, in_memory: Mapping[SnapshotName, StateInMemory]) -> Beginning | None:
     """Choose on this rank. None if all ranks have to verify a large snapshot."""
     verify = snapshot.verify if place.world_size == 1 else verify_small
     with suppress(TooLarge):
-        return begin_term(place, snapshots_of(place), fence_of(place), tell, verify, in_memory=_find_in_memory(place))
+        return begin_term(place, snapshots_of(place), fence_of(place), tell, verify, in_memory=in_memory)
     return None
 
 
-def _find_in_memory(place: WorkerPlace) -> dict[SnapshotName, StateInMemory]:
-    """The states in this node's memory, if all ranks are on this node."""
-    if not place.is_on_one_node:
-        return {}
-    return find_states(path for own in place.memory for path in own)
+def _find_copies(place: WorkerPlace) -> list[FoundPart]:
+    """What is in this node's memory. Of several nodes without servers it is never whole."""
+    own = [CopyFile(path=path) for files in place.memory for path in files]
+    mirrors = [CopyFile(path=path, is_mirror=True) for files in place.mirrors for path in files]
+    return find_parts([*own, *mirrors])
 
 
 def describe_program(config: TrainerConfig) -> dict[str, object]:
@@ -89,15 +114,29 @@ def agree(run: Run, findings: Outcome[RankFindings]) -> Beginning:
         if difference is not None:
             raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
     beginning = found[0].beginning
-    if run.place.survivors:
-        beginning = on_rank_zero(lambda: _choose_alone(run.place, run.heartbeat.tell), run.waits)
+    if _chooses_in_group(run.place):
+        beginning = on_rank_zero(lambda: _choose_in_group(run, found), run.waits)
     if beginning is not None:
-        return beginning
+        return _seen_from(run.place.copy_server, beginning)
     run.heartbeat.beat(Phase.RESTORE)
     directory, fence = snapshots_of(run.place), fence_of(run.place)
     return choose_together(
         lambda verify: begin_term(run.place, directory, fence, run.heartbeat.tell, verify), run.waits
     )
+
+
+def _choose_in_group(run: Run, found: Sequence[RankFindings]) -> Beginning | None:
+    elsewhere = [part for findings in found for part in findings.copies]
+    return _choose_alone(run.place, run.heartbeat.tell, find_whole(elsewhere or _find_copies(run.place)))
+
+
+def _seen_from(server: str, beginning: Beginning) -> Beginning:
+    """The same beginning, for the node of this server: it reads its own files without the server."""
+    restore = beginning.restore
+    if restore is None or not restore.memory:
+        return beginning
+    files = tuple(replace(file, server="") if file.server == server else file for file in restore.memory)
+    return replace(beginning, restore=replace(restore, memory=files))
 
 
 def write_values(run: Run, task: Task, draft: Draft, beginning: Beginning, state: RunState) -> None:

@@ -10,7 +10,8 @@ from trainer.snapshot.lineage import Restore, Tell
 
 def tell_restored(restore: Restore, world_size: int, tell: Tell) -> None:
     manifest, name = restore.manifest, restore.path.name
-    source = {"disk": name, "memory": "memory", "survivor": "a survivor"}[restore.source]
+    sources = {"disk": name, "memory": "memory", "buddy": "the memory of another node", "survivor": "a survivor"}
+    source = sources[restore.source]
     sizes = {"from_world_size": manifest.world_size, "world_size": world_size}
     tell(
         EventKind.RESTORED,

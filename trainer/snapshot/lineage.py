@@ -16,6 +16,7 @@ from typing import Protocol
 
 from trainer import snapshot
 from trainer.contract import layout
+from trainer.contract.copy_record import CopyFile
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.fence import Term, TermRecord, counts, may_commit, parse_term
@@ -31,17 +32,17 @@ _NOTHING: Mapping[SnapshotName, StateInMemory] = MappingProxyType({})
 
 
 class StateInMemory(Protocol):
-    """A whole state in the memory of this node."""
+    """A whole state in the memory of nodes."""
 
     @property
     def manifest(self) -> Manifest: ...
 
     @property
-    def files(self) -> tuple[str, ...]: ...
+    def files(self) -> tuple[CopyFile, ...]: ...
 
     @property
     def source(self) -> str:
-        """`survivor` if a rank that lost its group handed it over, else `memory`."""
+        """`survivor` if a rank that lost its group handed it over, `buddy` if a mirror has a part, else `memory`."""
 
     def verify(self) -> None:
         """Raises DamagedSnapshot."""
@@ -51,14 +52,14 @@ class StateInMemory(Protocol):
 class Restore:
     """A verified snapshot. `is_own` is False if another job made it.
 
-    `memory` has the files of one that is in the memory of this node. Then nothing is at `path`. `source` is `disk`,
-    `memory` or `survivor`.
+    `memory` has the files of one that is in the memory of nodes. Then nothing is at `path`. `source` is `disk`,
+    `memory`, `buddy` or `survivor`.
     """
 
     path: Location
     manifest: Manifest
     is_own: bool
-    memory: tuple[str, ...] = ()
+    memory: tuple[CopyFile, ...] = ()
     source: str = "disk"
 
 
@@ -245,9 +246,9 @@ def choose_restore(
     for name in remembered:
         if own and own[0].step > name.step:
             break
-        if _is_intact(in_memory[name], tell):
-            found, path = in_memory[name], snapshots / str(name)
-            return Restore(path=path, manifest=found.manifest, is_own=True, memory=found.files, source=found.source)
+        restore = _try_memory(in_memory[name], snapshots / str(name), tell)
+        if restore is not None:
+            return restore
     for name in own:
         manifest = verify_or_quarantine(snapshots / str(name), tell, place.job_id, verify)
         if manifest is not None:
@@ -263,13 +264,17 @@ def choose_restore(
     return None
 
 
-def _is_intact(state: StateInMemory, tell: Tell) -> bool:
+def _try_memory(state: StateInMemory, path: Location, tell: Tell) -> Restore | None:
     try:
         state.verify()
+        return Restore(path=path, manifest=state.manifest, is_own=True, memory=state.files, source=state.source)
     except DamagedSnapshot as damage:
-        tell(EventKind.COPY_DAMAGED, f"a copy in memory is damaged and was skipped: {damage}", {"name": damage.file})
-        return False
-    return True
+        tell_damaged(tell, damage)
+        return None
+
+
+def tell_damaged(tell: Tell, damage: DamagedSnapshot) -> None:
+    tell(EventKind.COPY_DAMAGED, f"a copy in memory is damaged and was skipped: {damage}", {"name": damage.file})
 
 
 def _own_term(place: WorkerPlace, snapshots: Location) -> Term:

@@ -1,9 +1,9 @@
-"""Choose and read copies in memory: a state is whole if all its parts are there."""
+"""Find and read copies in the memory of nodes: a state is whole if all its parts are there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from io import BytesIO
 from operator import itemgetter
 from typing import Any
@@ -14,55 +14,110 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from trainer.contract.copy_record import CopyFile
 from trainer.contract.manifest import Manifest, SnapshotName
 from trainer.errors import DamagedSnapshot
 from trainer.snapshot.memory_copy import MemoryCopy, open_copy
+from trainer.snapshot.remote_copy import RemoteCopy
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundPart:
+    """Part number `part` of `parts` of a state, and the file that has it."""
+
+    name: SnapshotName
+    part: int
+    parts: int
+    file: CopyFile
 
 
 class StateInMemory:
-    """A whole state: the copies of its parts, in their order."""
+    """A whole state: the files with its parts, in their order."""
 
-    def __init__(self, copies: Sequence[MemoryCopy]) -> None:
-        self.copies = copies
+    def __init__(self, found: Sequence[FoundPart]) -> None:
+        self._found = found
+        self._opened: dict[int, MemoryCopy | RemoteCopy] = {}
+
+    def _copy(self, part: int) -> MemoryCopy | RemoteCopy:
+        if part not in self._opened:
+            self._opened[part] = _open(self._found[part].file)
+        return self._opened[part]
+
+    @property
+    def files(self) -> tuple[CopyFile, ...]:
+        return tuple(each.file for each in self._found)
 
     @property
     def manifest(self) -> Manifest:
-        return self.copies[0].header.manifest
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return tuple(copy.path for copy in self.copies)
+        return self._copy(0).header.manifest
 
     @property
     def source(self) -> str:
-        """`survivor` if one rank wrote the state of several, else `memory`."""
-        return "survivor" if len(self.copies) < self.manifest.world_size else "memory"
+        """`survivor` if one rank wrote the state of several, `buddy` if a mirror has a part of it, else `memory`."""
+        if len(self._found) < self.manifest.world_size:
+            return "survivor"
+        return "buddy" if any(each.file.is_mirror for each in self._found) else "memory"
 
     def verify(self) -> None:
-        """Raises DamagedSnapshot for the first copy that has changed since it was sealed."""
-        for copy in self.copies:
-            copy.verify()
+        """Raises DamagedSnapshot for the first copy of this node that has changed since it was sealed.
+
+        The copies of other nodes were verified there.
+        """
+        for part, each in enumerate(self._found):
+            if not each.file.server and isinstance(copy := self._copy(part), MemoryCopy):
+                copy.verify()
+
+
+def find_parts(files: Iterable[CopyFile]) -> list[FoundPart]:
+    """The parts in files of this node."""
+    found = []
+    for file in files:
+        copy = open_copy(file.path)
+        if copy is not None:
+            header = copy.header
+            found.append(FoundPart(name=header.name, part=header.part, parts=header.parts, file=file))
+    return found
+
+
+def find_intact(
+    found: Iterable[FoundPart], tell_damaged: Callable[[DamagedSnapshot], None], *, server: str
+) -> list[FoundPart]:
+    """Those of this node's parts whose checksums are right, for other nodes, which read them from `server`."""
+    intact = []
+    for each in found:
+        copy = open_copy(each.file.path)
+        try:
+            if copy is not None:
+                copy.verify()
+                intact.append(replace(each, file=replace(each.file, server=server)))
+        except DamagedSnapshot as damage:
+            tell_damaged(damage)
+    return intact
+
+
+def find_whole(found: Iterable[FoundPart]) -> dict[SnapshotName, StateInMemory]:
+    """The states of which all parts are there. Of equal ones that were divided differently, the one with the fewest
+    parts. A part's own file is preferred to its mirror."""
+    by_division: dict[tuple[SnapshotName, int], dict[int, FoundPart]] = {}
+    for each in sorted(found, key=lambda each: each.file.is_mirror):
+        by_division.setdefault((each.name, each.parts), {}).setdefault(each.part, each)
+    states: dict[SnapshotName, StateInMemory] = {}
+    for name, parts in sorted(by_division, key=itemgetter(1)):
+        own = by_division[name, parts]
+        if len(own) == parts:
+            states.setdefault(name, StateInMemory([own[part] for part in range(parts)]))
+    return states
 
 
 def find_states(files: Iterable[str]) -> dict[SnapshotName, StateInMemory]:
-    """The whole states in these files. Of equal ones that were divided differently, the one with the fewest parts."""
-    found: dict[tuple[SnapshotName, int], dict[int, MemoryCopy]] = {}
-    for path in files:
-        copy = open_copy(path)
-        if copy is not None:
-            found.setdefault((copy.header.name, copy.header.parts), {})[copy.header.part] = copy
-    states: dict[SnapshotName, StateInMemory] = {}
-    for name, parts in sorted(found, key=itemgetter(1)):
-        copies = found[name, parts]
-        if len(copies) == parts:
-            states.setdefault(name, StateInMemory([copies[part] for part in range(parts)]))
-    return states
+    """The whole states in these files of this node."""
+    return find_whole(find_parts(CopyFile(path=path) for path in files))
 
 
 class MemoryReader(StorageReader):
     """Reads a state from its copies, on any number of ranks. They were verified before. Raises DamagedSnapshot."""
 
-    def __init__(self, copies: Sequence[MemoryCopy], name: str) -> None:
+    def __init__(self, copies: Sequence[MemoryCopy | RemoteCopy], name: str) -> None:
         self.path = f"{name} in memory"
         self._copies = copies
         self._tensors = {index: copy for copy in copies for index in copy.header.tensors}
@@ -110,8 +165,22 @@ def _part_of(stored: Tensor, item: ReadItem) -> Tensor:
     return stored
 
 
-def open_memory(files: Iterable[str], name: SnapshotName) -> MemoryReader:
-    """Read a state that rank 0 has chosen and verified. Raises DamagedSnapshot if it is gone."""
-    with suppress(KeyError):
-        return MemoryReader(find_states(files)[name].copies, str(name))
-    raise DamagedSnapshot(str(name), "is not in memory any more")
+def open_memory(files: Iterable[CopyFile], name: SnapshotName) -> MemoryReader:
+    """Read a state that rank 0 has chosen. Raises DamagedSnapshot if it is gone."""
+    copies = [_open(file) for file in files]
+    if not all(copy.header.name == name for copy in copies):
+        raise DamagedSnapshot(str(name), "is not in memory any more")
+    return MemoryReader(copies, str(name))
+
+
+def _open(file: CopyFile) -> MemoryCopy | RemoteCopy:
+    """Raises DamagedSnapshot if there is no whole copy, or if it cannot be reached."""
+    if not file.server:
+        copy = open_copy(file.path)
+        if copy is None:
+            raise DamagedSnapshot(file.path, "has no copy any more")
+        return copy
+    try:
+        return RemoteCopy(file)
+    except OSError as error:
+        raise DamagedSnapshot(file.path, f"a copy on another node cannot be read: {error}") from error

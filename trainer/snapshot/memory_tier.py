@@ -2,7 +2,8 @@
 
 Each rank writes its part to two files of its agent in turn, so that the older copy stays whole until the newer one is.
 A copy begins only when the previous one is whole on all ranks: then the ranks always have a step in common. The files
-outlive workers, and end with the agent. Only a job on one node has copies: the others have its snapshots on disk.
+outlive workers, and end with the agent. Of several nodes each mirrors the copies of another one (elastic/copies), and
+a copy begins only when the previous one is mirrored, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
 from trainer.contract.config import parse_memory_interval
+from trainer.contract.copy_record import CopyFile
 from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import Manifest
 from trainer.elastic.health.oom import read_free_memory
@@ -28,6 +30,7 @@ from trainer.worker.run import Run
 _SHARE = 0.01  # of training time that copies may take by default
 _AUTO_SHORTEST_S, _AUTO_LONGEST_S = 1.0, 60.0
 _LEAVES_WITHIN_S = 10.0
+_MIRRORED_WITHIN_S = 10.0  # later the copies go on without: the other node has no room, or is lost
 _BLOCK_BYTES = 512  # of st_blocks (stat(2))
 
 
@@ -44,15 +47,15 @@ class MemoryTier:
         *,
         plan: Callable[[RunState], Plan],
         describe: Callable[[RunState], Manifest],
-        still_read: Collection[str] = (),
+        still_read: Collection[CopyFile] = (),
     ) -> None:
         """`still_read` has files that other ranks may still read."""
-        files = run.place.own_copies
-        is_possible = bool(files) and run.place.is_on_one_node
+        files, read = run.place.own_copies, {file.path for file in still_read if not file.server}
+        is_possible = bool(files) and (run.place.is_on_one_node or bool(run.place.copy_server))
         self._run, self._plan, self._describe = run, plan, describe
         self._interval = parse_memory_interval(run.config.snapshot_memory) if is_possible else None
         # The first copy goes to a file that nobody reads.
-        self._files = sorted(files, key=lambda path: path in still_read)
+        self._files = sorted(files, key=lambda path: path in read)
         self._writers: list[CopyWriter] = []
         self._stager = Stager(run.device)
         self._begun = 0
@@ -83,7 +86,14 @@ class MemoryTier:
             began = time.monotonic()
             self._stager.wait_until_done()
             self._waited_s += time.monotonic() - began
-        return not self._failed and not self._stager.is_busy
+        return not self._failed and not self._stager.is_busy and self._is_mirrored()
+
+    def _is_mirrored(self) -> bool:
+        """Whether another node has the newest copy, if there is another node and it may still take it."""
+        if self._run.place.is_on_one_node or not self._begun:
+            return True
+        is_late = time.monotonic() > self._last_at + _MIRRORED_WITHIN_S
+        return is_late or self._writers[(self._begun - 1) % len(self._writers)].is_mirrored
 
     def is_due(self, step: int, now: float) -> bool:
         """Whether to copy the state after `step` completed steps. Only rank 0 asks."""
@@ -121,7 +131,8 @@ class MemoryTier:
     def _reserve(self, sources: Mapping[MetadataIndex, Tensor]) -> None:
         held = sum(Path(path).stat().st_blocks * _BLOCK_BYTES for path in self._files)  # since an earlier generation
         own = len(self._files) * sum(source.nbytes for source in sources.values()) - held
-        needed, free = own * self._run.place.local_world_size, read_free_memory()
+        mirrored = 1 if self._run.place.is_on_one_node else 2
+        needed, free = mirrored * own * self._run.place.local_world_size, read_free_memory()
         if free is not None and needed > free / 2:
             raise OSError(f"copies need {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free")
         writers = [CopyWriter(path) for path in self._files]

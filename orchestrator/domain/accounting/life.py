@@ -43,7 +43,7 @@ class GenerationLife:
     noticed_at: datetime | None = None  # when the end of the generation before it was noticed
     restored_at: datetime | None = None
     restored_step: int = 0
-    restored_from: str = "disk"  # or `memory`, or `survivor`
+    restored_from: str = "disk"  # or `memory`, `buddy`, `survivor`
     failed_at: datetime | None = None
     failed_step: int | None = None  # the step completed by then
     silent_s: float = 0.0  # the silence before a hang was noticed

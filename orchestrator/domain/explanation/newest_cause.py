@@ -14,7 +14,11 @@ from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import JobState
 from trainer.contract.failure import Failure, FailureKind
 
-_SOURCES = {"memory": "a copy in memory", "survivor": "the memory of a surviving worker"}
+_SOURCES = {
+    "memory": "a copy in memory",
+    "buddy": "a copy in the memory of another node",
+    "survivor": "the memory of a surviving worker",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,8 +53,8 @@ def _is_fixed(spec: JobSpec) -> bool:
 
 
 def keeps_copies(spec: JobSpec) -> bool:
-    """Return whether the bundled trainer can keep copies of its state in the memory of the node."""
-    return spec.run.trainer is not None and spec.launcher == "elasticrun" and spec.topology.min_nodes == 1
+    """Return whether the bundled trainer can keep copies of its state in the memory of the nodes."""
+    return spec.run.trainer is not None and spec.launcher == "elasticrun"
 
 
 INEFFECTIVE: tuple[Ineffective, ...] = (
@@ -123,7 +123,7 @@ INEFFECTIVE: tuple[Ineffective, ...] = (
     Ineffective(
         "snapshot.memory",
         lambda spec, _: not _is_own_program(spec) and not keeps_copies(spec),
-        "has no effect: copies in memory need the launcher elasticrun and a job on one node",
+        "has no effect: copies in memory need the launcher elasticrun",
     ),
     Ineffective(
         "priority",

@@ -190,7 +190,7 @@ class Snapshot(_Part):
     dir: Text | None = None
     source: Annotated[Text | None, Field(alias="from")] = None
     interval: Annotated[str, BeforeValidator(_nodes_text)] = "auto"
-    memory: Annotated[str, BeforeValidator(_nodes_text)] = "auto"  # copies in the node's memory
+    memory: Annotated[str, BeforeValidator(_nodes_text)] = "auto"  # copies in the nodes' memory
     keep: Annotated[int, Field(ge=1, le=10_000)] = 3
     keep_every: Count | None = None
     on_preemption: bool = True

@@ -15,7 +15,9 @@ from string import Template
 
 from torch.distributed import TCPStore
 
+from trainer.elastic.copies.buddies import Buddies
 from trainer.elastic.flags import Flags
+from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.rendezvous.join import Rendezvous
 from trainer.elastic.rendezvous.rounds import Round, WorkersStore
 
@@ -83,11 +85,13 @@ class StoreHost:
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """An agent's membership in a group: its name, its rendezvous, and the store of the workers."""
+    """An agent's membership in a group: its name, its rendezvous, the store of the workers, and its memory."""
 
     node: str
     rendezvous: Rendezvous
     store_host: StoreHost
+    memory: MemoryFiles
+    buddies: Buddies | None = None  # None: no group has several nodes
 
 
 def _reserve() -> tuple[socket.socket, int]:

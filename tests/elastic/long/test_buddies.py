@@ -1,0 +1,78 @@
+"""Copies on another node: without snapshots on disk, a lost node loses only the interval. Needs root."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.dev.network import Network, NoNamespaces
+from tests.elastic.fleet import Fleet, find_split
+from trainer.contract.exit_record import EventKind
+
+pytestmark = pytest.mark.timeout(300)
+EVERY = 4
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    if shutil.which("ip") is None:
+        pytest.skip("iproute2 is not installed")
+    nodes, strategy, *snapshots = request.param
+    try:
+        with Network(nodes) as network:
+            on_disk = {"snapshot_interval": 10**9} if not snapshots else {"snapshot_interval": snapshots[0]}
+            config = {**on_disk, "snapshot_memory": EVERY, "strategy": strategy}
+            started = Fleet(network, tmp_path, config=config)
+            yield started
+            started.end()
+    except NoNamespaces as error:
+        pytest.skip(str(error))
+
+
+def form(fleet: Fleet) -> None:
+    for node in range(fleet.network.count):
+        began = time.time()
+        fleet.start(node)
+        fleet.until_world(node + 1, after_s=began, steps=1)
+    fleet.until_world(fleet.network.count, after_s=time.time(), steps=4 * EVERY)
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [pytest.param((2, "ddp"), marks=pytest.mark.smoke), (2, "fsdp"), (3, "ddp"), (3, "fsdp")],
+    indirect=True,
+)
+def test_a_lost_node_loses_only_the_interval(fleet: Fleet) -> None:
+    form(fleet)
+    nodes = fleet.network.count
+    for _ in range(2):
+        before, lost_at = fleet.history()[-1].number, time.time()
+        fleet.network.kill(nodes - 1)
+        fleet.until_world(nodes - 1, after_s=lost_at, steps=1)
+        restored = fleet.events(EventKind.RESTORED)[-1]
+        assert restored["source"] == "buddy"
+        assert restored["step"] >= before - 2 * EVERY
+        fleet.until_world(nodes - 1, after_s=time.time(), steps=3 * EVERY)
+        fleet.network.repair(nodes - 1)
+        began = time.time()
+        fleet.start(nodes - 1)
+        fleet.until_world(nodes, after_s=began, steps=4 * EVERY)
+        restored = fleet.events(EventKind.RESTORED)[-1]
+        assert restored["source"] in ("memory", "buddy"), "the new node reads it from the others"
+    assert find_split(fleet.history()) is None
+
+
+@pytest.mark.parametrize("fleet", [(3, "fsdp", 10)], indirect=True)
+def test_after_the_loss_of_two_buddies_the_disk_counts(fleet: Fleet) -> None:
+    """Node 2 mirrors node 1, so node 1's part is lost."""
+    form(fleet)
+    lost_at = time.time()
+    for node in (1, 2):
+        fleet.network.kill(node)
+    fleet.until_world(1, after_s=lost_at, steps=1)
+    restored = fleet.events(EventKind.RESTORED)[-1]
+    assert (restored["source"], restored["step"] % 10) == ("disk", 0)

@@ -1,0 +1,44 @@
+"""A copy in the memory of another node, read through its agent."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import MetadataIndex
+
+from trainer.contract.copy_record import CopyFile, parse_record
+from trainer.elastic.copies.copy_client import CopyClient
+from trainer.errors import DamagedSnapshot
+from trainer.snapshot.memory_copy import checksum_of, parse_header
+
+
+class RemoteCopy:
+    """A copy as it was sealed when it was opened. Raises OSError, and DamagedSnapshot if there is no whole one."""
+
+    def __init__(self, file: CopyFile) -> None:
+        self.file, self._client = file, CopyClient(file.server)
+        self._record = self._client.read_record(file.number)
+        record = parse_record(self._record)
+        content = b"" if record is None else self._client.read(file.number, record.header_at, record.header_bytes)
+        header = None if record is None else parse_header(bytes(content), record)
+        if header is None:
+            raise DamagedSnapshot(file.path, "has no copy")
+        self.header = header
+
+    def __del__(self) -> None:
+        self._client.close()
+
+    def tensor(self, index: MetadataIndex) -> Tensor:
+        """The stored part of a tensor. Raises DamagedSnapshot if its checksum differs."""
+        place = self.header.tensors[index]
+        content = self._client.read(self.file.number, place.offset, place.size_bytes)
+        tensor = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+        if checksum_of(tensor) != place.checksum:
+            what = f"part {self.header.part} has changed in memory (checksum of {index.fqn} differs)"
+            raise DamagedSnapshot(str(self.header.name), what)
+        return tensor.view(place.dtype).view(place.shape)
+
+    def refuse_replaced(self) -> None:
+        """Raises DamagedSnapshot if another copy was begun in the same file since this one was opened."""
+        if self._client.read_record(self.file.number) != self._record:
+            raise DamagedSnapshot(str(self.header.name), f"part {self.header.part} was replaced in memory")

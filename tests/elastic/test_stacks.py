@@ -80,6 +80,23 @@ def test_stacks_that_are_written_before_the_first_look_are_noticed(
         process.communicate()
 
 
+def test_a_process_that_had_no_turn_yet_is_waited_for(tmp_path: Path) -> None:
+    """On a busy machine that takes longer than an answer. Here the signal is blocked as long."""
+    waits = "end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+    answers = "signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})\ntime.sleep(600)"
+    late = ANSWERS.replace("time.sleep(600)", f"{waits}\n{answers}")
+    late = late.replace("print(", "signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL}); print(")
+    late = f"import signal\nfrom trainer.elastic.health.stacks import SIGNAL\n{late}"
+    command = [sys.executable, "-c", late, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            assert save_stacks({process.pid: tmp_path}) == [process.pid]
+        finally:
+            process.kill()
+
+
 def test_a_process_without_a_handler_gets_no_signal_and_a_pipe_for_its_stacks_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ class Mirror:
         self._files = files
         self._source: Source | None = None
         self._client: CopyClient | None = None  # the thread's
-        self._has_told = False  # that there is no room
+        self._lacked_room = False
         self._changed, self._closing = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
 
@@ -98,9 +98,9 @@ class Mirror:
         """Reserve memory, unless that is more than half of what is free."""
         more, free = size_bytes - os.fstat(file).st_size, read_free_memory()
         if free is not None and more > free / 2:
-            if not self._has_told:
+            if not self._lacked_room:
                 say(f"another node's copy is not mirrored: it needs {more / 1e9:.2f} GB, {free / 1e9:.2f} GB are free")
-            self._has_told = True
+            self._lacked_room = True
             return False
         os.posix_fallocate(file, 0, size_bytes)
         return True

@@ -25,7 +25,8 @@ from trainer.elastic.records.files import open_to_read
 SIGNAL = signal.SIGRTMAX - 3
 _ANSWER_S, _SETTLED_S, _INTERVAL_S = 0.5, 0.003, 0.001
 _PY_SPY_S = 5.0
-_SIGCGT = "SigCgt:"
+_TURN_S = 5.0
+_CAUGHT, _PENDING = "SigCgt", "ShdPnd"
 _offered: list[int] = []  # the file that this process writes its stacks to
 
 
@@ -41,7 +42,8 @@ def offer_stacks(folder: str) -> None:
 def save_stacks(workers: Mapping[int, Path]) -> list[int]:
     """Save the stacks of processes, each to its worker folder. Returns the pids whose stacks were saved.
 
-    Takes at most half a second, or a few seconds with py-spy. A process that is about to end may not answer.
+    Takes at most half a second; a few seconds with py-spy, or while a process gets no turn on a busy machine. A process
+    that is about to end may not answer.
     """
     before = {pid: _size(folder) for pid, folder in workers.items()}
     asked = {pid: before[pid] for pid in workers if _ask(pid)}
@@ -68,22 +70,39 @@ def _read_from(folder: Path, offset: int, limit_bytes: int) -> str:
 
 def _ask(pid: int) -> bool:
     """Send the signal if the process has a handler for it. It would kill any other process."""
+    if not _has_signal(_read_status(pid), _CAUGHT):
+        return False
     try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")  # it begins with the name
-        caught = int(next(line for line in status.splitlines() if line.startswith(_SIGCGT)).split()[1], 16)
-        if not caught >> (SIGNAL - 1) & 1:
-            return False
         os.kill(pid, SIGNAL)
-    except (OSError, StopIteration):
+    except OSError:
         return False
     return True
 
 
+def _awaits_turn(pid: int) -> bool:
+    """Whether the process is ready to run, but has not run since the signal was sent."""
+    status = _read_status(pid)
+    return _has_signal(status, _PENDING) and status.get("State", "").startswith("R")
+
+
+def _read_status(pid: int) -> dict[str, str]:
+    """The fields of /proc/PID/status (proc(5)). Empty if the process is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _has_signal(status: Mapping[str, str], name: str) -> bool:
+    return bool(int(status.get(name, "0"), 16) >> (SIGNAL - 1) & 1)
+
+
 def _await(before: Mapping[int, int], workers: Mapping[int, Path]) -> None:
     """Wait until every file has grown and then stopped growing, or its process is gone, or the time is up."""
-    deadline = time.monotonic() + _ANSWER_S
-    sizes, settled_at = dict(before), time.monotonic()
-    while time.monotonic() < deadline:
+    began = time.monotonic()
+    deadline, sizes, settled_at = began + _ANSWER_S, dict(before), began
+    while time.monotonic() < deadline or (time.monotonic() < began + _TURN_S and any(map(_awaits_turn, before))):
         time.sleep(_INTERVAL_S)
         now = {pid: _size(workers[pid]) for pid in before}
         if now != sizes:

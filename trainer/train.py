@@ -37,6 +37,7 @@ from trainer.parallel.trainee import Trainee, build_trainee
 from trainer.snapshot.cadence import Cadence, estimate_mtbf_s
 from trainer.snapshot.handover import Handover
 from trainer.snapshot.lineage import Beginning, fence_of
+from trainer.snapshot.memory_reading import forget_outdated
 from trainer.snapshot.memory_tier import MemoryTier
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.saver import Saver
@@ -87,7 +88,10 @@ def _run_in_group(
     trainee, ideal_step_s = _build(run, task, beginning, state)
     tell_beginning(run, task, beginning, trainee.notices)
     saver = Saver(run, beginning, strategy=trainee.layout.strategy, data=task.source.fingerprint)
+    base_step = 0 if beginning.restore is None else beginning.restore.manifest.step
     still_read = () if beginning.restore is None else beginning.restore.memory
+    if run.place.local_rank == 0:
+        forget_outdated((path for own in run.place.mirrors for path in own), beginning.term, base_step)
     copies = MemoryTier(run, plan=saver.plan_for, describe=saver.describe, still_read=still_read)
     for each in (saver, copies):
         trainee.optimizer.register_step_pre_hook(each.before_update)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import json
 import random
+import socket
+import socketserver
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -18,21 +22,30 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from tests.elastic.harness import wait_for
 from tests.trainer.harness import make_manifest
-from trainer.contract.copy_record import RECORD_BYTES, CopyFile
+from trainer.contract.copy_record import RECORD_BYTES, CopyFile, CopyRecord
 from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
 from trainer.contract.manifest import SnapshotName
+from trainer.elastic.copies import copy_client, copy_server
 from trainer.elastic.copies import mirror as mirroring
 from trainer.elastic.copies.buddies import Buddies
 from trainer.elastic.copies.copy_client import CopyClient
+from trainer.elastic.copies.mirror import Mirror, Source
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.rendezvous.rounds import Member, Round, Stage
 from trainer.errors import DamagedSnapshot
 from trainer.snapshot.memory_copy import CopyWriter, open_copy
-from trainer.snapshot.memory_reading import find_intact, find_parts, find_whole, open_memory
-from trainer.snapshot.remote_copy import RemoteCopy
+from trainer.snapshot.memory_reading import (
+    OpenFiles,
+    find_intact,
+    find_parts,
+    find_whole,
+    forget_outdated,
+    open_memory,
+)
 
 SIZE = 200_000
+NAME = SnapshotName(3, Term(1, 4))
 
 
 @dataclass
@@ -128,6 +141,111 @@ def test_copies_that_were_restored_remain_until_the_new_generation_has_two(nodes
     assert nodes[1].mirrored() == {"step-00000012-a1-g2", "step-00000013-a1-g2"}
 
 
+def test_the_copy_that_was_restored_remains_if_a_newer_one_was_not_whole(nodes: list[Node]) -> None:
+    """Node 0 is lost when step 11 is mirrored for it, but not for the others: they go on from step 10."""
+    begin(nodes, 1)
+    for step, file in ((10, 0), (11, 1)):
+        seal(nodes[0].writers[file], step, 1)
+        await_mirrors([nodes[0].writers[file]])
+    begin([nodes[2], nodes[1]], 2)
+    forget_outdated(nodes[1].mirrors, Term(1, 2), 10)
+    seal(nodes[2].writers[0], 11, 2)
+    await_mirrors([nodes[2].writers[0]])
+    assert nodes[1].mirrored() == {"step-00000010-a1-g1", "step-00000011-a1-g2"}
+
+
+class Breaking(socketserver.BaseRequestHandler):
+    """A node that is lost while its copy is read: `ends` says how."""
+
+    ends = "reset"
+    served = threading.Event()
+
+    def handle(self) -> None:
+        copies = json.dumps([[(7, CopyRecord(name=NAME, header_at=9000, header_bytes=9, checksum=1).render().hex())]])
+        while (request := self.request.recv(4096)) and b"Range: bytes=0-" not in request:
+            if b"/copies" in request:
+                head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(copies)}\r\n\r\n{copies}"
+            else:
+                head = "HTTP/1.1 206 Partial Content\r\nContent-Length: 4913\r\n\r\nonly a part"
+            self.request.sendall(head.encode())
+            if "only" in head:
+                break
+        if b"Range: bytes=0-" in request:
+            content = bytes.fromhex(json.loads(copies)[0][0][1])
+            self.request.sendall(f"HTTP/1.1 206 x\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
+            request = self.request.recv(4096)
+            self.request.sendall(b"HTTP/1.1 206 x\r\nContent-Length: 4913\r\n\r\nonly a part")
+        self.served.set()
+        if self.ends == "reset":
+            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        elif self.ends == "silent":
+            time.sleep(0.5)
+
+
+@pytest.mark.parametrize("ends", ["reset", "closed", "silent"])
+def test_after_the_loss_of_its_source_a_mirror_follows_the_next_one(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(Breaking, "ends", ends)
+    monkeypatch.setattr(Breaking, "served", threading.Event())
+    monkeypatch.setattr(copy_client, "_TIMEOUT_S", 0.2)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Breaking) as lost:
+        thread = threading.Thread(target=lost.serve_forever, args=(0.05,))
+        thread.start()
+        mirror = Mirror(lambda: nodes[0].memory.copies)
+        try:
+            mirror.follow(Source(url=f"http://x@127.0.0.1:{lost.server_address[1]}", generation=NAME.term.generation))
+            assert Breaking.served.wait(20)
+            time.sleep(0.1)
+            seal(nodes[1].writers[0], 12, 2)
+            mirror.follow(Source(url=nodes[1].buddies.url, generation=2))
+            await_mirrors([nodes[1].writers[0]])
+        finally:
+            assert mirror.close()
+            lost.shutdown()
+            thread.join()
+
+
+def test_a_client_connects_again_if_the_server_has_closed_an_idle_connection(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_server, "_SILENCE_S", 0.1)
+    monkeypatch.setattr(copy_server._Handler, "timeout", 0.1)
+    client, number = CopyClient(nodes[0].buddies.url), nodes[0].memory.copies[0][0]
+    for _ in range(3):
+        assert len(client.read(number, 0, 10)) == 10
+        time.sleep(0.3)
+    client.close()
+
+
+def test_strangers_cannot_use_up_the_agents_descriptors(nodes: list[Node]) -> None:
+    url, number = urlsplit(nodes[0].buddies.url), nodes[0].memory.copies[0][0]
+    idle = [socket.create_connection(("127.0.0.1", url.port or 0), timeout=10) for _ in range(300)]
+    wait_for(lambda: sum(map(is_closed, idle)) >= 300 - 256, "refused connections", 30)
+    for each in idle:
+        each.close()
+    client = CopyClient(nodes[0].buddies.url)
+
+    def is_served() -> bool:
+        try:
+            return len(client.read(number, 0, 10)) == 10
+        except OSError:
+            return False
+
+    wait_for(is_served, "a free connection", 30)
+    client.close()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 def test_what_a_mirror_has_was_sealed_at_any_moment(nodes: list[Node]) -> None:
     """The source does not wait for its mirror, and is overwritten while it is read."""
     begin(nodes, 1)
@@ -174,9 +292,10 @@ def test_a_state_is_read_from_the_nodes_that_have_its_parts(nodes: list[Node]) -
     found = []
     for node in nodes[1:]:
         place = parse_place(node.memory.environment)
-        files = [CopyFile(path=path) for own in place.memory for path in own]
-        files += [CopyFile(path=path, is_mirror=True) for own in place.mirrors for path in own]
-        found += find_intact(find_parts(files), damaged.append, server=node.buddies.url)
+        url = node.buddies.url
+        files = [CopyFile(path=path, server=url) for own in place.memory for path in own]
+        files += [CopyFile(path=path, server=url, is_mirror=True) for own in place.mirrors for path in own]
+        found += find_intact(find_parts(files), damaged.append)
     states = find_whole(found)
     (state,) = states.values()
     assert damaged == []
@@ -184,19 +303,22 @@ def test_a_state_is_read_from_the_nodes_that_have_its_parts(nodes: list[Node]) -
     assert [file.is_mirror for file in state.files] == [True, False, False]
     reader = open_memory(state.files, name_of(5, 1))
     assert reader.read_metadata() == Metadata({})
-    copy = RemoteCopy(state.files[0])
-    assert torch.equal(copy.tensor(MetadataIndex("b")), values_of(5)[MetadataIndex("b")])
+    seen = state.seen_from(nodes[1].buddies.url, found)
+    assert [bool(file.server) for file in seen] == [False, False, True], "its own files need no server"
+    opened = OpenFiles()
+    for file in (state.files[0], seen[0]):
+        assert torch.equal(opened.open(file).tensor(MetadataIndex("b")), values_of(5)[MetadataIndex("b")])
     nodes[1].buddies.close()
     with pytest.raises(DamagedSnapshot, match="cannot be read"):
         open_memory(state.files, name_of(5, 1))
 
 
-def test_a_bit_that_flips_on_the_way_or_in_the_mirror_is_found(nodes: list[Node]) -> None:
+def test_a_bit_that_flips_in_a_mirror_is_found(nodes: list[Node]) -> None:
     begin(nodes, 1)
     seal(nodes[0].writers[0], 5, 1)
     await_mirrors([nodes[0].writers[0]])
     path = next(path for path in nodes[1].mirrors if open_copy(path) is not None)
-    remote = RemoteCopy(CopyFile(path=path, server=nodes[1].buddies.url))
+    remote = OpenFiles().open(CopyFile(path=path, server=nodes[1].buddies.url))
     place = remote.header.tensors[MetadataIndex("a")]
     with Path(path).open("r+b") as file:
         file.seek(place.offset + 17)
@@ -204,15 +326,16 @@ def test_a_bit_that_flips_on_the_way_or_in_the_mirror_is_found(nodes: list[Node]
     with pytest.raises(DamagedSnapshot, match="checksum of a differs"):
         remote.tensor(MetadataIndex("a"))
     damaged: list[DamagedSnapshot] = []
-    assert find_intact(find_parts([CopyFile(path=path)]), damaged.append, server="http://x@here:1") == []
+    assert find_intact(find_parts([CopyFile(path=path)]), damaged.append) == []
     assert len(damaged) == 1
 
 
 def test_without_room_nothing_is_mirrored(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirroring, "read_free_memory", lambda: SIZE)
+    asked: list[int] = []
+    monkeypatch.setattr(mirroring, "read_free_memory", lambda: asked.append(1) or SIZE)
     begin(nodes, 1)
     seal(nodes[0].writers[0], 5, 1)
-    time.sleep(0.3)
+    wait_for(lambda: asked, "mirror")
     assert nodes[1].mirrored() == set()
     assert not nodes[0].writers[0].is_mirrored
 

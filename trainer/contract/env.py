@@ -40,7 +40,9 @@ MEMORY = "ORCHESTRATOR_MEMORY"  # files in memory: two for copies of the state, 
 MIRRORS = "ORCHESTRATOR_MIRRORS"  # files in memory: two for the copies of each rank of another node
 REENTRY = "ORCHESTRATOR_REENTRY"  # two pipes: orders of the agent, and answers of the worker
 
-COPY_SERVER = "ORCHESTRATOR_COPY_SERVER"  # where the agent serves MEMORY and MIRRORS; absent: one node
+COPY_SERVER = (
+    "ORCHESTRATOR_COPY_SERVER"  # where the agent serves MEMORY and MIRRORS; absent: no job, or always one node
+)
 SURVIVORS = "ORCHESTRATOR_SURVIVORS"  # the number of ranks that keep their processes from the previous generation
 
 # Only in the environment of the fork server, where /proc shows it.
@@ -120,7 +122,7 @@ def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
 
 
 def render_files(pid: int, files: Sequence[Sequence[int]]) -> str:
-    """The value of MEMORY and REENTRY: open files of the process `pid`, by local rank."""
+    """The value of MEMORY, MIRRORS and REENTRY: open files of the process `pid`, by local rank."""
     return f"{pid}:" + ";".join(",".join(map(str, own)) for own in files)
 
 

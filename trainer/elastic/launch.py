@@ -127,13 +127,14 @@ def build_membership(flags: Flags, workers: int, replica: int | None) -> Members
     timing = parse_timing(flags.conf, _STATIC_READ_S) if static else parse_timing(flags.conf)
     serves = flags.node_rank == 0 if static else parse_is_host(flags.conf)
     address, memory = flags.local_addr or find_address(host, port), MemoryFiles(workers)
-    buddies = Buddies(memory, address)
+    # Outside a job a generation's copies have another name than the agent knows.
+    buddies = None if replica is None else Buddies(memory, address)
     me = Member(
         node=node,
         node_rank=flags.node_rank if static else replica,
         address=address,
         workers=workers,
-        copies=buddies.url,
+        copies="" if buddies is None else buddies.url,
     )
     store = partial(open_store, host, port, serves, timing)
     shared = StoreRendezvous(store, flags.run_id, me, flags.limits, timing)

@@ -40,7 +40,7 @@ class MemoryFiles:
 
     def served(self) -> list[int]:
         """The files that other nodes may read."""
-        return [file for own in (*self.copies, *self.mirrors) for file in own]
+        return [file for own in (*self._files, *self.mirrors) for file in own]
 
     def add_mirrors(self, ranks: int) -> None:
         """Have files for the copies of so many ranks of another node."""
@@ -50,9 +50,9 @@ class MemoryFiles:
                 self.mirrors.append([_create(name) for _ in range(env.COPIES)])
 
     def close(self) -> None:
-        for file in (file for own in (*self._files, *self.mirrors) for file in own):
+        every, self._files, self.mirrors = [*self._files, *self.mirrors], [], []
+        for file in (file for own in every for file in own):
             os.close(file)
-        self._files, self.mirrors = [], []
 
 
 def _create(name: str) -> int:

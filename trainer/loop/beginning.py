@@ -15,7 +15,7 @@ from trainer.contract.config import TrainerConfig
 from trainer.contract.copy_record import CopyFile
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
-from trainer.contract.manifest import SnapshotName
+from trainer.contract.manifest import SnapshotName, restore_order
 from trainer.contract.progress import Phase
 from trainer.data.token_files import describe_difference
 from trainer.errors import DataError, SnapshotError, StrategyError, TaskError
@@ -49,7 +49,7 @@ class RankFindings:
     program: dict[str, object]  # versions and configuration, equal on every rank
     data: dict[str, object]  # the fingerprint of the data
     beginning: Beginning | None  # on rank 0, unless it has to be chosen in the group
-    copies: Sequence[FoundPart] = ()  # on the first rank of a node, if rank 0 chooses among those of all nodes
+    copies: Sequence[FoundPart] = ()  # on the first rank of a node, if other nodes may have copies, too
 
 
 def find_beginning(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell) -> RankFindings:
@@ -65,7 +65,7 @@ def find_beginning(config: TrainerConfig, place: WorkerPlace, task: Task, tell: 
     if place.rank == 0 and not _chooses_in_group(place):
         beginning = _choose_alone(place, tell, find_whole(_find_copies(place)))
     if place.local_rank == 0 and _has_copies_elsewhere(place):
-        copies = find_intact(_find_copies(place), partial(tell_damaged, tell), server=place.copy_server)
+        copies = _find_copies(place, server=place.copy_server)
     return RankFindings(describe_program(config), task.source.fingerprint, beginning, copies)
 
 
@@ -86,10 +86,10 @@ def _choose_alone(place: WorkerPlace, tell: Tell, in_memory: Mapping[SnapshotNam
     return None
 
 
-def _find_copies(place: WorkerPlace) -> list[FoundPart]:
+def _find_copies(place: WorkerPlace, server: str = "") -> list[FoundPart]:
     """What is in this node's memory. Of several nodes without servers it is never whole."""
-    own = [CopyFile(path=path) for files in place.memory for path in files]
-    mirrors = [CopyFile(path=path, is_mirror=True) for files in place.mirrors for path in files]
+    own = [CopyFile(path=path, server=server) for files in place.memory for path in files]
+    mirrors = [CopyFile(path=path, server=server, is_mirror=True) for files in place.mirrors for path in files]
     return find_parts([*own, *mirrors])
 
 
@@ -114,10 +114,15 @@ def agree(run: Run, findings: Outcome[RankFindings]) -> Beginning:
         if difference is not None:
             raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
     beginning = found[0].beginning
-    if _chooses_in_group(run.place):
-        beginning = on_rank_zero(lambda: _choose_in_group(run, found), run.waits)
+    if _has_copies_elsewhere(run.place):
+        beginning = _choose_among_nodes(run, [part for findings in found for part in findings.copies])
+    elif run.place.survivors:
+        own = run.place
+        beginning = on_rank_zero(
+            lambda: _choose_alone(own, run.heartbeat.tell, find_whole(_find_copies(own))), run.waits
+        )
     if beginning is not None:
-        return _seen_from(run.place.copy_server, beginning)
+        return beginning
     run.heartbeat.beat(Phase.RESTORE)
     directory, fence = snapshots_of(run.place), fence_of(run.place)
     return choose_together(
@@ -125,18 +130,24 @@ def agree(run: Run, findings: Outcome[RankFindings]) -> Beginning:
     )
 
 
-def _choose_in_group(run: Run, found: Sequence[RankFindings]) -> Beginning | None:
-    elsewhere = [part for findings in found for part in findings.copies]
-    return _choose_alone(run.place, run.heartbeat.tell, find_whole(elsewhere or _find_copies(run.place)))
-
-
-def _seen_from(server: str, beginning: Beginning) -> Beginning:
-    """The same beginning, for the node of this server: it reads its own files without the server."""
-    restore = beginning.restore
-    if restore is None or not restore.memory:
+def _choose_among_nodes(run: Run, found: Sequence[FoundPart]) -> Beginning | None:
+    """Choose on rank 0, when each node has verified its parts of the newest state in memory. Collective."""
+    place, waits, tell = run.place, run.waits, run.heartbeat.tell
+    names = on_rank_zero(lambda: restore_order(find_whole(found), fence_of(place).read()), waits)
+    state, intact = None, list[FoundPart]()
+    for name in names:
+        own = [part for part in found if part.name == name and part.file.server == place.copy_server]
+        verify = partial(find_intact, own if place.local_rank == 0 else (), partial(tell_damaged, tell))
+        intact = [part for parts in on_every_rank(verify, waits) for part in parts]
+        state = find_whole(intact).get(name)
+        if state is not None:
+            break
+    in_memory = {} if state is None else {name: state}
+    beginning = on_rank_zero(lambda: _choose_alone(place, tell, in_memory), waits)
+    if state is None or beginning is None or beginning.restore is None or not beginning.restore.memory:
         return beginning
-    files = tuple(replace(file, server="") if file.server == server else file for file in restore.memory)
-    return replace(beginning, restore=replace(restore, memory=files))
+    files = state.seen_from(place.copy_server, intact)
+    return replace(beginning, restore=replace(beginning.restore, memory=files))
 
 
 def write_values(run: Run, task: Task, draft: Draft, beginning: Beginning, state: RunState) -> None:

@@ -246,6 +246,8 @@ def choose_restore(
     for name in remembered:
         if own and own[0].step > name.step:
             break
+        if _has_failed(in_memory[name], records):
+            continue
         restore = _try_memory(in_memory[name], snapshots / str(name), tell)
         if restore is not None:
             return restore
@@ -262,6 +264,15 @@ def choose_restore(
             "Name a good one in ORCHESTRATOR_RESTORE_FROM, or remove the quarantined ones to start afresh"
         )
     return None
+
+
+def _has_failed(state: StateInMemory, records: Sequence[TermRecord]) -> bool:
+    """Whether the last two generations began with a state on several nodes, and did not get beyond it.
+
+    It may be that a rank cannot reach a node. Then only a snapshot on disk helps.
+    """
+    is_remote = any(file.server for file in state.files)
+    return is_remote and [record.base_step for record in records[-2:]] == [state.manifest.step] * 2
 
 
 def _try_memory(state: StateInMemory, path: Location, tell: Tell) -> Restore | None:

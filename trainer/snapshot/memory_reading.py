@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from operator import itemgetter
@@ -14,8 +16,10 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from trainer.contract.copy_record import CopyFile
+from trainer.contract.copy_record import NO_RECORD, RECORD_BYTES, CopyFile, parse_record
+from trainer.contract.fence import Term
 from trainer.contract.manifest import Manifest, SnapshotName
+from trainer.elastic.copies.copy_client import CopyClient
 from trainer.errors import DamagedSnapshot
 from trainer.snapshot.memory_copy import MemoryCopy, open_copy
 from trainer.snapshot.remote_copy import RemoteCopy
@@ -36,16 +40,20 @@ class StateInMemory:
 
     def __init__(self, found: Sequence[FoundPart]) -> None:
         self._found = found
-        self._opened: dict[int, MemoryCopy | RemoteCopy] = {}
+        self._files = OpenFiles()
 
     def _copy(self, part: int) -> MemoryCopy | RemoteCopy:
-        if part not in self._opened:
-            self._opened[part] = _open(self._found[part].file)
-        return self._opened[part]
+        return self._files.open(self._found[part].file)
 
     @property
     def files(self) -> tuple[CopyFile, ...]:
         return tuple(each.file for each in self._found)
+
+    def seen_from(self, server: str, found: Iterable[FoundPart]) -> tuple[CopyFile, ...]:
+        """The same parts, read from the files of the node of this server where it has them."""
+        here = {(each.name, each.parts, each.part): each.file for each in found if each.file.server == server}
+        files = (here.get((each.name, each.parts, each.part), each.file) for each in self._found)
+        return tuple(replace(file, server="") if file.server == server else file for file in files)
 
     @property
     def manifest(self) -> Manifest:
@@ -61,7 +69,7 @@ class StateInMemory:
     def verify(self) -> None:
         """Raises DamagedSnapshot for the first copy of this node that has changed since it was sealed.
 
-        The copies of other nodes were verified there.
+        The copies of other nodes are verified there.
         """
         for part, each in enumerate(self._found):
             if not each.file.server and isinstance(copy := self._copy(part), MemoryCopy):
@@ -69,7 +77,7 @@ class StateInMemory:
 
 
 def find_parts(files: Iterable[CopyFile]) -> list[FoundPart]:
-    """The parts in files of this node."""
+    """The parts in files of this node. The files may name its server, for other nodes."""
     found = []
     for file in files:
         copy = open_copy(file.path)
@@ -79,17 +87,29 @@ def find_parts(files: Iterable[CopyFile]) -> list[FoundPart]:
     return found
 
 
-def find_intact(
-    found: Iterable[FoundPart], tell_damaged: Callable[[DamagedSnapshot], None], *, server: str
-) -> list[FoundPart]:
-    """Those of this node's parts whose checksums are right, for other nodes, which read them from `server`."""
+def forget_outdated(files: Iterable[str], term: Term, base_step: int) -> None:
+    """Erase copies that cannot count any more since a term began from a step: those of earlier terms and later steps.
+
+    Mirrors overwrite the oldest copy. Such a copy would not be the oldest, and the one that was restored would be.
+    """
+    for path in files:
+        with suppress(OSError):
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            record = parse_record(os.pread(file, RECORD_BYTES, 0))
+            if record is not None and record.name.term < term and record.name.step > base_step:
+                os.pwrite(file, NO_RECORD, 0)
+            os.close(file)
+
+
+def find_intact(found: Iterable[FoundPart], tell_damaged: Callable[[DamagedSnapshot], None]) -> list[FoundPart]:
+    """Those of this node's parts whose checksums are right."""
     intact = []
     for each in found:
         copy = open_copy(each.file.path)
         try:
             if copy is not None:
                 copy.verify()
-                intact.append(replace(each, file=replace(each.file, server=server)))
+                intact.append(each)
         except DamagedSnapshot as damage:
             tell_damaged(damage)
     return intact
@@ -141,6 +161,7 @@ class MemoryReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        used = {self._tensors[item.storage_index] for item in plan.items if item.type != LoadItemType.BYTE_IO}
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
                 planner.load_bytes(item, BytesIO(self._others[item.storage_index]))
@@ -148,7 +169,7 @@ class MemoryReader(StorageReader):
                 target = planner.resolve_tensor(item).detach()
                 target.copy_(_part_of(self._tensors[item.storage_index].tensor(item.storage_index), item))
                 planner.commit_tensor(item, target)
-        for copy in self._copies:
+        for copy in used:
             copy.refuse_replaced()
         done: Future[None] = Future()
         done.set_result(None)
@@ -167,20 +188,36 @@ def _part_of(stored: Tensor, item: ReadItem) -> Tensor:
 
 def open_memory(files: Iterable[CopyFile], name: SnapshotName) -> MemoryReader:
     """Read a state that rank 0 has chosen. Raises DamagedSnapshot if it is gone."""
-    copies = [_open(file) for file in files]
+    opened = OpenFiles()
+    copies = [opened.open(file) for file in files]
     if not all(copy.header.name == name for copy in copies):
         raise DamagedSnapshot(str(name), "is not in memory any more")
     return MemoryReader(copies, str(name))
 
 
-def _open(file: CopyFile) -> MemoryCopy | RemoteCopy:
-    """Raises DamagedSnapshot if there is no whole copy, or if it cannot be reached."""
-    if not file.server:
-        copy = open_copy(file.path)
-        if copy is None:
-            raise DamagedSnapshot(file.path, "has no copy any more")
-        return copy
-    try:
-        return RemoteCopy(file)
-    except OSError as error:
-        raise DamagedSnapshot(file.path, f"a copy on another node cannot be read: {error}") from error
+class OpenFiles:
+    """Files of this node and of others, each opened once, with one connection to each server."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, CopyClient] = {}
+        self._copies: dict[CopyFile, MemoryCopy | RemoteCopy] = {}
+
+    def open(self, file: CopyFile) -> MemoryCopy | RemoteCopy:
+        """Raises DamagedSnapshot if there is no whole copy, or if it cannot be reached."""
+        if file not in self._copies:
+            self._copies[file] = self._open_remote(file) if file.server else _open_own(file)
+        return self._copies[file]
+
+    def _open_remote(self, file: CopyFile) -> RemoteCopy:
+        client = self._clients.setdefault(file.server, CopyClient(file.server))
+        try:
+            return RemoteCopy(file, client)
+        except OSError as error:
+            raise DamagedSnapshot(file.path, f"a copy on another node cannot be read: {error}") from error
+
+
+def _open_own(file: CopyFile) -> MemoryCopy:
+    copy = open_copy(file.path)
+    if copy is None:
+        raise DamagedSnapshot(file.path, "has no copy any more")
+    return copy

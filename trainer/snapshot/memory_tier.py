@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -20,6 +21,7 @@ from trainer.contract.config import parse_memory_interval
 from trainer.contract.copy_record import CopyFile
 from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import Manifest
+from trainer.elastic.copies.mirror import MOST_BYTES_PER_S
 from trainer.elastic.health.oom import read_free_memory
 from trainer.snapshot.memory_copy import CopyWriter
 from trainer.snapshot.run_state import RunState
@@ -30,7 +32,8 @@ from trainer.worker.run import Run
 _SHARE = 0.01  # of training time that copies may take by default
 _AUTO_SHORTEST_S, _AUTO_LONGEST_S = 1.0, 60.0
 _LEAVES_WITHIN_S = 10.0
-_MIRRORED_WITHIN_S = 10.0  # later the copies go on without: the other node has no room, or is lost
+_MIRRORED_WITHIN_S = 10.0  # beside twice the time of the transfer; later copies go on without the mirror
+_MIRROR_SHARE = 0.1  # of the time that mirrors may read
 _BLOCK_BYTES = 512  # of st_blocks (stat(2))
 
 
@@ -62,7 +65,9 @@ class MemoryTier:
         self._last_at = time.monotonic()
         self._waited_s = 0.0  # how long training waited for the newest copy
         self._thread_s = self._thread_clock_s = 0.0  # CPU time of the thread, for the newest copy and for all
-        self._failed = False
+        self._mirrored_s = 0.0  # until another node had the newest copy
+        self._node_bytes = 0  # of a copy by all ranks of this node
+        self._failed = self._lacks_mirror = False
 
     def __enter__(self) -> MemoryTier:
         return self
@@ -78,7 +83,7 @@ class MemoryTier:
     def is_ready(self, step: int) -> bool:
         """Whether this rank's previous copy is whole, so that the state after `step` steps may be copied.
 
-        If the interval is in steps, wait for it: every copy that is due is made.
+        If the interval is in steps, wait for it: on one node every copy that is due is made.
         """
         if self._interval is None or self._failed:
             return False
@@ -92,8 +97,15 @@ class MemoryTier:
         """Whether another node has the newest copy, if there is another node and it may still take it."""
         if self._run.place.is_on_one_node or not self._begun:
             return True
-        is_late = time.monotonic() > self._last_at + _MIRRORED_WITHIN_S
-        return is_late or self._writers[(self._begun - 1) % len(self._writers)].is_mirrored
+        took_s = time.monotonic() - self._last_at
+        if self._writers[(self._begun - 1) % len(self._writers)].is_mirrored:
+            self._mirrored_s = self._mirrored_s or took_s
+            return True
+        is_late = took_s > _MIRRORED_WITHIN_S + 2 * self._node_bytes / MOST_BYTES_PER_S
+        if is_late and not self._lacks_mirror:
+            self._lacks_mirror = True
+            self._tell("copies in memory go on without a mirror: the other node has no room, or is slow")
+        return is_late
 
     def is_due(self, step: int, now: float) -> bool:
         """Whether to copy the state after `step` completed steps. Only rank 0 asks."""
@@ -107,11 +119,11 @@ class MemoryTier:
         cost_s = self._waited_s
         if self._run.device.type == "cpu":
             cost_s += self._thread_s  # the thread takes it from training
-        return min(_AUTO_LONGEST_S, max(_AUTO_SHORTEST_S, cost_s / _SHARE))
+        return min(_AUTO_LONGEST_S, max(_AUTO_SHORTEST_S, cost_s / _SHARE, self._mirrored_s / _MIRROR_SHARE))
 
     def begin(self, state: RunState) -> None:
         """Copy the state. The first call reserves the memory, and copies nothing yet. Collective."""
-        self._last_at = time.monotonic()
+        self._last_at, self._mirrored_s = time.monotonic(), 0.0
         plan = self._plan(state)
         if self._writers:
             self._copy(state, plan)
@@ -131,8 +143,9 @@ class MemoryTier:
     def _reserve(self, sources: Mapping[MetadataIndex, Tensor]) -> None:
         held = sum(Path(path).stat().st_blocks * _BLOCK_BYTES for path in self._files)  # since an earlier generation
         own = len(self._files) * sum(source.nbytes for source in sources.values()) - held
-        mirrored = 1 if self._run.place.is_on_one_node else 2
-        needed, free = mirrored * own * self._run.place.local_world_size, read_free_memory()
+        mirrored, ranks = 1 if self._run.place.is_on_one_node else 2, self._run.place.local_world_size
+        self._node_bytes = ranks * sum(source.nbytes for source in sources.values())
+        needed, free = mirrored * own * ranks, read_free_memory()
         if free is not None and needed > free / 2:
             raise OSError(f"copies need {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free")
         writers = [CopyWriter(path) for path in self._files]
@@ -142,6 +155,8 @@ class MemoryTier:
 
     def _copy(self, state: RunState, plan: Plan) -> None:
         writer = self._writers[self._begun % len(self._writers)]
+        if self._begun == len(self._writers):
+            self._free_mirrors()
         self._begun += 1
         manifest, place, metadata = self._describe(state), self._run.place, plan.metadata
 
@@ -151,6 +166,14 @@ class MemoryTier:
         writer.erase()
         buffer = writer.view if self._run.device.type == "cpu" else None
         self._stager.begin(values_of(state, plan), state.is_steady, self._guarded(seal), buffer)
+
+    def _free_mirrors(self) -> None:
+        """Give back the memory of mirrors without a source. This generation has copies of its own by now."""
+        place = self._run.place
+        if place.is_on_one_node and place.local_rank == 0:
+            for path in (path for own in place.mirrors for path in own):
+                with suppress(OSError):
+                    CopyWriter(path).free()
 
     def _guarded(self, work: Callable[[Values], None]) -> Callable[[Values | Exception], None]:
         """Nothing that goes wrong here ends training. The ranks take no copy after a failure of any of them."""
@@ -169,7 +192,9 @@ class MemoryTier:
 
     def _give_up(self, error: Exception) -> None:
         self._failed = True
-        sentence = f"snapshot_memory has no effect: {error}"
+        self._tell(f"snapshot_memory has no effect: {error}")
+
+    def _tell(self, sentence: str) -> None:
         if self._run.is_first:
             self._run.heartbeat.tell(EventKind.SETTING_IGNORED, sentence, {})
         else:

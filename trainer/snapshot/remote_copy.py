@@ -15,24 +15,25 @@ from trainer.snapshot.memory_copy import checksum_of, parse_header
 class RemoteCopy:
     """A copy as it was sealed when it was opened. Raises OSError, and DamagedSnapshot if there is no whole one."""
 
-    def __init__(self, file: CopyFile) -> None:
-        self.file, self._client = file, CopyClient(file.server)
-        self._record = self._client.read_record(file.number)
+    def __init__(self, file: CopyFile, client: CopyClient) -> None:
+        """`client` is connected to the file's server."""
+        self.file, self._client = file, client
+        self._record = client.read_record(file.number)
         record = parse_record(self._record)
-        content = b"" if record is None else self._client.read(file.number, record.header_at, record.header_bytes)
+        content = b"" if record is None else client.read(file.number, record.header_at, record.header_bytes)
         header = None if record is None else parse_header(bytes(content), record)
         if header is None:
             raise DamagedSnapshot(file.path, "has no copy")
         self.header = header
 
-    def __del__(self) -> None:
-        self._client.close()
-
     def tensor(self, index: MetadataIndex) -> Tensor:
         """The stored part of a tensor. Raises DamagedSnapshot if its checksum differs."""
         place = self.header.tensors[index]
-        content = self._client.read(self.file.number, place.offset, place.size_bytes)
-        tensor = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+        if not place.size_bytes:
+            return torch.empty(place.shape, dtype=place.dtype)
+        tensor = torch.frombuffer(
+            self._client.read(self.file.number, place.offset, place.size_bytes), dtype=torch.uint8
+        )
         if checksum_of(tensor) != place.checksum:
             what = f"part {self.header.part} has changed in memory (checksum of {index.fqn} differs)"
             raise DamagedSnapshot(str(self.header.name), what)

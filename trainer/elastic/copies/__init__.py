@@ -1,1 +1,1 @@
-"""Copies of the state in the memory of nodes: the files, and how agents exchange them."""
+"""Copies of the state in the memory of nodes: how agents serve and mirror them."""

@@ -32,5 +32,6 @@ class Buddies:
         self._mirror.follow(Source(url=source.copies, generation=group.generation))
 
     def close(self) -> None:
-        self._mirror.close()
         self._server.close()
+        if not self._mirror.close():
+            self._memory.mirrors = []  # they stay open: a descriptor that is used again must not be written to

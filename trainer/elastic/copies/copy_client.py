@@ -10,24 +10,33 @@ from urllib.parse import urlsplit
 
 from trainer.contract.copy_record import RECORD_BYTES
 
-_TIMEOUT_S = 10.0
+_CONNECT_S, _TIMEOUT_S = 2.0, 10.0
 _OK, _PARTIAL, _UNCHANGED = 200, 206, 304
 
 
 class CopyClient:
-    """A connection, for one thread. Methods may raise OSError; then the next one connects again."""
+    """A connection, for one thread. The server closes it when it is idle, so each request is tried twice.
+
+    Methods may raise OSError; then the next one connects again.
+    """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._authorization = {"Authorization": f"Bearer {parts.username}"}
-        self._http = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+        self._http = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_S)
         self._tag = ""
+        self._is_interrupted = False
 
     def close(self) -> None:
         self._http.close()
 
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # the address was wrong
+            self._http.close()
+
     def interrupt(self) -> None:
-        """From another thread: end a call that waits."""
+        """From another thread: end a call that waits. The client is of no use after this."""
+        self._is_interrupted = True
         connection = self._http.sock
         if connection is not None:
             with suppress(OSError):
@@ -78,12 +87,28 @@ class CopyClient:
     def _ask(
         self, method: str, path: str, expected: int, headers: dict[str, str], body: bytes | None = None
     ) -> http.client.HTTPResponse:
-        self._http.request(method, path, body, headers | self._authorization)
-        answer = self._http.getresponse()
+        is_new = self._http.sock is None
+        try:
+            answer = self._request(method, path, headers, body)
+        except (http.client.HTTPException, OSError):
+            self._http.close()
+            if is_new or self._is_interrupted:
+                raise
+            answer = self._request(method, path, headers, body)
         if answer.status not in (expected, _UNCHANGED):
             answer.read()
             raise OSError(f"the agent answered {answer.status} {answer.reason}")
         return answer
+
+    def _request(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> http.client.HTTPResponse:
+        if self._http.sock is None:
+            self._connect()
+        self._http.request(method, path, body, headers | self._authorization)
+        return self._http.getresponse()
+
+    def _connect(self) -> None:
+        self._http.connect()
+        self._http.sock.settimeout(_TIMEOUT_S)
 
     def _lost(self, error: Exception) -> OSError:
         self._http.close()

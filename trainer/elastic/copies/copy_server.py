@@ -20,6 +20,7 @@ from contextlib import suppress
 from hashlib import sha256
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, BinaryIO
 
 from trainer.contract.copy_record import MIRRORED_AT, RECORD_BYTES
 
@@ -27,6 +28,7 @@ WAIT_S = 1.0  # the longest wait for a change of the records
 _LOOK_EVERY_S = 0.02
 _SILENCE_S = 30.0
 _CLOSES_WITHIN_S = 0.1
+_MOST_CONNECTIONS = 256
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})\Z")
 
 
@@ -45,7 +47,9 @@ class CopyServer:
         return f"http://{self._token}@{shown}:{self._http.server_port}"
 
     def close(self) -> None:
-        self._http.is_closing = True
+        """After this no file is read or written: their descriptors may be closed."""
+        with self._http.lock:
+            self._http.is_closing = True
         self._http.shutdown()
         self._http.server_close()
 
@@ -60,7 +64,9 @@ class _Http(ThreadingHTTPServer):
         self, own: Callable[[], Sequence[Sequence[int]]], served: Callable[[], Sequence[int]], token: str
     ) -> None:
         self.own, self.served, self.token = own, served, token
+        self.lock = threading.Lock()  # held while a descriptor is used by its number
         self.is_closing = False
+        self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         super().__init__(("", 0), _Handler)
 
     def server_bind(self) -> None:
@@ -69,6 +75,19 @@ class _Http(ThreadingHTTPServer):
         self.socket.bind(self.server_address)  # HTTPServer's own looks up a name, which can take seconds
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Close a connection that would be one too many: each needs a descriptor of the agent."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes away is no error."""
@@ -85,20 +104,21 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.FORBIDDEN)
         elif self.path == "/copies":
             self._send_records()
-        elif (file := self._find_file("/files/")) is None:
+        elif (file := self._open("/files/")) is None:
             self._answer(HTTPStatus.NOT_FOUND)
         else:
-            self._send_range(file)
+            with file:
+                self._send_range(file)
 
     def do_PUT(self) -> None:
         record = self.rfile.read(RECORD_BYTES) if self.headers.get("Content-Length") == str(RECORD_BYTES) else b""
-        file = self._find_file("/mirrored/")
-        if not (self._is_allowed() and record) or file is None:
-            self.close_connection = True  # the body may be unread
-            self._answer(HTTPStatus.FORBIDDEN)
-            return
-        os.pwrite(file, record, MIRRORED_AT)
-        self._answer(HTTPStatus.OK)
+        with self.server.lock:
+            number = self._find_number("/mirrored/")
+            is_taken = self._is_allowed() and bool(record) and number is not None
+            if is_taken and number is not None:
+                os.pwrite(number, record, MIRRORED_AT)
+        self.close_connection = self.close_connection or not is_taken  # the body may be unread
+        self._answer(HTTPStatus.OK if is_taken else HTTPStatus.FORBIDDEN)
 
     def log_message(self, *_: object) -> None:
         """Nothing is logged: a request comes every second."""
@@ -107,37 +127,49 @@ class _Handler(BaseHTTPRequestHandler):
         given = self.headers.get("Authorization", "")
         return hmac.compare_digest(given.encode(), f"Bearer {self.server.token}".encode())
 
-    def _find_file(self, prefix: str) -> int | None:
+    def _find_number(self, prefix: str) -> int | None:
+        """The descriptor that the path names, if it is served. The caller holds the lock."""
         with suppress(ValueError):
             number = int(self.path.removeprefix(prefix)) if self.path.startswith(prefix) else -1
-            return number if number in self.server.served() else None
+            return number if number in self.server.served() and not self.server.is_closing else None
         return None
+
+    def _open(self, prefix: str) -> BinaryIO | None:
+        """The file that the path names, with an offset of its own."""
+        with self.server.lock:
+            number = self._find_number(prefix)
+            return None if number is None else open(f"/proc/self/fd/{number}", "rb")  # noqa: PTH123
+
+    def _read_records(self) -> bytes:
+        with self.server.lock:
+            own = [] if self.server.is_closing else self.server.own()
+            return json.dumps(
+                [[(file, os.pread(file, RECORD_BYTES, 0).hex()) for file in files] for files in own]
+            ).encode()
 
     def _send_records(self) -> None:
         known, deadline = self.headers.get("If-None-Match"), time.monotonic() + WAIT_S
         while True:
-            copies = [[(file, os.pread(file, RECORD_BYTES, 0).hex()) for file in files] for files in self.server.own()]
-            content = json.dumps(copies).encode()
+            content = self._read_records()
             tag = f'"{sha256(content).hexdigest()}"'
             if tag != known:
                 self._answer(HTTPStatus.OK, content, tag)
                 return
-            if self.server.is_closing or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 self._answer(HTTPStatus.NOT_MODIFIED, tag=tag)
                 return
             time.sleep(_LOOK_EVERY_S)
 
-    def _send_range(self, number: int) -> None:
+    def _send_range(self, file: BinaryIO) -> None:
         asked = _RANGE.match(self.headers.get("Range", ""))
         first, last = (int(asked[1]), int(asked[2])) if asked else (0, -1)
-        with open(f"/proc/self/fd/{number}", "rb") as file:  # noqa: PTH123  # an offset of its own
-            if not first <= last < os.fstat(file.fileno()).st_size:
-                self._answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
-                return
-            self.send_response(HTTPStatus.PARTIAL_CONTENT)
-            self.send_header("Content-Length", str(last - first + 1))
-            self.end_headers()
-            self.connection.sendfile(file, first, last - first + 1)
+        if not first <= last < os.fstat(file.fileno()).st_size:
+            self._answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+            return
+        self.send_response(HTTPStatus.PARTIAL_CONTENT)
+        self.send_header("Content-Length", str(last - first + 1))
+        self.end_headers()
+        self.connection.sendfile(file, first, last - first + 1)
 
     def _answer(self, status: HTTPStatus, content: bytes = b"", tag: str = "") -> None:
         self.send_response(status)

@@ -6,7 +6,6 @@ that trains: until the new generation has a copy, those from which it was restor
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 import time
@@ -20,8 +19,9 @@ from trainer.elastic.health.oom import read_free_memory
 from trainer.elastic.records.files import say
 
 _CHUNK = 1 << 22
-_MOST_BYTES_PER_S = 500e6  # beside training's own communication
+MOST_BYTES_PER_S = 500e6  # beside training's own communication
 _RETRY_S = 1.0
+_CLOSE_S = 3.0  # longer than it takes to connect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,7 @@ class Mirror:
         self._client: CopyClient | None = None  # the thread's
         self._lacked_room = False
         self._changed, self._closing = threading.Event(), False
+        self._buffer = bytearray(_CHUNK)
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
 
     def follow(self, source: Source | None) -> None:
@@ -52,71 +53,88 @@ class Mirror:
         if source is not None and self._thread.ident is None:
             self._thread.start()
 
-    def close(self) -> None:
-        """End the thread: it must not write to a file that is closed."""
+    def close(self) -> bool:
+        """End the thread. False if it has not ended in time, and may still write to a file."""
         self._closing = True
         self.follow(None)
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(_CLOSE_S)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._closing:
             self._changed.wait()
             self._changed.clear()
-            source = self._source
-            if source is not None:
-                with closing(CopyClient(source.url)) as self._client:
-                    self._mirror(source, self._client)
+            while (source := self._source) is not None:
+                try:
+                    self._mirror(source)
+                except OSError:  # the node is lost, has no room, or begins again: the group is told by others
+                    self._pause(source)
+                except Exception as error:  # noqa: BLE001  # an edge: copies of the next generation may be mirrored again
+                    say(f"another node's copies are not mirrored: {error!r}")
+                    self._pause(source)
 
-    def _mirror(self, source: Source, client: CopyClient) -> None:
-        while self._source is source:
-            try:
-                for own, files in zip(client.await_copies() or (), self._files(), strict=False):
+    def _pause(self, source: Source) -> None:
+        self._changed.clear()
+        if self._source is source:
+            self._changed.wait(_RETRY_S)
+
+    def _mirror(self, source: Source) -> None:
+        with closing(CopyClient(source.url)) as self._client:
+            while self._source is source:
+                for own, files in zip(self._client.await_copies() or (), self._files(), strict=False):
                     for number, content in own:
                         record = parse_record(content)
                         if record is not None and record.name.term.generation == source.generation:
-                            self._take(client, number, record, files)
-            except OSError:  # the node is lost, has no room, or begins again: the group is told by others
-                self._changed.wait(_RETRY_S)
+                            self._take(source, number, record, files)
 
-    def _take(self, client: CopyClient, number: int, record: CopyRecord, files: Sequence[int]) -> None:
-        """Copy a copy, unless it is there, has been replaced meanwhile, or would need too much memory."""
+    def _take(self, source: Source, number: int, record: CopyRecord, files: Sequence[int]) -> None:
+        """Copy a copy, unless it is there, is replaced meanwhile, or would need too much memory."""
+        assert self._client is not None
         content = record.render()
         kept = {file: os.pread(file, RECORD_BYTES, 0) for file in files}
         if content not in kept.values():
             target = min(files, key=lambda file: _age_of(kept[file]))
-            if not self._reserve(target, record.end):
+            if not self._is_there(source, number, content) or not self._reserve(target, record.end):
                 return
             os.pwrite(target, NO_RECORD, 0)
-            _fill(client, number, target, record.end)
-            if client.read_record(number) != content:
+            self._fill(number, target, record.end)
+            if not self._is_there(source, number, content):
                 return
             os.pwrite(target, content, 0)
-        client.confirm(number, content)
+        self._client.confirm(number, content)
 
-    def _reserve(self, file: int, size_bytes: int) -> bool:
-        """Reserve memory, unless that is more than half of what is free."""
-        more, free = size_bytes - os.fstat(file).st_size, read_free_memory()
+    def _is_there(self, source: Source, number: int, content: bytes) -> bool:
+        """Whether the source still has the copy of this record, and is still to be mirrored."""
+        assert self._client is not None
+        return self._client.read_record(number) == content and self._source is source
+
+    def _reserve(self, target: int, size_bytes: int) -> bool:
+        """Reserve memory, unless all files together would need more than half of what is free."""
+        every = [file for own in self._files() for file in own]
+        more = sum(max(0, size_bytes - os.fstat(file).st_size) for file in every)
+        free = read_free_memory()
         if free is not None and more > free / 2:
             if not self._lacked_room:
-                say(f"another node's copy is not mirrored: it needs {more / 1e9:.2f} GB, {free / 1e9:.2f} GB are free")
+                need = f"they need {more / 1e9:.2f} GB, and {free / 1e9:.2f} GB are free"
+                say(f"another node's copies are not mirrored: {need}")
             self._lacked_room = True
             return False
-        os.posix_fallocate(file, 0, size_bytes)
+        os.posix_fallocate(target, 0, size_bytes)
         return True
+
+    def _fill(self, number: int, target: int, end: int) -> None:
+        """Read everything but the first page, no faster than allowed."""
+        assert self._client is not None
+        began, buffer = time.monotonic(), memoryview(self._buffer)
+        for offset in range(FIRST_TENSOR_AT, end, _CHUNK):
+            chunk = buffer[: min(_CHUNK, end - offset)]
+            self._client.read_into(number, offset, chunk)
+            os.pwrite(target, chunk, offset)
+            time.sleep(max(0.0, began + offset / MOST_BYTES_PER_S - time.monotonic()))
 
 
 def _age_of(content: bytes) -> tuple[int, int]:
     """Generation and step of the copy in a file: the lowest are the oldest."""
     record = parse_record(content)
     return (-1, -1) if record is None else (record.name.term.generation, record.name.step)
-
-
-def _fill(client: CopyClient, number: int, target: int, end: int) -> None:
-    """Read everything but the first page, no faster than allowed."""
-    began = time.monotonic()
-    with mmap.mmap(target, end) as mapped, memoryview(mapped) as memory:
-        for offset in range(FIRST_TENSOR_AT, end, _CHUNK):
-            with memory[offset : min(offset + _CHUNK, end)] as chunk:
-                client.read_into(number, offset, chunk)
-            time.sleep(max(0.0, began + offset / _MOST_BYTES_PER_S - time.monotonic()))

@@ -157,6 +157,17 @@ def test_the_newest_step_of_each_rank_is_read_despite_torn_lines(tmp_path: Path)
     assert read_steps(tmp_path / "p") == {0: 5, 1: 3}
 
 
+def test_steps_of_earlier_generations_are_not_those_of_the_generation_that_failed(tmp_path: Path) -> None:
+    """Generation 2 repeats the steps since a snapshot of step 2, and has repeated one of them on one rank."""
+    lines = [
+        json.dumps({"at": "", "rank": rank, "generation": generation, "phase": "step", "step": step})
+        for rank, generation, step in ((0, 1, 5), (1, 1, 5), (0, 2, 3))
+    ]
+    (tmp_path / "p").write_text("\n".join(lines) + "\n")
+    assert read_steps(tmp_path / "p", generation=2) == {0: 3}
+    assert read_steps(tmp_path / "p") == {0: 5, 1: 5}
+
+
 def test_ranks_and_exit_codes_are_read_from_torchruns_summary(tmp_path: Path) -> None:
     entry = "  rank      : {0} (local_rank: {0})\n  exitcode  : {1} (pid: 9) x\n"
     summary = "Failures:\n" + entry.format(0, -signal.SIGTERM) + "Root Cause\n" + entry.format(1, -signal.SIGKILL)

@@ -40,7 +40,7 @@ class Failure:
     rank: int | None = None
     exit_code: int | None = None
     signal: str | None = None  # SIGKILL, ...
-    step: int | None = None  # completed steps of that rank when it failed
+    step: int | None = None  # the newest step that this rank completed in the generation that failed
     traceback: str | None = None
     repeated: bool = False  # the same error twice in a row without a step between: the agent gave up
     last_minute: LastMinute | None = None  # the rank's memory before it ran out of memory

@@ -293,8 +293,8 @@ class Agent:
     def _follow_deaths(self, deaths: list[Death], local: LocalWorkers) -> End:
         """Explain the deaths. A worker that lost its peers because the group changed has not failed."""
         self.history.notice()
-        steps = self._read_steps()
-        failure = self._recall(first_cause(self._explain(deaths, local, steps)))
+        steps, own_steps = self._read_steps(), self._read_steps(self.generation)
+        failure = self._recall(first_cause(self._explain(deaths, local, own_steps)))
         reason = self._rendezvous.explain_lost_peers() if is_collateral(failure) else None
         if reason is not None:
             self._report_lost(self._rendezvous.find_lost())
@@ -322,8 +322,10 @@ class Agent:
             found = replace(found, limit_bytes=None)  # a MemoryError can come from another limit, as of setrlimit(2)
         return replace(failure, last_minute=found)
 
-    def _read_steps(self) -> dict[int, int]:
-        return {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
+    def _read_steps(self, generation: int | None = None) -> dict[int, int]:
+        if self._record is None:
+            return {}
+        return read_steps(self._record.incarnation_dir / layout.PROGRESS, generation=generation)
 
     def _judge_hang(self, hang: RankHang | GroupHang, local: LocalWorkers) -> bool:
         self.history.notice()

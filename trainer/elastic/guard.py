@@ -156,10 +156,11 @@ def _explain(code: int, record: Record | None) -> Failure:
     """The first cause, from torchrun's summary, else from the last generation's files, else the exit code."""
     if record is not None:
         agent_log = layout.replica_dir(record.job_dir, record.attempt, record.replica) / layout.AGENT_LOG
-        folder = record.incarnation_dir / f"g{_newest_generation(record)}"
+        generation = _newest_generation(record)
+        folder = record.incarnation_dir / f"g{generation}"
         deaths = parse_summary(read_tail(agent_log, _SUMMARY_BYTES), folder) or _traced(folder, code)
         if deaths:
-            steps = read_steps(record.incarnation_dir / layout.PROGRESS)
+            steps = read_steps(record.incarnation_dir / layout.PROGRESS, generation=generation)
             patterns = () if record.policy is None else record.policy.patterns
             return first_cause([find_failure(death, steps, patterns=patterns) for death in deaths])
     kind = FailureKind.LAUNCH if code in (126, 127) else FailureKind.UNKNOWN

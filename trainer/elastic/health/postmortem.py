@@ -187,8 +187,11 @@ def parse_error_file(document: Mapping[str, object]) -> tuple[str | None, float 
     return str(details.get("py_callstack") or "") or None, _seconds(details.get("timestamp"))
 
 
-def read_steps(progress: Path) -> dict[int, int]:
-    """The highest completed step of each rank in the end of a replica's progress journal."""
+def read_steps(progress: Path, *, generation: int | None = None) -> dict[int, int]:
+    """The highest completed step of each rank in the end of a replica's progress journal.
+
+    With `generation`, only steps that this generation completed: a later one may begin at an earlier step.
+    """
     steps: dict[int, int] = {}
     for line in read_tail(progress, _PROGRESS_TAIL_BYTES).splitlines():
         try:
@@ -196,7 +199,8 @@ def read_steps(progress: Path) -> dict[int, int]:
             rank, step = entry["rank"], entry["step"]
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # the first or last line of the tail may be torn, and not every line has a step
-        if isinstance(rank, int) and isinstance(step, int):
+        is_counted = generation is None or entry.get("generation") == generation
+        if is_counted and isinstance(rank, int) and isinstance(step, int):
             steps[rank] = max(step, steps.get(rank, 0))
     return steps
 

@@ -65,7 +65,7 @@ def _on_sqlite(modules: Sequence[str], *tests: str, keyword: str = "sqlite") -> 
 _RULES = _unit("rules", "guards", "ladder", "decide", "first_cause", "not_permitted", "queueing_clusters", "chaos")
 _FACTS = _unit("budget", "counted", "event", "hang", "told", "job_requests", "node", "launch", "webhook", "split")
 _FACTS += _unit("act")
-_INSIGHT = _unit("goodput", "shares", "gains", "chronicle", "why", "script_error")
+_INSIGHT = _unit("goodput", "restarts", "shares", "gains", "chronicle", "newest_cause", "why", "script_error")
 _ERRANDS = _unit("chaos", "injections", "rank_stacks", "deletion", "job_requests")
 _IDENTITY = [
     f"tests/identity/test_{name}.py" for name in ("identity", "access", "worker_token", "masking", "reach", "tokens")
@@ -83,7 +83,7 @@ SUITES = (
     ),
     Suite(
         modules=_domain(
-            *("breakdown", "chronicle", "gains", "goodput", "life"),
+            *("breakdown", "chronicle", "gains", "goodput", "life", "restarts"),
             *("newest_cause", "remedies", "script_error", "verdict", "why"),
         ),
         tests=_INSIGHT,

@@ -15,8 +15,9 @@ from orchestrator.cli.render import console, duration, print_table
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.accounting.goodput import EXPLAINED, Bin, show_bin
+from orchestrator.domain.accounting.restarts import show_repeated, show_source
 from orchestrator.domain.errors import Refused
-from orchestrator.wire.insight import GoodputView, SharesView, ShareView
+from orchestrator.wire.insight import GoodputView, RestartsView, SharesView, ShareView
 
 _HOUR_S = 3600.0
 _NOBODY = "-"
@@ -163,11 +164,29 @@ def _print_goodput(found: GoodputView) -> None:
     console().print(f"{duration(found.wall_s)} in total, {whole:.1f} device-seconds{_productive(found)}")
     if found.cost is not None and found.lost_cost is not None:
         console().print(f"It cost {found.cost:.2f} {found.currency}; {found.lost_cost:.2f} of that was lost")
+    if found.restarts:
+        _print_restarts(found.restarts)
     if found.gains:
         console().print("\nWhat would have saved time, in device-seconds:")
     for gain in found.gains:
         saved = "?" if gain.device_seconds is None else f"{gain.device_seconds:.1f}"
         console().print(f"  {saved}  {gain.sentence}")
+
+
+def _print_restarts(found: Sequence[RestartsView]) -> None:
+    console().print("\nRestarts by the source of the state, times in device-seconds:")
+    rows = [
+        (
+            show_source(each.source),
+            str(each.restarts),
+            show_repeated(each.steps_repeated, each.steps_unknown) if each.restarts else "",
+            f"{each.recovering_device_seconds:.1f}",
+            f"{each.re_done_device_seconds:.1f}",
+            "" if each.mean_s is None else f"{each.mean_s:.1f} s",
+        )
+        for each in found
+    ]
+    print_table(("STATE FROM", "RESTARTS", "STEPS REPEATED", "RECOVERING", "RE-DONE", "TO NEXT STEP"), rows)
 
 
 def _productive(found: GoodputView) -> str:

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from orchestrator.dashboard import present, timeline
 from orchestrator.domain.accounting.goodput import show_bin
+from orchestrator.domain.accounting.restarts import show_repeated, show_source
 from orchestrator.domain.counted import counted
 from orchestrator.wire.problems import Problem
 
@@ -90,8 +91,10 @@ _environment.filters.update(
     number=present.show_number,
     percent=present.show_percent,
     pretty=present.show_json,
+    repeated=show_repeated,
     settings=present.list_settings,
     shape=timeline.shape_of,
+    source=show_source,
     text=present.show_text,
     utc=present.show_time,
 )

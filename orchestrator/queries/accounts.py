@@ -11,6 +11,7 @@ from orchestrator.domain.accounting.gains import list_gains
 from orchestrator.domain.accounting.goodput import Bin, Ledger, Stretch, add_up
 from orchestrator.domain.accounting.injections import chaos_us
 from orchestrator.domain.accounting.life import Life, lay_out
+from orchestrator.domain.accounting.restarts import RestartSum, sum_restarts
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.explanation.frames import find_innermost
 from orchestrator.domain.explanation.last_minute import tell_last_minute
@@ -33,6 +34,7 @@ from orchestrator.wire.insight import (
     GainView,
     GoodputView,
     RemedyView,
+    RestartsView,
     StretchView,
     WhyView,
 )
@@ -215,6 +217,19 @@ def _view_of_ledger(ledger: Ledger, stretches: Sequence[Stretch], life: Life) ->
             )
             for gain in list_gains(life, stretches)
         ],
+        restarts=[_view_of_restarts(each) for each in sum_restarts(life, stretches)],
+    )
+
+
+def _view_of_restarts(found: RestartSum) -> RestartsView:
+    return RestartsView(
+        source=found.source.value,
+        restarts=found.restarts,
+        steps_repeated=found.repeated,
+        steps_unknown=found.unknown,
+        recovering_device_seconds=found.recovering_us / _MICROSECONDS,
+        re_done_device_seconds=found.re_done_us / _MICROSECONDS,
+        mean_s=found.mean_s,
     )
 
 

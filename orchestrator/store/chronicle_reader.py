@@ -44,12 +44,18 @@ class ChronicleReader:
                 _EVENTS.where(EventRow.job_id == job_id, EventRow.kind.in_(KINDS)).order_by(EventRow.id)
             )
             events = [stored_event_of(row).event for row in rows]
+            heard = _read_heard(session, job_id)
             return Chronicle(
                 job=job,
                 attempts=[attempt_of(row) for row in attempts],
                 events=events,
                 kept=read_kept(session, job_id, events),
-                heard_at=_read_heard(session, job_id),
+                heard_at={attempt: at for attempt, _, _, at in heard},
+                heard_step={
+                    (attempt, generation): step
+                    for attempt, generation, step, _ in heard
+                    if generation is not None and step is not None
+                },
                 reported=frozenset(session.scalars(_REPORTED, {"job_id": job_id})),
                 has_snapshot=session.scalar(_THERE, {"job_id": job_id}) is not None,
             )
@@ -72,7 +78,11 @@ class ChronicleReader:
             ]
 
 
-def _read_heard(session: Session, job_id: str) -> dict[int, datetime]:
-    query = select(TrainingRow.attempt, TrainingRow.step_at)
-    query = query.where(TrainingRow.job_id == job_id, TrainingRow.step_at.is_not(None))
-    return {attempt: at for attempt, at in session.execute(query) if at is not None}
+def _read_heard(session: Session, job_id: str) -> Sequence[tuple[int, int | None, int | None, datetime]]:
+    """Return the newest step of each attempt: attempt, generation, step and time."""
+    row = TrainingRow
+    query = select(row.attempt, row.step_generation, row.step, row.step_at)
+    query = query.where(row.job_id == job_id, row.step_at.is_not(None))
+    return [
+        (attempt, generation, step, at) for attempt, generation, step, at in session.execute(query) if at is not None
+    ]

@@ -38,6 +38,23 @@ class GainView(Answer):
     device_seconds: float | None
 
 
+class RestartsView(Answer):
+    """The restarts of a job whose state came from one `source`, and what they cost.
+
+    `source` is `survivor`, `memory`, `disk`, or `other` if no restore was reported. `none` has costs that no restart
+    has followed. `steps_repeated` counts the repeated steps of all restarts but `steps_unknown` of them. `mean_s` is
+    the mean time from a failure to the next step.
+    """
+
+    source: str
+    restarts: int
+    steps_repeated: int
+    steps_unknown: int
+    recovering_device_seconds: float
+    re_done_device_seconds: float
+    mean_s: float | None
+
+
 class GoodputView(Answer):
     """Where the device time of a job went.
 
@@ -54,6 +71,7 @@ class GoodputView(Answer):
     bins: dict[str, float]
     stretches: list[StretchView] = Field(default_factory=list)  # the same time, in order
     gains: list[GainView] = Field(default_factory=list)  # largest first
+    restarts: list[RestartsView] = Field(default_factory=list)  # their costs add up to `recovering` and `re_done`
     cost: float | None = None
     lost_cost: float | None = None
     currency: str | None = None

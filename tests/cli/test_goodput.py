@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli.common import parse_moment
 from orchestrator.cli.goodput_report import render_csv
 from orchestrator.domain.errors import Refused
-from orchestrator.wire.insight import GainView, GoodputView, SharesView, ShareView
+from orchestrator.wire.insight import GainView, GoodputView, RestartsView, SharesView, ShareView
 from tests.cli.conftest import Run
 from tests.cli.fake_service import AT, FakeService, make_job
 
@@ -104,6 +104,31 @@ def test_the_goodput_of_a_job_ends_with_its_gains(run: Run, service: FakeService
         "",
         "What would have saved time, in device-seconds:",
         "  50.0  without failures",
+    ]
+
+
+def test_the_goodput_of_a_job_has_its_restarts_by_source(run: Run, service: FakeService) -> None:
+    service.add(make_job())
+    costs = {"recovering_device_seconds": 6.0, "re_done_device_seconds": 2.0}
+    service.accounts["jobs/gpt-0001/goodput"] = GoodputView(
+        goodput=0.5,
+        device_seconds=100.0,
+        wall_s=50.0,
+        bins={"productive": 50.0},
+        restarts=[
+            RestartsView(source="survivor", restarts=4, steps_repeated=0, steps_unknown=0, mean_s=0.75, **costs),
+            RestartsView(source="disk", restarts=2, steps_repeated=7, steps_unknown=1, mean_s=3.0, **costs),
+            RestartsView(source="other", restarts=1, steps_repeated=0, steps_unknown=1, mean_s=3.0, **costs),
+            RestartsView(source="none", restarts=0, steps_repeated=0, steps_unknown=0, mean_s=None, **costs),
+        ],
+    )
+    header, *rows = run("goodput", "gpt-0001").stdout.splitlines()[-5:]
+    assert header.split("  ")[0] == "STATE FROM"
+    assert [" ".join(row.split()) for row in rows] == [
+        "a survivor 4 0 6.0 2.0 0.8 s",
+        "disk 2 7 or more 6.0 2.0 3.0 s",
+        "own files, or none 1 unknown 6.0 2.0 3.0 s",
+        "not restarted 0 6.0 2.0",
     ]
 
 

@@ -14,7 +14,7 @@ from orchestrator.domain.specs.validation import parse_spec
 from tests.api.conftest import World
 from tests.api.running import run
 from tests.builders import NOW, make_batch, make_journal_event, make_progress
-from tests.dashboard.looks import HTML, Markup, make_trained_job, page
+from tests.dashboard.looks import HTML, Markup, make_running_job, make_trained_job, page
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
@@ -31,6 +31,19 @@ def test_the_page_of_a_job_shows_the_parts_of_a_steps_time(world: World) -> None
     shown = page(world, f"/jobs/{job_id}")
     assert "computing 80%, communication 20%, data 0%" in shown
     assert "41.3%" in shown
+
+
+def test_the_page_of_a_job_has_its_restarts_by_source(world: World) -> None:
+    job_id = make_running_job(world)
+    assert 'id="restarts"' not in page(world, f"/jobs/{job_id}")
+    lost = make_journal_event("worker.failed", evidence={"kind": "unknown", "step": 3, "rank": 0})
+    begun = make_journal_event("generation.started", generation=2, evidence={"world_size": 2})
+    restored = make_journal_event("restored", generation=2, evidence={"step": 1, "source": "memory"})
+    events = [(30, lost), (40, begun), (50, restored)]
+    world.journals.ingest([make_batch(job_id, events=events)], arrived_at=world.clock.now())
+    (found,) = world.client.get(f"/api/v1/jobs/{job_id}/goodput").json()["restarts"]
+    assert (found["source"], found["restarts"], found["steps_repeated"], found["steps_unknown"]) == ("memory", 1, 2, 0)
+    assert '<td>Memory</td><td class="num">1</td><td class="num">2</td>' in page(world, f"/jobs/{job_id}")
 
 
 def test_an_empty_list_explains_how_to_submit(world: World) -> None:

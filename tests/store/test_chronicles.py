@@ -64,6 +64,7 @@ def test_a_chronicle_has_the_events_for_accounts_and_the_time_of_the_newest_step
     chronicle = stores.chronicles.chronicle("job-1")
     assert [event.kind for event in chronicle.events] == ["job.state", "agent.started"]
     assert (chronicle.job.id, len(chronicle.attempts), chronicle.heard_at) == ("job-1", 1, {1: at(102)})
+    assert chronicle.heard_step == {(1, 1): 2}
     assert render_time(chronicle.heard_at[1])
 
 

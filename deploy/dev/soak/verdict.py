@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.dev.soak.faults import DISK_FULL, InjectedFault
+from orchestrator.domain.accounting.goodput import Bin
 from orchestrator.wire.insight import GoodputView, SharesView
 from orchestrator.wire.job_views import JobView
 from trainer.contract import layout
@@ -103,6 +104,10 @@ def wrong_ledgers(ledgers: Iterable[tuple[str, GoodputView]]) -> Iterator[str]:
             yield f"{job_id}: the stretches add up to {lived_s:.6f} of {found.device_seconds:.6f} device-seconds"
         if any(one.until != two.since for one, two in pairwise(found.stretches)):
             yield f"{job_id}: its stretches have a gap"
+        restarts_s = sum(each.recovering_device_seconds + each.re_done_device_seconds for each in found.restarts)
+        lost_s = found.bins[Bin.RECOVERING] + found.bins[Bin.RE_DONE]
+        if not math.isclose(restarts_s, lost_s, abs_tol=_ROUNDING_S):
+            yield f"{job_id}: its restarts add up to {restarts_s:.6f} of {lost_s:.6f} device-seconds"
 
 
 def wrong_shares(ledgers: Mapping[str, GoodputView], groupings: Iterable[SharesView]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from orchestrator.domain.accounting.injections import read_injections
@@ -50,13 +50,17 @@ _LONGEST_STALL_S = 1e8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chronicle:
-    """Everything stored about a job. `kept` is by (attempt, generation), `heard_at` (the newest step) by attempt."""
+    """Everything stored about a job. `kept` and `heard_step` are by (attempt, generation), `heard_at` by attempt.
+
+    `heard_at` is the time of an attempt's newest step. `heard_step` has that step, for the generation that made it.
+    """
 
     job: Job
     attempts: Sequence[Attempt]
     events: Sequence[Event]  # of KINDS, in the order of their arrival
     kept: Mapping[tuple[int, int], Kept]
     heard_at: Mapping[int, datetime]
+    heard_step: Mapping[tuple[int, int], int] = field(default_factory=dict)
     reported: Collection[int] = frozenset()  # attempts with a worker that has reported
     has_snapshot: bool = False  # one that was not deleted; a quarantined one counts
 
@@ -127,6 +131,7 @@ def _read_attempt(chronicle: Chronicle, attempt: Attempt, events: Sequence[Event
                 noticed_at=changes.noticed_at(one.number),
                 cause=_cause_of(troubles[one.number].failure) if one.number in troubles else None,
                 kept=chronicle.kept.get((number, one.number)),
+                heard_step=chronicle.heard_step.get((number, one.number)),
             )
             for one in generations
         ),

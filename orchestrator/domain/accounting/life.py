@@ -45,7 +45,8 @@ class GenerationLife:
     restored_step: int = 0
     restored_from: str = "disk"  # or `memory`, `buddy`, `survivor`
     failed_at: datetime | None = None
-    failed_step: int | None = None  # the step completed by then
+    failed_step: int | None = None  # the newest step that it had completed by then
+    heard_step: int | None = None  # the newest step that it reported
     silent_s: float = 0.0  # the silence before a hang was noticed
     cause: str | None = None  # why it ended; None if it is live, succeeded, or was ended to grow
     nodes: Mapping[str, int] = field(default_factory=dict)  # the number of its workers by node
@@ -54,6 +55,12 @@ class GenerationLife:
     @property
     def trained(self) -> bool:
         return self.kept is not None or (self.failed_step or 0) > self.restored_step
+
+    @property
+    def reached_step(self) -> int | None:
+        """The newest step of its state. None if not known."""
+        began = None if self.restored_at is None else self.restored_step
+        return max((step for step in (began, self.failed_step, self.heard_step) if step is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +112,10 @@ class Rest:
     until: datetime | None
 
 
+def _began_at(part: AttemptLife | Rest) -> datetime:
+    return part.since if isinstance(part, Rest) else part.created_at
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
     """`devices` is what the job requests now. Attempts and generations are in order."""
@@ -115,6 +126,11 @@ class Life:
     attempts: tuple[AttemptLife, ...] = ()
     rests: tuple[Rest, ...] = ()
     injections: tuple[Injection, ...] = ()
+
+    @property
+    def parts(self) -> Sequence[AttemptLife | Rest]:
+        """Attempts and rests in the order of their beginning."""
+        return sorted([*self.attempts, *self.rests], key=_began_at)
 
     @property
     def reports_steps(self) -> bool:
@@ -152,19 +168,14 @@ def _in_order(life: Life) -> Iterator[Stretch]:
     """Yield the starts of all stretches, in order. Each stretch lasts until the next one."""
     first = life.attempts[0].devices if life.attempts else life.devices
     yield _without_devices(life.created_at, Bin.QUEUE, first)
-    parts: list[AttemptLife | Rest] = sorted([*life.attempts, *life.rests], key=_began_at)
     rested, after = True, None
-    for part in parts:
+    for part in life.parts:
         if isinstance(part, Rest):
             yield from _mark_rest(part, life.devices)
         else:
             yield from _mark_attempt(part, afresh=rested, after=after, reports_steps=life.reports_steps)
             after = part.cause
         rested = isinstance(part, Rest)
-
-
-def _began_at(part: AttemptLife | Rest) -> datetime:
-    return part.since if isinstance(part, Rest) else part.created_at
 
 
 def _without_devices(at: datetime, into: Bin, devices: int) -> Stretch:

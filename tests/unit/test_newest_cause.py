@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.domain.accounting.chronicle import Chronicle, read_life
+from orchestrator.domain.accounting.life import Kept
 from orchestrator.domain.explanation.newest_cause import find_newest_cause
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.event import Event
@@ -110,3 +111,42 @@ def test_a_cause_says_where_training_continued(restored: dict[str, object] | Non
     cause = find_newest_cause(chronicle, read_life(chronicle))
     assert cause is not None
     assert (None if cause.continued is None else str(cause.continued)) == sentence
+
+
+@pytest.mark.parametrize(("first_at", "end"), [(8.25, "; next step 3.2 s after the failure"), (4.0, ""), (None, "")])
+def test_a_cause_says_how_long_the_next_step_took(first_at: float | None, end: str) -> None:
+    """Without a step, and if the clocks of the nodes differ, it is not known."""
+    dead = {"kind": "unknown", "message": "the worker was killed", "signal": "SIGKILL", "rank": 0, "step": 97}
+    events = [
+        make("generation.started", 0, 1, 1, world_size=2),
+        make("worker.failed", 5, 1, 1, **dead, collateral_ranks=[]),
+        make("generation.started", 6, 1, 2, world_size=2),
+        make("restored", 7, 1, 2, step=97, source="survivor"),
+    ]
+    kept = {} if first_at is None else {(1, 2): Kept(steps=2, first_at=at(first_at), last_at=at(20))}
+    attempts = [make_attempt(number=1, created_at=at(0))]
+    chronicle = Chronicle(
+        job=make_job(state=JobState.RUNNING), attempts=attempts, events=events, kept=kept, heard_at={}
+    )
+    cause = find_newest_cause(chronicle, read_life(chronicle))
+    assert cause is not None
+    assert str(cause.continued) == f"after step 97, from the memory of a surviving worker; no step repeated{end}"
+
+
+def test_only_the_steps_of_the_lost_generation_are_repeated_by_its_failure() -> None:
+    """Generation 1 reached step 97. Generation 2 began at step 90 and was lost before another step."""
+    dead = {"kind": "unknown", "message": "the worker was killed", "signal": "SIGKILL", "rank": 0}
+    events = [
+        make("generation.started", 0, 1, 1, world_size=2),
+        make("worker.failed", 5, 1, 1, **dead, step=97),
+        make("generation.started", 6, 1, 2, world_size=2),
+        make("restored", 7, 1, 2, step=90, source="disk"),
+        make("worker.failed", 8, 1, 2, **dead),
+        make("generation.started", 9, 1, 3, world_size=2),
+        make("restored", 10, 1, 3, step=90, source="memory"),
+    ]
+    attempts = [make_attempt(number=1, created_at=at(0))]
+    chronicle = Chronicle(job=make_job(state=JobState.RUNNING), attempts=attempts, events=events, kept={}, heard_at={})
+    cause = find_newest_cause(chronicle, read_life(chronicle))
+    assert cause is not None
+    assert str(cause.continued) == "after step 90, from a copy in memory; no step repeated"

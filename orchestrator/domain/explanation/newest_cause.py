@@ -9,6 +9,7 @@ from datetime import datetime
 from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.accounting.injections import Injection, find_cause
 from orchestrator.domain.accounting.life import Life, Trouble
+from orchestrator.domain.accounting.restarts import count_repeated
 from orchestrator.domain.counted import counted
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import JobState
@@ -23,17 +24,23 @@ _SOURCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """The state from which training continued. `repeated` counts the steps that were made twice, None if unknown."""
+    """The state from which training continued. What is not known is None.
+
+    `repeated` counts the steps that were made twice. `seconds` pass from the failure to the next completed step.
+    """
 
     step: int
     source: str
     repeated: int | None
+    seconds: float | None = None
 
     def __str__(self) -> str:
-        known = f"after step {self.step}, from {_SOURCES.get(self.source, 'a snapshot')}"
-        if self.repeated is None:
-            return known
-        return f"{known}; {counted(self.repeated, 'step')} repeated" if self.repeated else f"{known}; no step repeated"
+        parts = [f"after step {self.step}, from {_SOURCES.get(self.source, 'a snapshot')}"]
+        if self.repeated is not None:
+            parts.append(f"{counted(self.repeated, 'step') if self.repeated else 'no step'} repeated")
+        if self.seconds is not None:
+            parts.append(f"next step {self.seconds:.1f} s after the failure")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +84,14 @@ def _find_continuation(life: Life, cause: Cause) -> Continuation | None:
     first = min((term for term in later if term > (cause.attempt, cause.generation)), default=None)
     if first is None:
         return None
-    step, source = generations[first].restored_step, generations[first].restored_from
-    reached = None if failed is None else failed.failed_step
-    return Continuation(step=step, source=source, repeated=None if reached is None else max(0, reached - step))
+    one = generations[first]
+    next_at = None if one.kept is None else one.kept.first_at
+    return Continuation(
+        step=one.restored_step,
+        source=one.restored_from,
+        repeated=count_repeated(failed, one),
+        seconds=None if next_at is None or next_at < cause.at else (next_at - cause.at).total_seconds(),
+    )
 
 
 def _term(trouble: Trouble) -> tuple[int, int]:

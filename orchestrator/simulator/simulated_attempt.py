@@ -325,6 +325,8 @@ class SimulatedAttempt:
             return
         parts = run.split(at_us).kept() if keeps else run.split(at_us)
         self.job.kept = run.base + parts.kept_us * run.devices
+        if parts.kept_us:
+            self._report_snapshot(at_us if keeps else run.kept_at_us(at_us))
         self.job.device_time.add_training(at_us, parts, run.devices, following)
 
     def _end(self, evidence: str, *, dead: Sequence[int] = (0,), cause: Failure | None = None) -> None:
@@ -355,9 +357,14 @@ class SimulatedAttempt:
         done = self.job.kept if self._run is None else self._run.done(self._clock.now_us)
         return done // (self.job.devices * self.job.step_us)
 
-    def _log_event(self, kind: EventKind, generation: int, **evidence: object) -> None:
+    def _report_snapshot(self, at_us: int) -> None:
+        """Report the newest snapshot of a run. One report is enough: the service counts the training that is kept."""
+        self._log_event(EventKind.SNAPSHOT_COMMITTED, self._generation, at_us=at_us, step=self._step())
+
+    def _log_event(self, kind: EventKind, generation: int, *, at_us: int | None = None, **evidence: object) -> None:
+        at = self._clock.moment(self._clock.now_us if at_us is None else at_us)
         event = JournalEvent(
-            at=self._now(), kind=kind.value, sentence=kind.value, generation=generation, evidence=evidence
+            at=render_time(at), kind=kind.value, sentence=kind.value, generation=generation, evidence=evidence
         )
         self._log.add_event(event)
 

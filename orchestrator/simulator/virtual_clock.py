@@ -29,7 +29,10 @@ class VirtualClock:
         self._scheduled = 0
 
     def now(self) -> datetime:
-        return self._start + timedelta(microseconds=self.now_us)
+        return self.moment(self.now_us)
+
+    def moment(self, at_us: int) -> datetime:
+        return self._start + timedelta(microseconds=at_us)
 
     def monotonic(self) -> float:
         """Return seconds since the start."""

@@ -69,6 +69,13 @@ def test_the_same_seed_gives_the_same_output() -> None:
     assert not first.startswith(other)
 
 
+def test_training_that_snapshots_keep_pays_for_failures() -> None:
+    """Without reports of snapshots the service would give the job up after ten lost nodes."""
+    result = simulate(mtbf_h=0.4, days=1)
+    assert result.restarts["node"] > 40
+    assert result.states == {JobState.RUNNING: 1}
+
+
 def test_outages_do_not_affect_a_healthy_job() -> None:
     result = simulate(trace="outage", mtbf_h=NEVER_H, days=10)
     quiet = simulate(mtbf_h=NEVER_H, days=10)

@@ -14,10 +14,13 @@ from pydantic import ValidationError
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.field_rules import describe_rule
 from orchestrator.domain.specs.spec import Topology
-from orchestrator.simulator.failure_traces import TRACES
+from orchestrator.simulator.failure_traces import TRACES, WORKER_SHARE
+from orchestrator.simulator.memory_tier import MemoryTier
 from orchestrator.simulator.report import build_report, render_report
 from orchestrator.simulator.scenario import Scenario
 from orchestrator.simulator.simulation import Simulation
+
+_COPY_SHARE = 100  # copies take this fraction of the time, as by default in the trainer
 
 
 def simulate(
@@ -59,6 +62,35 @@ def simulate(
     repair_hours: Annotated[
         float, typer.Option(metavar="HOURS", min=0.001, help="Hours to repair a node, with --spares.")
     ] = 24,
+    worker_share: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            min=0,
+            max=1,
+            help=f"Share of failures that end a worker and spare its node. Default: 0, or {WORKER_SHARE} with copies.",
+        ),
+    ] = None,
+    memory_interval: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, help="Seconds between two copies in memory. Default: no copies."),
+    ] = None,
+    memory_stall: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Seconds that a copy stops training. Default: a hundredth of the interval."
+        ),
+    ] = None,
+    memory_restart: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Like --restart, from memory. Default: as for a restart in place."),
+    ] = None,
+    survivors: Annotated[
+        bool, typer.Option("--survivors", help="A failure that spares its node loses no completed step.")
+    ] = False,
+    buddies: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Nodes of a ring in which each also holds another's copies.")
+    ] = 0,
     pass_pause: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="Minimum seconds between two supervisor passes.")
     ] = 0,
@@ -76,6 +108,15 @@ def simulate(
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=True
     )
+    if memory_interval is None and (survivors or buddies or memory_stall is not None or memory_restart is not None):
+        raise typer.BadParameter("copies in memory need it", param_hint="--memory-interval")
+    memory = None
+    if memory_interval is not None:
+        stall_s = memory_interval / _COPY_SHARE if memory_stall is None else memory_stall
+        restart_s = restart_in_place if memory_restart is None else memory_restart
+        memory = MemoryTier(
+            interval_s=memory_interval, stall_s=stall_s, restart_s=restart_s, survivors=survivors, buddies=buddies
+        )
     scenario = Scenario(
         gpus=gpus,
         mtbf_h=mtbf_hours,
@@ -92,12 +133,15 @@ def simulate(
         restart_s=restart,
         restart_in_place_s=restart_in_place,
         repair_h=repair_hours,
+        worker_share=worker_share,
+        memory=memory,
         pass_pause_s=pass_pause,
         without=tuple(without or ()),
     )
     started = time.perf_counter()
     result = Simulation(scenario).run()
+    plain = None if memory is None else Simulation(scenario.without_memory()).run()
     took_s = time.perf_counter() - started
-    echo(json.dumps(build_report(result)) if as_json else render_report(result))
+    echo(json.dumps(build_report(result, plain)) if as_json else render_report(result, plain))
     # On standard error, because the same arguments print the same on standard output.
     echo(f"simulated in {took_s:.1f} s", err=True)

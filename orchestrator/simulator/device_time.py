@@ -53,6 +53,11 @@ class DeviceTime:
         self.bins[Bin.IDLE] += lasted_us * (self._devices - devices)
         self._since_us, self._bin = at_us, following
 
+    def discard(self, work: int) -> None:
+        """Count device-microseconds of work as re-done. They had counted as productive, because memory held them."""
+        self.bins[Bin.PRODUCTIVE] -= work
+        self.bins[Bin.RE_DONE] += work
+
     def resize(self, at_us: int, devices: int) -> None:
         """Change the number of devices that the job requests."""
         self.enter(at_us, self._bin)

@@ -45,6 +45,8 @@ class Incidents:
         match incident.kind:
             case IncidentKind.NODE:
                 self._fail(population[place : place + 1])
+            case IncidentKind.WORKER:
+                self._cluster.fail_worker(population[place])
             case IncidentKind.RACK:
                 first = place // RACK_NODES * RACK_NODES
                 self._fail(population[first : first + RACK_NODES])

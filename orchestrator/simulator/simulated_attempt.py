@@ -7,13 +7,14 @@ from dataclasses import replace
 from enum import StrEnum
 
 from orchestrator.domain.accounting.goodput import Bin
+from orchestrator.domain.accounting.restarts import Source
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.observation.observation import ReplicaSighting, Sighting
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.simulator import sightings
 from orchestrator.simulator.agent_log import AgentLog
 from orchestrator.simulator.simulated_job import SimulatedJob
-from orchestrator.simulator.training_run import Run
+from orchestrator.simulator.training_run import Run, Split
 from orchestrator.simulator.virtual_clock import SECOND, VirtualClock, us
 from orchestrator.simulator.workload import FAILS, HEARTBEAT_S
 from trainer.contract.clock import render_time
@@ -96,29 +97,31 @@ class SimulatedAttempt:
     def place(self, nodes: Sequence[str]) -> None:
         self.nodes = nodes
         self._enter(Stage.PENDING)
-        self._next(self.job.restart_us // _PENDING_SHARE, self._load)
+        self._next(self._restart_us // _PENDING_SHARE, self._load)
 
     def _load(self) -> None:
         self._log_event(EventKind.AGENT_STARTED, 0)
         self._enter(Stage.LOADING)
         self._loaded_us = self._clock.now_us
-        restart_us = self.job.restart_us
+        restart_us = self._restart_us
         if not self.never_forms:
             self._next(restart_us - restart_us // _PENDING_SHARE, self._form)
 
     def _form(self) -> None:
         self._generation += 1
         self._log_event(EventKind.GENERATION_STARTED, self._generation, world_size=self._devices)
-        if self.job.kept:
+        if self.job.restored:
             self._log_event(EventKind.RESTORED, self._generation, name="its newest snapshot")
+        if self._generation > 1 or self.plan.key.number > 1:
+            self.job.sources[self.job.source.value] += 1
         self._enter(Stage.TRAINING)
         self._train()
 
     def _train(self) -> None:
         job, now_us = self.job, self._clock.now_us
         job.device_time.enter(now_us, Bin.PRODUCTIVE)
-        needed_us = -(-(job.work - job.kept) // self._devices)
-        self._run = run = Run(now_us, self._devices, job.kept, needed_us, job.cadence)
+        needed_us = -(-(job.work - job.restored) // self._devices)
+        self._run = run = Run(now_us, self._devices, job.restored, needed_us, job.cadence, job.unkept_us)
         self._report(Phase.STEP)
         self._next(run.ends_us - now_us, self._finish)
         fails = job.fails_at is not None and FAILS in self.plan.environments[0]
@@ -140,12 +143,12 @@ class SimulatedAttempt:
 
     def fail_worker(self, failure: Failure) -> None:
         """Let a worker fail. The agents' real restart policy decides whether they restart in place."""
-        if self.stage is not Stage.TRAINING:
+        if self.stage not in (Stage.LOADING, Stage.TRAINING):
             return
         self.job.faults["worker"] += 1
         now_us, step = self._clock.now_us, self._step()
         self._report(Phase.STEP)
-        self._settle(Bin.RECOVERING)
+        self._settle(Bin.RECOVERING, source=self._find_source())
         self._setbacks.append(Setback(failure=failure, step=step, ran_s=(now_us - (self._loaded_us or 0)) / SECOND))
         policy = self.plan.policy
         situation = RestartSituation(
@@ -156,6 +159,7 @@ class SimulatedAttempt:
             self.job.restarts_in_place += 1
             self._form_again(EventKind.RESTARTED_IN_PLACE)
         else:
+            self.job.lose_memory()
             self._log_exit(Outcome.FAILED, range(1), replace(failure, repeated=decision.repeated))
             self._end("its agents gave up")
 
@@ -168,7 +172,7 @@ class SimulatedAttempt:
         self._replicas = None
         alive = self.plan.max_nodes - len(self._dead)
         continues = self.runs and self.stage is not Stage.STOPPING and alive >= self.plan.min_nodes
-        self._settle(Bin.RECOVERING)
+        self._settle(Bin.RECOVERING, source=self._find_source(replicas))
         if continues:
             self._form_again(EventKind.GROUP_SHRUNK)
         else:
@@ -244,8 +248,8 @@ class SimulatedAttempt:
         self._next(self.job.cadence.stall_us, self._train)
 
     def close(self) -> None:
-        """End with the simulation. Work that no snapshot has kept is lost."""
-        self._settle(Bin.IDLE)
+        """End with the simulation. Work that neither a snapshot nor a copy in memory has kept is lost."""
+        self._settle(Bin.IDLE, source=self._find_source())
 
     # Its observation
 
@@ -314,20 +318,68 @@ class SimulatedAttempt:
         self._log_event(how, self._generation + 1)
         self._enter(Stage.LOADING)
         self._loaded_us = self._clock.now_us
-        self._next(self.job.restart_in_place_us, self._form)
+        self._next(self.job.restart_after_us(self.job.restart_in_place_us), self._form)
 
-    def _settle(self, following: Bin, *, keeps: bool = False, at_us: int | None = None) -> None:
-        """Account for the time since the last call, and end the current run if there is one."""
+    @property
+    def _restart_us(self) -> int:
+        """The time from the submission to the first step."""
+        return self.job.restart_after_us(self.job.restart_us)
+
+    def _find_source(self, lost: Sequence[int] = ()) -> Source:
+        """Find where the state is after the loss of these replicas, or else of a worker.
+
+        Call it before the run is settled.
+        """
+        copies, run = self.job.copies, self._run
+        if copies is None:
+            return Source.DISK
+        parts = None if run is None else run.split(self._clock.now_us)
+        if parts is not None and parts.copied_us:
+            copies.renew()
+        if lost:
+            copies.lose_nodes(lost, self.nodes)
+        elif copies.tier.survivors and parts is not None and parts.work_us >= self.job.step_us:
+            copies.renew()  # the survivors hand over the whole state
+            return Source.SURVIVOR
+        return Source.MEMORY if copies.whole else Source.DISK
+
+    def _settle(
+        self, following: Bin, *, keeps: bool = False, at_us: int | None = None, source: Source = Source.DISK
+    ) -> None:
+        """Account for the time since the last call, and end the current run if there is one.
+
+        `source` is where the next generation finds its state.
+        """
         at_us = self._clock.now_us if at_us is None else at_us
         run, self._run = self._run, None
         if run is None:
             self.job.device_time.enter(at_us, following)
+            self._continue_from(source)
             return
         parts = run.split(at_us).kept() if keeps else run.split(at_us)
-        self.job.kept = run.base + parts.kept_us * run.devices
+        if keeps or parts.kept_us:
+            self.job.kept = run.base + parts.kept_us * run.devices
         if parts.kept_us:
             self._report_snapshot(at_us if keeps else run.kept_at_us(at_us))
-        self.job.device_time.add_training(at_us, parts, run.devices, following)
+        held_us = self._held_us(parts, source)
+        self.job.restored = run.base + held_us * run.devices
+        self.job.device_time.add_training(at_us, parts.with_kept(held_us), run.devices, following)
+        self._continue_from(source)
+
+    def _held_us(self, parts: Split, source: Source) -> int:
+        """Return the work of a run that is not lost."""
+        match source:
+            case Source.SURVIVOR:
+                return max(parts.kept_us, parts.work_us // self.job.step_us * self.job.step_us)
+            case Source.MEMORY:
+                return max(parts.kept_us, parts.copied_us)
+            case _:
+                return parts.kept_us
+
+    def _continue_from(self, source: Source) -> None:
+        if source is Source.DISK:
+            self.job.lose_memory()
+        self.job.source = source
 
     def _end(self, evidence: str, *, dead: Sequence[int] = (0,), cause: Failure | None = None) -> None:
         self._see_gone(evidence, dead, cause=cause)
@@ -354,7 +406,7 @@ class SimulatedAttempt:
     # Its reports
 
     def _step(self) -> int:
-        done = self.job.kept if self._run is None else self._run.done(self._clock.now_us)
+        done = self.job.restored if self._run is None else self._run.done(self._clock.now_us)
         return done // (self.job.devices * self.job.step_us)
 
     def _report_snapshot(self, at_us: int) -> None:

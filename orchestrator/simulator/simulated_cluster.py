@@ -18,6 +18,7 @@ from orchestrator.simulator.node_pool import NodePool
 from orchestrator.simulator.simulated_attempt import SimulatedAttempt, Stage
 from orchestrator.simulator.simulated_job import SimulatedJob
 from orchestrator.simulator.virtual_clock import SECOND, VirtualClock
+from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.launch import DesiredDocument, DesiredState
 
 _VANISHES_US = 60 * SECOND
@@ -150,6 +151,16 @@ class SimulatedCluster:
             lost = ", ".join(attempt.nodes[replica] for replica in replicas)
             attempt.lose(replicas, f"node {lost} is down")
         self._place_waiting()
+        self._note_change()
+
+    def fail_worker(self, name: str) -> None:
+        """Let a worker on this node be killed, if there is one. The node stays."""
+        attempt = self._on_node.get(name)
+        if attempt is None or not self.pool.is_up(name):
+            return
+        rank = attempt.nodes.index(name) * attempt.plan.workers_per_node
+        message = f"worker {rank} was killed by SIGKILL"
+        attempt.fail_worker(Failure(kind=FailureKind.UNKNOWN, message=message, rank=rank, signal="SIGKILL"))
         self._note_change()
 
     def set_closed(self, closed: bool) -> None:

@@ -43,6 +43,7 @@ class Result:
     decisions: Counter[str]
     restarts: Counter[str]
     restarts_in_place: int
+    sources: Counter[str]  # restarts that trained again, by the source of the state
     attempts: int
     states: Counter[JobState]
     faults: Counter[str]
@@ -64,7 +65,9 @@ class Simulation:
         self._cluster = SimulatedCluster(self._clock, pool, gpus_per_node=scenario.gpus_per_node)
         self._monitor = Monitor(self._clock, self._cluster, self._store.tables)
         self._supervisor = build_supervisor(scenario, self._clock, self._cluster, self._store, self._monitor)
-        trace = build_trace(scenario.trace, mtbf_us=us(scenario.mtbf_h * 3600), seed=scenario.seed)
+        trace = build_trace(
+            scenario.trace, mtbf_us=us(scenario.mtbf_h * 3600), seed=scenario.seed, worker_share=scenario.workers_share
+        )
         self._incidents = Incidents(trace, self._clock, self._cluster, self._store, scenario.repair_us)
         commands = build_commands(self._store, self._cluster, self._clock)
         self._actions = ScriptedActions(self._clock, self._cluster, commands)
@@ -151,6 +154,7 @@ class Simulation:
             decisions=monitor.decisions,
             restarts=monitor.restarts,
             restarts_in_place=sum(job.restarts_in_place for job in jobs),
+            sources=sum((job.sources for job in jobs), Counter()),
             attempts=len(tables.attempts),
             states=Counter(job.state for job in tables.jobs.values()),
             faults=sum((job.faults for job in jobs), Counter()),

@@ -50,4 +50,16 @@ def test_a_seed_gives_one_trace_in_order_of_time(name: str) -> None:
 
 
 def test_the_mixed_trace_has_every_kind_of_incident() -> None:
-    assert {each.kind for each in islice(build_trace("mixed", mtbf_us=HOUR_US, seed=1), 2000)} == set(IncidentKind)
+    trace = build_trace("mixed", mtbf_us=HOUR_US, seed=1, worker_share=0.5)
+    assert {each.kind for each in islice(trace, 2000)} == set(IncidentKind)
+
+
+def test_a_share_of_the_failures_spares_the_node_at_the_same_times_and_places() -> None:
+    whole = list(islice(build_trace("rack", mtbf_us=HOUR_US, seed=1), 5000))
+    shared = list(islice(build_trace("rack", mtbf_us=HOUR_US, seed=1, worker_share=0.25), 5000))
+    assert [(each.at_us, each.where) for each in shared] == [(each.at_us, each.where) for each in whole]
+    changed = [(before.kind, after.kind) for before, after in zip(whole, shared, strict=True)]
+    single = changed.count((IncidentKind.NODE, IncidentKind.NODE))
+    spared = changed.count((IncidentKind.NODE, IncidentKind.WORKER))
+    assert spared / (single + spared) == pytest.approx(0.25, abs=0.02)
+    assert all(after is IncidentKind.RACK for before, after in changed if before is IncidentKind.RACK)

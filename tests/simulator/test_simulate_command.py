@@ -27,6 +27,29 @@ def test_the_json_has_the_documented_fields() -> None:
     assert "simulated in" in done.stderr  # standard output must be the same in each run
 
 
+def test_the_worth_of_copies_in_memory_is_printed() -> None:
+    arguments = ("--gpus", "64", "--mtbf-hours", "2", "--days", "2", "--json")
+    done = simulate(*arguments, "--memory-interval", "60", "--buddies", "2", "--survivors")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["scenario"]["memory"] == {
+        "interval_s": 60.0,
+        "stall_s": 0.6,
+        "restart_s": 20.0,
+        "survivors": True,
+        "buddies": 2,
+    }
+    assert report["ettr"] > report["ettr_without_memory"]
+    assert report["ettr_closed_form"] > report["ettr_closed_form_without_memory"]
+    assert sum(report["restarts_by_source"].values()) > 10
+
+
+def test_options_of_copies_need_an_interval() -> None:
+    done = simulate("--buddies", "2")
+    assert done.returncode == 2
+    assert "--memory-interval" in done.stderr
+
+
 @pytest.mark.long
 def test_a_rule_that_was_left_out_is_missing_from_the_report() -> None:
     arguments = ("--gpus", "64", "--mtbf-hours", "6", "--days", "1")

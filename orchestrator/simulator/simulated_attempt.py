@@ -411,7 +411,8 @@ class SimulatedAttempt:
 
     def _report_snapshot(self, at_us: int) -> None:
         """Report the newest snapshot of a run. One report is enough: the service counts the training that is kept."""
-        self._log_event(EventKind.SNAPSHOT_COMMITTED, self._generation, at_us=at_us, step=self._step())
+        step = self.job.kept // (self.job.devices * self.job.step_us)
+        self._log_event(EventKind.SNAPSHOT_COMMITTED, self._generation, at_us=at_us, step=step)
 
     def _log_event(self, kind: EventKind, generation: int, *, at_us: int | None = None, **evidence: object) -> None:
         at = self._clock.moment(self._clock.now_us if at_us is None else at_us)

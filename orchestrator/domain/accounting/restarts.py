@@ -25,6 +25,7 @@ class Source(StrEnum):
 
     SURVIVOR = "survivor"
     MEMORY = "memory"
+    BUDDY = "buddy"  # a part was in the memory of another node than its rank's
     DISK = "disk"
     OTHER = "other"  # no restore was reported: the workers read files of their own, or began again
     NONE = "none"  # nothing has restarted
@@ -34,6 +35,7 @@ class Source(StrEnum):
 _SHOWN: Mapping[Source, str] = {
     Source.SURVIVOR: "a survivor",
     Source.MEMORY: "memory",
+    Source.BUDDY: "another node",
     Source.DISK: "disk",
     Source.OTHER: "own files, or none",
     Source.NONE: "not restarted",

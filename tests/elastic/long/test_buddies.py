@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,3 +78,17 @@ def test_after_the_loss_of_two_buddies_the_disk_counts(fleet: Fleet) -> None:
     fleet.until_world(1, after_s=lost_at, steps=1)
     restored = fleet.events(EventKind.RESTORED)[-1]
     assert (restored["source"], restored["step"] % 10) == ("disk", 0)
+
+
+@pytest.mark.parametrize("fleet", [(2, "fsdp")], indirect=True)
+def test_after_a_killed_worker_each_node_reads_its_own_copies(fleet: Fleet) -> None:
+    form(fleet)
+    for _ in range(3):
+        newest = fleet.history()[-1]
+        killed_at = time.time()
+        os.kill(newest.pid, signal.SIGKILL)
+        fleet.until_world(2, after_s=killed_at, steps=3 * EVERY)
+        restored = fleet.events(EventKind.RESTORED)[-1]
+        assert restored["source"] == "memory"
+        assert restored["step"] >= newest.number - 2 * EVERY
+    assert find_split(fleet.history()) is None

@@ -1,4 +1,7 @@
-"""Random kills and random damage to the copies in memory: training never continues from a wrong state."""
+"""Random kills and random damage to the copies in memory: training never continues from a wrong state.
+
+MEMORY_FAULTS=250 makes so many for each strategy, instead of 12.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ from collections import Counter
 import pytest
 
 from tests.trainer.harness import start_group
+from trainer.contract.copy_record import RECORD_BYTES
 from trainer.contract.env import parse_place
 from trainer.elastic.memory_files import MemoryFiles
 
-WORLD, STEPS = 2, 200
+FAULTS = int(os.environ.get("MEMORY_FAULTS", "12"))
+WORLD, STEPS = 2, 80 + 10 * FAULTS
 DAMAGES = ("none", "none", "bit", "record", "older", "noise")
 
 
@@ -28,7 +33,7 @@ def damage(rng: random.Random, files: list[str], kind: str) -> None:
         position = rng.randrange(size)
         os.pwrite(file, bytes([os.pread(file, 1, position)[0] ^ (1 << rng.randrange(8))]), position)
     elif kind == "record":
-        os.pwrite(file, bytes(rng.randrange(1, 32)), 0)
+        os.pwrite(file, bytes(rng.randrange(1, RECORD_BYTES)), 0)
     elif kind == "noise":
         os.pwrite(file, rng.randbytes(4096), rng.randrange(size))
     else:
@@ -47,7 +52,7 @@ def test_no_damage_changes_the_curve(tmp_path, strategy, interval):
     rng, memory, served = random.Random(strategy), MemoryFiles(WORLD), Counter()
     files = [path for own in parse_place(memory.environment).memory for path in own]
     reached = 0
-    for generation in range(1, 13):
+    for generation in range(1, FAULTS + 1):
         variables = memory.environment
         with start_group(tmp_path / "job", WORLD, generation=generation, variables=variables, **options) as group:
             group.wait_for_step(min(STEPS - 60, reached + rng.randrange(1, 12)))
@@ -58,7 +63,7 @@ def test_no_damage_changes_the_curve(tmp_path, strategy, interval):
         reached = max(losses, default=reached)
         served.update(event["evidence"]["source"] for event in group.events("restored"))
         damage(rng, files, rng.choice(DAMAGES))
-    with start_group(tmp_path / "job", WORLD, generation=99, variables=memory.environment, **options) as last:
+    with start_group(tmp_path / "job", WORLD, generation=FAULTS + 1, variables=memory.environment, **options) as last:
         assert last.wait() == [0, 0], last.outputs()
     memory.close()
     assert last.losses()[STEPS] == expected[STEPS]

@@ -7,7 +7,6 @@ Exit codes: 0 finished, 1 an error of the run (one line says which), 2 a wrong c
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import sys
@@ -20,11 +19,10 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.contract.config import ConfigError, TrainerConfig, parse_config
 from trainer.contract.env import WorkerPlace, parse_place
-from trainer.elastic.workers.reentry import Reentry, Stage
+from trainer.elastic.workers.reentry import Reentry, open_reentry, train_again
 from trainer.errors import TrainerError
 from trainer.loop.out_of_memory import explained_shortage
 from trainer.train import run
-from trainer.worker.group import has_lost_peer
 from trainer.worker.signals import StopFlag
 
 
@@ -70,35 +68,21 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
 
     `record` leaves the traceback in TORCHELASTIC_ERROR_FILE for the agent, and turns on faulthandler.
     """
-    reentry = _open_reentry(config, place)
-    if reentry is None:
+    reentry: Reentry | None = None
+
+    def train(place: WorkerPlace) -> int:
         with explained_shortage(config, place):
-            return run(config, place, stop)
-    while True:
-        reentry.tell(place.generation, Stage.JOINED)
-        try:
-            with explained_shortage(config, place):
-                return run(config, place, stop, reentry)
-        except RuntimeError as error:
-            is_survivor = reentry.can_stay and has_lost_peer(error)
-            if not (is_survivor and reentry.await_order(place.generation, lambda: stop.is_set)):
-                raise
-        gc.collect()  # what is left of the broken group
+            return run(config, place, stop, reentry)
+
+    def forget() -> None:
         if config.compile != "none":
             torch.compiler.reset()  # the same code is compiled only a few times, and then not at all
-        place = parse_place(os.environ)
 
-
-def _open_reentry(config: TrainerConfig, place: WorkerPlace) -> Reentry | None:
-    """None if this process has to end with its group: on GPUs (NCCL may wait for the lost rank), on several nodes."""
-    if not (config.keep_survivors and place.own_reentry and place.is_on_one_node and place.world_size > 1):
-        return None
-    if torch.cuda.is_available():
-        return None
-    try:
-        return Reentry(place)
-    except OSError:  # the agent is in another PID namespace
-        return None
+    if config.keep_survivors:
+        reentry = open_reentry(place, has_device=torch.cuda.is_available())
+    if reentry is None:
+        return train(place)
+    return train_again(train, place, reentry, is_stopped=lambda: stop.is_set, forget=forget)
 
 
 def leave(program: Callable[[], int]) -> NoReturn:

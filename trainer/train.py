@@ -43,8 +43,9 @@ from trainer.snapshot.run_state import RunState
 from trainer.snapshot.saver import Saver
 from trainer.worker.agreement import Outcome, attempt, on_every_rank, on_rank_zero
 from trainer.worker.barrier import Barrier
-from trainer.worker.group import has_lost_peer, process_group
+from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.lost_peer import has_lost_peer
 from trainer.worker.malloc import keep_freed_memory
 from trainer.worker.retries import Retries
 from trainer.worker.run import Run
@@ -106,7 +107,7 @@ def _run_in_group(
         stepper=Stepper(run, task, trainee, feeder, state),
         saver=saver,
         copies=copies,
-        handover=Handover(run, saver.describe, is_wanted=reentry is not None and not trainee.layout.is_sharded),
+        handover=Handover(run.place, is_wanted=reentry is not None and not trainee.layout.is_sharded),
         cadence=_open_cadence(run, saver),
         requests=SnapshotRequests(desired_of(run.place), answered=saver.answered_requests),
         observer=observer,
@@ -120,7 +121,7 @@ def _run_in_group(
             if reentry is not None and reentry.can_stay and has_lost_peer(error):
                 reentry.tell(run.place.generation, Stage.HANDS_OVER)
                 copies.finish()
-                loop.handover.write(state)
+                loop.handover.write(state, lambda: saver.describe(state))
                 reentry.tell(run.place.generation, Stage.LEAVES)
             raise
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from trainer.snapshot.handover import Handover
 from trainer.snapshot.lineage import Restore
 from trainer.snapshot.memory_reading import StateInMemory, find_states
 from trainer.snapshot.run_state import RunState, read_alone
-from trainer.worker.group import has_lost_peer
+from trainer.worker.lost_peer import has_lost_peer
 
 NAME = SnapshotName(7, Term(1, 2))
 
@@ -48,8 +47,11 @@ def build_state(*, seed: int, has_buffers: bool = False) -> RunState:
 
 def build_handover(memory: MemoryFiles, **place: str) -> Handover:
     variables = {**memory.environment, "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", **place}
-    run = SimpleNamespace(place=parse_place(variables))
-    return Handover(run, lambda _: make_manifest(NAME, {}), is_wanted=True)  # type: ignore[arg-type]
+    return Handover(parse_place(variables), is_wanted=True)
+
+
+def write(handed_over: Handover, state: RunState) -> None:
+    handed_over.write(state, lambda: make_manifest(NAME, {}))
 
 
 def found(memory: MemoryFiles) -> StateInMemory | None:
@@ -58,7 +60,7 @@ def found(memory: MemoryFiles) -> StateInMemory | None:
 
 def test_a_state_is_read_as_it_was_handed_over(memory: MemoryFiles) -> None:
     written, read = build_state(seed=3), build_state(seed=1)
-    build_handover(memory).write(written)
+    write(build_handover(memory), written)
     state = found(memory)
     assert state is not None
     state.verify()
@@ -75,7 +77,7 @@ def test_a_state_is_read_as_it_was_handed_over(memory: MemoryFiles) -> None:
 
 
 def test_the_memory_is_given_back_after_the_next_step(memory: MemoryFiles) -> None:
-    build_handover(memory).write(build_state(seed=1))
+    write(build_handover(memory), build_state(seed=1))
     own = parse_place({**memory.environment, "LOCAL_RANK": "1"}).own_handover
     assert own is not None
     assert found(memory) is not None
@@ -83,7 +85,7 @@ def test_the_memory_is_given_back_after_the_next_step(memory: MemoryFiles) -> No
     following.free()
     assert found(memory) is None
     assert Path(own).stat().st_blocks * 512 <= 4096
-    following.write(build_state(seed=2))
+    write(following, build_state(seed=2))
     following.free()
     assert found(memory) is not None, "the next generation reads it"
 
@@ -91,14 +93,14 @@ def test_the_memory_is_given_back_after_the_next_step(memory: MemoryFiles) -> No
 def test_a_state_that_is_not_that_of_a_completed_step_is_not_handed_over(memory: MemoryFiles) -> None:
     interrupted = build_state(seed=1)
     interrupted.is_whole = False
-    build_handover(memory).write(interrupted)
-    build_handover(memory).write(build_state(seed=1, has_buffers=True))
+    write(build_handover(memory), interrupted)
+    write(build_handover(memory), build_state(seed=1, has_buffers=True))
     assert found(memory) is None
 
 
 @pytest.mark.parametrize("place", [{"WORLD_SIZE": "4"}, {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}])
 def test_without_peers_on_this_node_nothing_is_handed_over(memory: MemoryFiles, place: dict[str, str]) -> None:
-    build_handover(memory, **place).write(build_state(seed=1))
+    write(build_handover(memory, **place), build_state(seed=1))
     assert found(memory) is None
 
 
@@ -106,7 +108,7 @@ def test_a_node_without_room_keeps_the_older_states(
     memory: MemoryFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(handover, "read_free_memory", lambda: 1000)
-    build_handover(memory).write(build_state(seed=1))
+    write(build_handover(memory), build_state(seed=1))
     assert found(memory) is None
     assert "step 7 could not be handed over: it needs" in capsys.readouterr().err
 
@@ -114,7 +116,7 @@ def test_a_node_without_room_keeps_the_older_states(
 def test_a_handover_that_fails_does_not_hide_the_failure_of_the_group(memory: MemoryFiles) -> None:
     gone = build_handover(memory)
     memory.close()
-    gone.write(build_state(seed=1))
+    write(gone, build_state(seed=1))
     gone.free()
 
 

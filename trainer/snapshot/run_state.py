@@ -75,6 +75,10 @@ class RunState(Stateful):
             "loss_scale": self.loss_scale.state_dict(),
         }
 
+    def contents(self) -> dict[str, Any]:
+        """The state by its name in a snapshot."""
+        return {KEY: self.state_dict()}
+
     def without_optimizer(self) -> Stateful:
         """The same state without the optimizer's tensors, which stay unchanged."""
         return _WithoutOptimizer(self)

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from trainer.contract.manifest import FileEntry
 from trainer.snapshot import Location
-from trainer.snapshot.run_state import KEY, RunState
+from trainer.snapshot.run_state import RunState
 from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line
 from trainer.worker.agreement import through_rank_zero
 from trainer.worker.waits import Waits
@@ -113,5 +113,5 @@ class _Given(DefaultSavePlanner):
 
 def _plan_of(state: RunState) -> DefaultSavePlanner:
     planner = DefaultSavePlanner()
-    planner.set_up_planner({KEY: state.state_dict()}, is_coordinator=dist.get_rank() == 0)
+    planner.set_up_planner(state.contents(), is_coordinator=dist.get_rank() == 0)
     return planner

@@ -17,9 +17,9 @@ from torch.distributed import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from trainer.contract.env import WorkerPlace
-from trainer.contract.failure import Failure, FailureKind, is_collateral
 from trainer.errors import DeviceError
 from trainer.worker.agreement import on_every_rank
+from trainer.worker.lost_peer import has_lost_peer
 from trainer.worker.torch_compat import release_process_groups
 from trainer.worker.waits import Waits
 
@@ -27,11 +27,6 @@ from trainer.worker.waits import Waits
 # silence in progress.jsonl.
 _GROUP_TIMEOUT = timedelta(minutes=20)
 _LEAVES_WITHIN_S = 10.0  # for a broken group, whose other ranks may be gone
-
-
-def has_lost_peer(error: BaseException) -> bool:
-    """Whether the exception is the loss of a peer, and not this rank's own failure."""
-    return is_collateral(Failure(kind=FailureKind.UNKNOWN, message=str(error)))
 
 
 @contextmanager

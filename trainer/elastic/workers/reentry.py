@@ -1,26 +1,33 @@
 """A worker's side of staying: after its group has broken it waits for the agent's order to join the next one.
 
+`train_again` is the loop over generations, of the bundled trainer and of scripts.
+
 The agent's side is survivors.py.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
 import time
 from collections.abc import Callable
 from enum import Enum
+from typing import TypeVar
 
-from trainer.contract.env import WorkerPlace
+from trainer.contract.env import WorkerPlace, parse_place
 from trainer.elastic import child
 from trainer.elastic.health.stacks import offer_stacks
 from trainer.elastic.workers.forked import settle_environment
 from trainer.elastic.workers.title import show_place
+from trainer.worker.lost_peer import has_lost_peer
 
 _ORDER_WITHIN_S = 5.0  # an order follows a death at once; without a death there is none
 _LOOK_EVERY_S = 0.1
 _BYTES = 1 << 16
+
+T = TypeVar("T")
 
 
 class Stage(str, Enum):
@@ -76,10 +83,50 @@ class Reentry:
             elif is_stopped() or time.monotonic() > deadline:
                 return False
 
+    @property
+    def has_order(self) -> bool:
+        """Whether the agent has written an order that is not read yet: this worker has lost a peer."""
+        return bool(select.select([self._orders], [], [], 0)[0])
+
     def _read(self) -> list[dict[str, object]]:
         self._received += os.read(self._orders, _BYTES)
         *lines, self._received = self._received.split(b"\n")
         return [json.loads(line) for line in lines]
+
+
+def open_reentry(place: WorkerPlace, *, has_device: bool) -> Reentry | None:
+    """None if this process has to end with its group: on GPUs (NCCL may wait for the lost rank), on several nodes."""
+    if has_device or not place.own_reentry or not place.is_on_one_node or place.world_size == 1:
+        return None
+    try:
+        return Reentry(place)
+    except OSError:  # the agent is in another PID namespace
+        return None
+
+
+def train_again(
+    train: Callable[[WorkerPlace], T],
+    place: WorkerPlace,
+    reentry: Reentry,
+    *,
+    is_stopped: Callable[[], bool],
+    forget: Callable[[], None],
+) -> T:
+    """Train in one generation after another, until training ends or this process has to.
+
+    `train` has left its group when it raises. `forget` removes what the process must not keep from a generation.
+    """
+    while True:
+        reentry.tell(place.generation, Stage.JOINED)
+        try:
+            return train(place)
+        except RuntimeError as error:
+            is_survivor = reentry.can_stay and has_lost_peer(error)
+            if not (is_survivor and reentry.await_order(place.generation, is_stopped)):
+                raise
+        gc.collect()  # what is left of the broken group
+        forget()
+        place = parse_place(os.environ)
 
 
 def _take_place(order: dict[str, object]) -> None:

@@ -20,6 +20,8 @@ Or the script writes its own files, with torch or without:
         if run.should_stop:
             raise SystemExit(run.STOPPED)
 
+`reenter(train)` calls a function that trains, and calls it again in the same process when another worker has died.
+
 Outside a job nothing is restored, reported or due. Importing this module takes about a millisecond and imports no
 torch. What a job needs is imported only in a job.
 """
@@ -27,21 +29,28 @@ torch. What a job needs is imported only in a job.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsFloat
+from typing import TYPE_CHECKING, SupportsFloat, TypeVar
 
 if TYPE_CHECKING:
     from trainer.script.session import Script
 
-_JOB_DIR = "ORCHESTRATOR_JOB_DIR"  # contract/env.py, which would slow the import down
+# Names from contract/env.py, which would slow the import down.
+_JOB_DIR = "ORCHESTRATOR_JOB_DIR"
+_REENTRY = "ORCHESTRATOR_REENTRY"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Restored:
-    """Where the script continues: completed steps, and the snapshot's folder, which is None at the start."""
+    """Where the script continues: completed steps, and the snapshot's folder.
+
+    There is no folder at the start, and none if the state came from the memory of a surviving worker.
+    """
 
     step: int = 0
     folder: Path | None = None
@@ -90,7 +99,7 @@ class Supervised:
 
         Raises SnapshotError if snapshots exist and none is intact, StaleTerm if a later generation has begun.
         """
-        return self._begin().folder
+        return self._begin({}).folder
 
     def restore(self, **objects: object) -> Restored:
         """Load the newest verified snapshot, if any, into models, optimizers and other objects with a state_dict.
@@ -98,9 +107,9 @@ class Supervised:
         `step` saves the same objects when a snapshot is due. Optimizer state is stored by parameter name, so that any
         number of ranks can continue. Raises as `latest` does.
         """
-        restored, self._registered = self._begin(), objects
-        if self._script is not None and restored.folder is not None and objects:
-            self._script.load(objects, restored.folder)
+        restored, self._registered = self._begin(objects), objects
+        if self._script is not None and objects:
+            self._script.load(objects)
         return restored
 
     def step(self, step: int, *, loss: SupportsFloat | None = None, **metrics: SupportsFloat) -> None:
@@ -141,11 +150,25 @@ class Supervised:
         folder.mkdir(parents=True, exist_ok=True)
         return nullcontext(folder)
 
-    def _begin(self) -> Restored:
+    def _begin(self, objects: Mapping[str, object]) -> Restored:
         if self._restored is None:
-            step, folder = (0, None) if self._script is None else self._script.begin()
+            step, folder = (0, None) if self._script is None else self._script.begin(objects)
             self._restored, self._done = Restored(step, folder), step
         return self._restored
+
+
+def reenter(train: Callable[[], T]) -> T:
+    """Call `train`, and call it again in the same process if it loses a peer and the job continues.
+
+    `train` makes its Supervised, its process group, its model and everything else that belongs to a group, and calls
+    `restore` with a torch optimizer among the objects. Then no completed step is repeated. This works in a job on CPUs
+    whose ranks are all on one node. Elsewhere `reenter` only calls `train`. Returns and raises what `train` does.
+    """
+    if not os.environ.get(_REENTRY):
+        return train()
+    from trainer.script.survivor import run_again  # noqa: PLC0415  # only a job pays for the import
+
+    return run_again(train)
 
 
 def _open_script(environ: Mapping[str, str], steps: int | None, interval: str | None, keep: int | None) -> Script:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trainer.contract import env
 from trainer.contract.exit_record import ExitRecord, parse_exit_record
@@ -71,6 +72,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a journal that is being written."""
+    complete, _, _ = (path.read_text() if path.exists() else "").rpartition("\n")
+    return [json.loads(line) for line in complete.splitlines() if line]
+
+
 @contextlib.contextmanager
 def short_tmpdir() -> Iterator[str]:
     """A TMPDIR whose path is short enough for sockets (unix(7)), unlike pytest's folders."""
@@ -85,16 +92,11 @@ class Agent:
     worker_pids: set[int] = field(default_factory=set)
 
     def events(self, kind: str | None = None) -> list[dict[str, object]]:
-        path = self.folder / "events.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        events = [json.loads(line) for line in lines if line]
+        events = read_lines(self.folder / "events.jsonl")
         return [event for event in events if kind in (None, event["kind"])]
 
     def progress(self, generation: int) -> list[dict[str, object]]:
-        path = self.folder / "progress.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        entries = [json.loads(line) for line in lines]
-        return [entry for entry in entries if entry["generation"] == generation]
+        return [entry for entry in read_lines(self.folder / "progress.jsonl") if entry["generation"] == generation]
 
     def await_steps(self, generation: int) -> None:
         """Wait until ranks 0 and 1 have reported a step in the generation."""

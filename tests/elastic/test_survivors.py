@@ -11,7 +11,7 @@ import pytest
 from trainer.contract import env
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.elastic.workers import reentry
-from trainer.elastic.workers.reentry import Reentry, Stage
+from trainer.elastic.workers.reentry import Reentry, Stage, open_reentry, train_again
 from trainer.elastic.workers.survivors import Survivors
 
 PID = os.getpid()
@@ -133,3 +133,68 @@ def test_a_worker_that_noticed_before_the_agent_can_stay(survivors: Survivors) -
     worker.note_step(1, 0.1)
     worker.tell(1, Stage.LEAVES)
     assert survivors.can_stay(1, PID, 1)
+
+
+LOST = "[pair.cc:547] Connection closed by peer [127.0.0.1]:33423"
+
+
+def sizes(world_size: int, local_world_size: int) -> dict[str, str]:
+    return {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(local_world_size), "LOCAL_RANK": "1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_device", "can_stay"),
+    [
+        (sizes(2, 2), False, True),
+        (sizes(2, 2), True, False),
+        (sizes(4, 2), False, False),
+        (sizes(1, 1), False, False),
+    ],
+    ids=["one-node", "gpu", "two-nodes", "alone"],
+)
+def test_only_on_cpus_and_one_node_a_process_outlives_its_group(
+    survivors: Survivors, variables: dict[str, str], has_device: bool, can_stay: bool
+) -> None:
+    opened = open_reentry(parse_place({**survivors.environment, **variables}), has_device=has_device)
+    assert (opened is not None) is can_stay
+
+
+def test_without_pipes_a_process_ends_with_its_group(survivors: Survivors) -> None:
+    place = parse_place({**survivors.environment, **sizes(2, 2)})
+    survivors.close()
+    assert open_reentry(place, has_device=False) is None
+    assert open_reentry(parse_place(sizes(2, 2)), has_device=False) is None
+
+
+def test_a_process_trains_again_after_it_has_lost_a_peer_and_ends_with_its_own_error(survivors: Survivors) -> None:
+    worker = Reentry(place_of(survivors))
+    generations: list[int] = []
+
+    def train(place: WorkerPlace) -> None:
+        generations.append(place.generation)
+        if len(generations) > 2:
+            raise RuntimeError("an error of its own")
+        worker.note_step(place.generation, 0.1)
+        assert survivors.order(1, place.generation + 1, {env.GENERATION: str(place.generation + 1)})
+        assert worker.has_order
+        raise RuntimeError(LOST)
+
+    def forget() -> None:
+        assert not worker.has_order
+
+    with pytest.raises(RuntimeError, match="of its own"):
+        train_again(train, place_of(survivors), worker, is_stopped=lambda: False, forget=forget)
+    assert generations == [1, 2, 3]
+
+
+@pytest.mark.parametrize("has_trained", [False, True])
+def test_without_a_step_or_an_order_a_lost_peer_ends_the_process(survivors: Survivors, has_trained: bool) -> None:
+    worker = Reentry(place_of(survivors))
+
+    def train(place: WorkerPlace) -> None:
+        if has_trained:
+            worker.note_step(place.generation, 0.1)
+        raise RuntimeError(LOST)
+
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        train_again(train, place_of(survivors), worker, is_stopped=lambda: False, forget=lambda: None)

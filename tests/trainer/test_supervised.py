@@ -16,12 +16,17 @@ from torch import nn
 from tests.trainer.harness import ROOT, read_lines, start_group
 from trainer import snapshot
 from trainer.contract import env, layout
+from trainer.contract.env import parse_place
 from trainer.contract.progress import parse_progress
+from trainer.elastic.workers.reentry import Reentry
+from trainer.elastic.workers.survivors import Survivors
 from trainer.errors import SnapshotError, StaleTerm
 from trainer.script import notes as script_notes
+from trainer.script.survivor import Survivor
 from trainer.snapshot.retention import Retention
-from trainer.supervised import Supervised
+from trainer.supervised import Supervised, reenter
 from trainer.worker import retries
+from trainer.worker.signals import StopFlag
 
 PLAIN = str(ROOT / "tests/trainer/plain_script.py")
 
@@ -76,6 +81,35 @@ def test_outside_a_job_nothing_happens(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     with run.slot() as folder:
         assert folder == tmp_path / "snapshots/step-00000003"
+
+
+@pytest.mark.parametrize("pipes", ["", "1:4,5;6,7"], ids=["outside-a-job", "alone"])
+def test_without_peers_in_a_job_a_function_is_only_called(monkeypatch, pipes):
+    monkeypatch.setenv(env.REENTRY, pipes)
+    assert reenter(lambda: 3) == 3
+    calls = []
+
+    def fail():
+        calls.append(1)
+        raise RuntimeError("Connection closed by peer")
+
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        reenter(fail)
+    assert calls == [1]
+
+
+def test_supervision_that_was_made_outside_of_the_function_is_refused(tmp_path):
+    run = attend(tmp_path)
+    lines = Survivors(1)
+    place = parse_place(lines.environment)
+    Survivor.current = Survivor(place, Reentry(place), StopFlag())
+    try:
+        with pytest.raises(RuntimeError, match=r"make it in the function that reenter calls"):
+            run.restore()
+        attend(tmp_path, 2).restore()
+    finally:
+        Survivor.current = None
+        lines.close()
 
 
 def test_a_loss_that_is_not_finite_is_reported(tmp_path):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -31,6 +32,17 @@ _NOTE_BYTES = 4096  # enough for the note of an error, with up to 12 bytes a cha
 T = TypeVar("T")
 
 
+class LostPeer(RuntimeError):
+    """A worker ended while this one waited for it. The message is known to `has_lost_peer`."""
+
+
+def is_over() -> bool:
+    """Whether the agent orders this process to join another group."""
+    survivor = sys.modules.get("trainer.script.survivor")
+    current = None if survivor is None else survivor.Survivor.current
+    return current is not None and bool(current.has_lost_peer)
+
+
 def publish(path: Path, document: dict[str, object]) -> None:
     """Write a document atomically."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
@@ -39,9 +51,14 @@ def publish(path: Path, document: dict[str, object]) -> None:
 
 
 def wait_for(look: Callable[[], T | None], what: str) -> T:
-    """Call `look` until it returns something, for at most twenty minutes. Raises SnapshotError."""
+    """Call `look` until it returns something, for at most twenty minutes. Raises SnapshotError.
+
+    Raises LostPeer if the rank that it waits for may be lost, and this process joins another group.
+    """
     deadline, pause_s = time.monotonic() + _PATIENCE_S, _FIRST_LOOK_S
     while (found := look()) is None:
+        if is_over():
+            raise LostPeer(f"Connection closed by peer: a worker ended while this one waited for {what}")
         if time.monotonic() > deadline:
             raise SnapshotError(f"waited {_PATIENCE_S:g} s for {what}")
         time.sleep(pause_s)

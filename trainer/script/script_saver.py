@@ -18,6 +18,7 @@ from trainer.contract.fence import Term
 from trainer.contract.manifest import FILES, FileEntry, Manifest, SnapshotName
 from trainer.errors import SnapshotError, StaleTerm
 from trainer.script import notes as script_notes
+from trainer.script.script_beginning import ScriptBeginning
 from trainer.snapshot.events import tell_committed
 from trainer.snapshot.lineage import fence_of, folder_of
 from trainer.snapshot.retention import Retention
@@ -26,17 +27,18 @@ from trainer.worker.heartbeat import Heartbeat
 
 
 class ScriptSaver:
-    """`parent` is the restored snapshot."""
+    """`beginning` is what this generation continues from."""
 
     def __init__(
-        self, place: WorkerPlace, parent: Path | None, heartbeat: Heartbeat, *, keep: int, keep_every: int | None
+        self, place: WorkerPlace, beginning: ScriptBeginning, heartbeat: Heartbeat, *, keep: int, keep_every: int | None
     ) -> None:
         folder, fence = folder_of(place), fence_of(place)
         self.saved_step: int | None = None
         self._place, self._folder, self._fence, self._heartbeat = place, folder, fence, heartbeat
-        self._parent = parent
+        self._parent = beginning.name
         self._last_failure = ""
-        self._retention = Retention(folder, fence, heartbeat.tell, keep=keep, keep_every=keep_every, verified=parent)
+        verified = beginning.folder
+        self._retention = Retention(folder, fence, heartbeat.tell, keep=keep, keep_every=keep_every, verified=verified)
         self._term = Term(place.attempt, place.generation)
 
     @contextmanager
@@ -78,20 +80,21 @@ class ScriptSaver:
         if rank != 0:
             self.saved_step = step if script_notes.wait_until_closed(path) else self.saved_step
             return
-        manifest = self._describe(step, strategy, requests, script_notes.gather(path, self._place.world_size))
+        manifest = self.describe(step, strategy, requests, script_notes.gather(path, self._place.world_size))
         self._fence.check(self._term)
         snapshot.commit(path, manifest)
         self.saved_step = step
         tell_committed(path, manifest, time.monotonic() - started, self._heartbeat.tell)
         self._retention.delete_old()
 
-    def _describe(self, step: int, strategy: str, requests: int, files: dict[str, FileEntry]) -> Manifest:
+    def describe(self, step: int, strategy: str, requests: int, files: dict[str, FileEntry]) -> Manifest:
+        """The manifest of a state. One that is handed over has no files."""
         torch = sys.modules.get("torch")
         return Manifest(
             step=step,
             attempt=self._term.attempt,
             generation=self._term.generation,
-            parent=None if self._parent is None else self._parent.name,
+            parent=self._parent,
             at=render_time(datetime.now(timezone.utc)),
             world_size=self._place.world_size,
             strategy=strategy,

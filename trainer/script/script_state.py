@@ -5,7 +5,7 @@ State is keyed by parameter name and sharded as in memory. Any number of ranks c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,27 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.storage import StorageReader, WriteResult
 from torch.futures import Future
 from torch.optim import Optimizer
 
+from trainer.contract.manifest import SnapshotName
+from trainer.snapshot.memory_reading import open_memory
 from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line, open_reader, without_group_warning
 
 
-def agree(flags: Sequence[bool]) -> list[bool]:
-    """For each flag, whether any rank has set it. Without a process group, each rank keeps its own flags."""
+def agree(flags: Sequence[bool], fingerprint: int = 0) -> tuple[list[bool], bool]:
+    """For each flag, whether any rank has set it, and whether all ranks have the same fingerprint other than 0.
+
+    Without a process group, each rank keeps its own flags.
+    """
     if not (dist.is_available() and dist.is_initialized()):
-        return list(flags)
+        return list(flags), False
     device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in dist.get_backend() else torch.device("cpu")
-    counts = torch.tensor(flags, dtype=torch.int32, device=device)
-    dist.all_reduce(counts)
-    return [count > 0 for count in counts.tolist()]
+    own = torch.tensor([*flags, fingerprint, -fingerprint], dtype=torch.int64, device=device)
+    dist.all_reduce(own, dist.ReduceOp.MAX)
+    *found, greatest, negated_least = own.tolist()
+    return [flag > 0 for flag in found], greatest == -negated_least != 0
 
 
 def save(objects: Mapping[str, object], folder: Path) -> None:
@@ -53,9 +59,18 @@ def save(objects: Mapping[str, object], folder: Path) -> None:
 
 def load(objects: Mapping[str, object], folder: Path) -> None:
     """Read a verified snapshot into the objects. Collective."""
+    _load(objects, open_reader(folder), alone=not dist.is_initialized())
+
+
+def load_from_memory(objects: Mapping[str, object], name: SnapshotName, files: Iterable[str]) -> None:
+    """Read a verified state in memory into the objects. Raises DamagedSnapshot if it is gone."""
+    _load(objects, open_memory(files, name), alone=True)
+
+
+def _load(objects: Mapping[str, object], reader: StorageReader, *, alone: bool) -> None:
     state = _state_of(objects)
     with without_group_warning():
-        load_checkpoint(state, storage_reader=open_reader(folder), no_dist=not dist.is_initialized())
+        load_checkpoint(state, storage_reader=reader, no_dist=alone)
     for name, subject in objects.items():
         _write(subject, state[name], objects)
 
@@ -72,10 +87,11 @@ class _Writer(Writer):
 
 
 def _state_of(objects: Mapping[str, object]) -> dict[str, Any]:
-    return {name: _read(subject, objects) for name, subject in objects.items()}
+    return {name: read_object(subject, objects) for name, subject in objects.items()}
 
 
-def _read(subject: Any, objects: Mapping[str, object]) -> Any:
+def read_object(subject: Any, objects: Mapping[str, object]) -> Any:
+    """The state of one of the objects. Collective if it is sharded."""
     if isinstance(subject, nn.Module):
         return get_model_state_dict(subject)
     if isinstance(subject, Optimizer):

@@ -11,23 +11,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import SupportsFloat, cast
+from typing import TYPE_CHECKING, SupportsFloat, cast
 
-from trainer.contract import env, layout
+from trainer.contract import env
 from trainer.contract.config import parse_interval
 from trainer.contract.env import parse_place
-from trainer.contract.manifest import FILES
+from trainer.contract.manifest import FILES, Manifest, parse_snapshot_name
 from trainer.contract.progress import Phase
-from trainer.errors import SnapshotError, StaleTerm
-from trainer.script import notes as script_notes
+from trainer.errors import SnapshotError
+from trainer.script import script_beginning
+from trainer.script.script_beginning import OBJECTS, ScriptBeginning
 from trainer.script.script_saver import ScriptSaver
-from trainer.snapshot import lineage
 from trainer.snapshot.cadence import Cadence, Cost
-from trainer.snapshot.events import tell_restored
 from trainer.worker.heartbeat import Heartbeat
 from trainer.worker.retries import Retries
 from trainer.worker.signals import StopFlag
 from trainer.worker.snapshot_requests import SnapshotRequests, desired_of
+
+if TYPE_CHECKING:
+    from trainer.script.survivor import Survivor
 
 _KEEP = "3"
 _DCP = "dcp"
@@ -47,62 +49,64 @@ class Script:
         self._cadence = Cadence(self._interval, started_at=time.monotonic(), cost=self._cost)
         self._heartbeat = Heartbeat(self._place, steps)
         self._requests = SnapshotRequests(None, answered=0)
+        self._beginning = ScriptBeginning()
         self._saver: ScriptSaver | None = None
-        self._stop = StopFlag()
+        self._survivor = _find_survivor()
+        self._stop = StopFlag() if self._survivor is None else self._survivor.stop
         self._stop.install()
-        self._stepped_at = time.monotonic()
+        self._stepped_at, self._step_s = time.monotonic(), 0.0
         self._heartbeat.beat(Phase.START)
 
     @property
     def saved_step(self) -> int | None:
         return None if self._saver is None else self._saver.saved_step
 
-    def begin(self) -> tuple[int, Path | None]:
-        """Begin this generation's term. Returns the step and the snapshot to continue from.
+    def begin(self, objects: Mapping[str, object]) -> tuple[int, Path | None]:
+        """Begin this generation's term. Returns the step, and the folder of the snapshot to continue from.
 
-        Raises SnapshotError and StaleTerm.
+        With `objects`, that may be a state in memory instead, which has no folder. Raises SnapshotError and StaleTerm.
         """
-        place, fence, folder = self._place, lineage.fence_of(self._place), lineage.folder_of(self._place)
-        path = layout.beginning_file(Path(str(place.job_dir)), place.attempt, place.generation)
+        self._refuse_stale()
+        place, is_survivor = self._place, self._survivor is not None
         self._heartbeat.beat(Phase.RESTORE)
-        if place.rank == 0:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                lineage.refuse_lost(place, folder)
-                restore = lineage.begin_term(place, folder, fence, self._heartbeat.tell).restore
-            except (SnapshotError, StaleTerm) as error:
-                script_notes.publish(path, {"error": str(error)})
-                raise
-            self._requests = SnapshotRequests(desired_of(place), answered=lineage.answered_requests(restore))
-            if restore is not None:
-                tell_restored(restore, place.world_size, self._heartbeat.tell)
-            chosen = {} if restore is None else {"step": restore.manifest.step, "folder": str(restore.path)}
-            script_notes.publish(path, {"step": 0, "folder": None, **chosen})
-        found = script_notes.wait_for(lambda: script_notes.read(path), f"rank 0 to choose a snapshot: {path}")
-        if "error" in found:
-            raise SnapshotError(str(found["error"]))
-        restored = None if found["folder"] is None else Path(str(found["folder"]))
-        keep, keep_every = self._keep, self._keep_every
-        self._saver = ScriptSaver(place, restored, self._heartbeat, keep=keep, keep_every=keep_every)
-        return int(str(found["step"])), restored
+        fingerprint = _completed_step().fingerprint_layout(objects) if is_survivor and objects else None
+        self._beginning = found = script_beginning.begin(place, fingerprint, self._heartbeat.tell)
+        self._requests = SnapshotRequests(desired_of(place) if place.rank == 0 else None, answered=found.requests)
+        self._saver = ScriptSaver(place, found, self._heartbeat, keep=self._keep, keep_every=self._keep_every)
+        return found.step, found.folder
+
+    def _refuse_stale(self) -> None:
+        if self._survivor is not _find_survivor():
+            raise RuntimeError(
+                "Supervised() was made for another generation: make it in the function that reenter calls"
+            )
 
     def report(self, done: int, metrics: Mapping[str, SupportsFloat]) -> None:
         """Report a step. Only rank 0 reports metrics: reading them makes a rank wait for its accelerator."""
         now = time.monotonic()
-        step_s, self._stepped_at = now - self._stepped_at, now
+        self._step_s, self._stepped_at = now - self._stepped_at, now
         if self._place.rank != 0:
             self._heartbeat.beat(Phase.STEP, done)
             return
-        values = {name: _number(value) for name, value in metrics.items()} | {"step_s": step_s}
+        values = {name: _number(value) for name, value in metrics.items()} | {"step_s": self._step_s}
         self._heartbeat.beat(Phase.STEP, done, values)
 
     def decide(self, done: int) -> tuple[bool, bool]:
-        """Whether to save, and whether to stop. Any rank may have got the stop signal; only rank 0 uses the clock."""
+        """Whether to save, and whether to stop. Any rank may have got the stop signal; only rank 0 uses the clock.
+
+        A rank that loses a peer here has completed the step.
+        """
+        self._refuse_stale()
+        if self._survivor is not None:
+            self._survivor.note_update(done)
         is_first = self._place.rank == 0
         due = (is_first or self._interval.steps is not None) and self._cadence.is_due(done, time.monotonic())
         due = due or (is_first and self._requests.is_due(time.monotonic()))
         too_late = is_first and not self._cadence.fits(self._place.notice_s)
-        stop, due, too_late = self._agree([self._stop.is_set, due, too_late])
+        fingerprint = 0 if self._survivor is None else self._survivor.fingerprint
+        (stop, due, too_late), is_equal = self._agree([self._stop.is_set, due, too_late], fingerprint)
+        if self._survivor is not None:
+            self._survivor.note_step(self._step_s, is_equal=is_equal)
         return (not too_late if stop else due), stop
 
     @contextmanager
@@ -139,23 +143,38 @@ class Script:
     def _is_missing(self, done: int, retries: Retries) -> bool:
         """Whether the last snapshot is not committed yet. Rank 0 decides. Raises SnapshotError after the last try."""
         is_first = self._place.rank == 0
-        missing, over = self._agree([is_first and self.saved_step != done, is_first and retries.are_over])
+        (missing, over), _ = self._agree([is_first and self.saved_step != done, is_first and retries.are_over])
         if missing and over:
             raise SnapshotError(f"training ended at step {done}, and its last snapshot could not be written")
         return missing
 
-    def _agree(self, flags: list[bool]) -> list[bool]:
-        """For each flag, whether any rank has set it."""
+    def _agree(self, flags: list[bool], fingerprint: int = 0) -> tuple[list[bool], bool]:
+        """For each flag, whether any rank has set it, and whether all ranks have the same fingerprint."""
         if self._place.world_size > 1 and "torch" in sys.modules:
-            return cast(list[bool], _torch_side().agree(flags))
-        return flags
+            return cast(tuple[list[bool], bool], _torch_side().agree(flags, fingerprint))
+        return flags, False
 
-    def load(self, objects: Mapping[str, object], folder: Path) -> None:
-        if not (folder / ".metadata").exists():
-            raise SnapshotError(
-                f"{folder} holds files that the script wrote: read them from the folder that latest() returns"
-            )
-        _torch_side().load(objects, folder)
+    def load(self, objects: Mapping[str, object]) -> None:
+        """Read the state that this generation continues from, if any, and keep these objects for a handover."""
+        self._refuse_stale()
+        found = self._beginning
+        if found.memory and found.name is not None:
+            _torch_side().load_from_memory(objects, parse_snapshot_name(found.name), found.memory)
+        elif found.folder is not None:
+            if not (found.folder / ".metadata").exists():
+                raise SnapshotError(
+                    f"{found.folder} holds files that the script wrote: read them from the folder that latest() returns"
+                )
+            _torch_side().load(objects, found.folder)
+        if self._survivor is not None:
+            fingerprint = _completed_step().fingerprint_layout(objects)
+            self._survivor.keep(objects, found.step, lambda step: self._describe(step, fingerprint))
+
+    def _describe(self, step: int, fingerprint: int) -> Manifest:
+        assert self._saver is not None
+        manifest = self._saver.describe(step, _DCP, self._requests.answered, {})
+        manifest.details[OBJECTS] = fingerprint
+        return manifest
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -168,6 +187,18 @@ def _number(value: SupportsFloat) -> float:
     """torch warns if a tensor that requires a gradient becomes a number."""
     detach = getattr(value, "detach", None)
     return float(value if detach is None else detach())
+
+
+def _find_survivor() -> Survivor | None:
+    """This generation of the process, if the script's function was given to `reenter`."""
+    module = sys.modules.get("trainer.script.survivor")
+    return None if module is None else module.Survivor.current
+
+
+def _completed_step() -> ModuleType:
+    from trainer.script import completed_step  # noqa: PLC0415  # it imports torch
+
+    return completed_step
 
 
 def _torch_side() -> ModuleType:

@@ -84,6 +84,14 @@ def read_later_metadata() -> None:
     TensorProperties.__setstate__ = accept  # type: ignore[method-assign]
 
 
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was changed in place: `Tensor._version` (2.6 to 2.15; autograd's documentation names it).
+
+    Fused optimizers, and changes through `.data`, are not counted.
+    """
+    return tensor._version
+
+
 def multiply_each(tensors: list[Tensor], factor: Tensor) -> None:
     """Multiply in place, in one kernel: `torch._foreach_mul_` (2.6 to 2.15; documented). It has no equivalent."""
     torch._foreach_mul_(tensors, factor)

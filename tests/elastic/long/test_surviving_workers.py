@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.harness import TWO, Agent, Job, alive, short_tmpdir, wait_for
+from tests.elastic.generations import await_steps, latest, losses, restored, settle, steps_of
+from tests.elastic.harness import TWO, Agent, Job, short_tmpdir, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -37,38 +38,6 @@ CONFIG = {
 def start(job: Job, *flags: str, **settings: object) -> Agent:
     config = json.dumps({**CONFIG, **settings})
     return job.policy(max_restarts=100).start(*(flags or (TWO,)), "-m", "trainer", "--config", config)
-
-
-def losses(agent: Agent) -> dict[int, set[float]]:
-    """The losses that were reported for each step: one, unless a step was repeated differently."""
-    path = agent.folder / "progress.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    found: dict[int, set[float]] = {}
-    for line in lines:
-        if "loss" in line.get("metrics", {}):
-            found.setdefault(line["step"], set()).add(line["metrics"]["loss"])
-    return found
-
-
-def steps_of(agent: Agent, generation: int) -> dict[int, list[int]]:
-    """The steps that each rank reported in a generation."""
-    found: dict[int, list[int]] = {}
-    for line in agent.progress(generation):
-        if line["phase"] == "step" and line.get("step"):
-            found.setdefault(int(str(line["rank"])), []).append(int(str(line["step"])))
-    return found
-
-
-def await_steps(agent: Agent, generation: int, steps: int, ranks: int = 2) -> None:
-    def reported() -> bool:
-        found = steps_of(agent, generation)
-        return len(found) == ranks and min(map(len, found.values())) >= steps
-
-    wait_for(reported, f"{steps} steps of {ranks} ranks in generation {generation}")
-
-
-def restored(agent: Agent) -> list[dict[str, object]]:
-    return [dict(event["evidence"]) for event in agent.events("restored")]  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("data_workers", [0, pytest.param(2, marks=pytest.mark.smoke)])
@@ -221,23 +190,3 @@ def test_kills_at_any_moment_of_a_restart_do_not_change_the_curve(job: Job, tmp_
     assert agent.wait() == 0, agent.printed()
     assert len(agent.events("worker.failed")) >= 12
     assert losses(agent) == losses(undisturbed)
-
-
-def settle(agent: Agent) -> dict[int, int]:
-    """Wait until both ranks of the newest generation live and have made three steps, and return their pids."""
-    pids: dict[int, int] = {}
-
-    def has_settled() -> bool:
-        generation = latest(agent)
-        steps = steps_of(agent, generation)
-        pids.update((int(str(line["rank"])), int(str(line["pid"]))) for line in agent.progress(generation))
-        return len(steps) == 2 and min(map(len, steps.values())) >= 3 and all(map(alive, pids.values()))
-
-    wait_for(has_settled, "three steps of both ranks")
-    return pids
-
-
-def latest(agent: Agent) -> int:
-    """The newest generation."""
-    wait_for(lambda: agent.events("generation.started"), "the first generation")
-    return max(int(str(event["generation"])) for event in agent.events("generation.started"))

@@ -1,0 +1,169 @@
+"""The objects of a script as they were after its last completed step, so that a survivor can hand them over.
+
+Parameters and optimizer states stay where they are: only an optimizer step may change them, and a hook notices when one
+begins. Everything else is copied after each step, because nobody knows when a script changes it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.optim import Optimizer
+
+from trainer.script.script_state import read_object
+from trainer.worker.torch_compat import version_of
+
+_WHOLE = (Tensor, nn.Parameter)  # a subclass, such as DTensor, may hold only a part
+
+
+class CompletedStep:
+    """`step` counts the completed steps of the state that can be handed over.
+
+    `why_not` says why there is none, or is empty. `fingerprint` is that of the values that the ranks must agree on, 0
+    if nothing is handed over.
+    """
+
+    def __init__(self, objects: Mapping[str, object], step: int) -> None:
+        self.step, self.fingerprint = step, 0
+        self.layout = fingerprint_layout(objects)
+        self.why_not = find_obstacle(objects)
+        self._objects = objects
+        self._optimizers = [each for each in objects.values() if isinstance(each, Optimizer)]
+        self._parameters = [
+            parameter
+            for subject in objects.values()
+            if isinstance(subject, nn.Module)
+            for parameter in subject.parameters()
+        ]
+        self._others: dict[str, Any] = {}
+        self._options: list[list[dict[str, Any]]] = []
+        self._versions: list[int] = []
+        self._is_updated = False  # an optimizer step has begun since `step`
+        self._unsteady: set[str] = set()
+        self._handles = [each.register_step_pre_hook(self._note_update) for each in self._optimizers]
+        self._take()
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def note(self, done: int) -> None:
+        """The script has completed `done` steps. Without an update since the last one, that one's state stays."""
+        if self._is_updated:
+            self.step = done
+            self._take()
+
+    def refuse(self, reason: str) -> None:
+        """Hand nothing over in this generation."""
+        self.why_not, self.fingerprint = reason, 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing has changed since `step`, as far as can be known. Changes through `.data` cannot."""
+        return not self._is_updated and self._versions == [version_of(each) for each in self._parameters]
+
+    def contents(self) -> dict[str, Any]:
+        for optimizer, options in zip(self._optimizers, self._options, strict=True):
+            for group, own in zip(optimizer.param_groups, options, strict=True):
+                group.update(own)  # a script may set the next step's learning rate early
+        found = {
+            name: self._others[name] if name in self._others else read_object(subject, self._objects)
+            for name, subject in self._objects.items()
+        }
+        known = {each.data_ptr() for each in self._parameters}
+        self._unsteady = {
+            f"{name}.{key}"
+            for name, subject in self._objects.items()
+            if isinstance(subject, nn.Module)
+            for key, value in found[name].items()
+            if not isinstance(value, Tensor) or value.data_ptr() not in known
+        }
+        return found
+
+    def is_steady(self, name: str) -> bool:
+        return name not in self._unsteady
+
+    def _note_update(self, *_: object) -> None:
+        self._is_updated = True
+
+    def _take(self) -> None:
+        self._is_updated = False
+        if self.why_not:
+            return
+        try:
+            self._versions = [version_of(each) for each in self._parameters]
+            self._options = [[_options_of(group) for group in each.param_groups] for each in self._optimizers]
+            self._others = {
+                name: deepcopy(read_object(subject, self._objects))
+                for name, subject in self._objects.items()
+                if not isinstance(subject, (nn.Module, Optimizer))
+            }
+            self.fingerprint = _fingerprint([self.layout, self._others])
+        except Exception as error:  # noqa: BLE001  # the script itself needs none of this
+            self.refuse(f"an object cannot be copied: {type(error).__name__}: {error}")
+
+
+def find_obstacle(objects: Mapping[str, object]) -> str:
+    """Why a rank cannot hand these objects over, or an empty text."""
+    if not any(isinstance(each, Optimizer) for each in objects.values()):
+        return "there is no torch optimizer among the objects, so nobody knows when a step is complete"
+    for name, subject in objects.items():
+        if isinstance(subject, nn.Module):
+            if any(isinstance(each, FullyShardedDataParallel) for each in subject.modules()):
+                return f"{name} is sharded"
+            if any(type(each) not in _WHOLE for each in subject.parameters()):
+                return f"{name} is sharded, or has parameters of an own type"
+            if len(subject.state_dict()) > len(list(subject.named_parameters(remove_duplicate=False))):
+                return f"{name} saves buffers, which a forward pass may have changed"
+    return ""
+
+
+def fingerprint_layout(objects: Mapping[str, object]) -> int:
+    """Equal for objects of equal names, types and parameters. It reads no state: that would initialize optimizers."""
+    return _fingerprint({name: _layout_of(subject) for name, subject in objects.items()})
+
+
+def _layout_of(subject: object) -> list[object]:
+    kind = f"{type(subject).__module__}.{type(subject).__qualname__}"
+    if isinstance(subject, nn.Module):
+        named = subject.named_parameters(remove_duplicate=False)
+        return [kind, *([name, str(each.dtype), list(each.shape)] for name, each in named)]
+    if isinstance(subject, Optimizer):
+        return [kind, *(len(group["params"]) for group in subject.param_groups)]
+    return [kind]
+
+
+def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: deepcopy(value) for name, value in group.items() if name != "params"}
+
+
+def _fingerprint(value: object) -> int:
+    """63 bits, never 0. Raises what pickle does."""
+    checksum = xxhash.xxh3_64()
+    _add(value, checksum.update)
+    return (checksum.intdigest() >> 1) or 1
+
+
+def _add(value: object, update: Callable[[bytes], None]) -> None:
+    """Pickle each value on its own: a pickle of several depends on which of them are the same object."""
+    if isinstance(value, Mapping):
+        update(f"{{{len(value)}".encode())
+        for key, each in value.items():
+            _add(key, update)
+            _add(each, update)
+    elif isinstance(value, (list, tuple)):
+        update(f"[{len(value)}".encode())
+        for each in value:
+            _add(each, update)
+    elif isinstance(value, Tensor):
+        update(f"{value.dtype}{list(value.shape)}".encode())
+        update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    else:
+        update(pickle.dumps(value))

@@ -1,0 +1,126 @@
+"""A process that runs a script's training function again after it has lost a peer: see `trainer.supervised.reenter`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import ClassVar, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from trainer.contract.env import WorkerPlace, parse_place
+from trainer.contract.manifest import Manifest
+from trainer.elastic.workers.reentry import Reentry, Stage, open_reentry, train_again
+from trainer.script.completed_step import CompletedStep
+from trainer.snapshot.handover import Handover
+from trainer.worker.lost_peer import has_lost_peer
+from trainer.worker.signals import StopFlag
+from trainer.worker.torch_compat import release_process_groups
+
+T = TypeVar("T")
+
+
+def run_again(train: Callable[[], T]) -> T:
+    """Call `train` in one generation after another, if this process can outlive its group. Otherwise call it once."""
+    place = parse_place(os.environ)
+    reentry = open_reentry(place, has_device=torch.cuda.is_available())
+    if reentry is None:
+        return train()
+    stop = StopFlag()
+
+    def train_once(place: WorkerPlace) -> T:
+        Survivor.current = survivor = Survivor(place, reentry, stop)
+        try:
+            return train()
+        except RuntimeError as error:
+            if reentry.can_stay and has_lost_peer(error):
+                survivor.hand_over()
+                leave_group(error)
+            raise
+        finally:
+            Survivor.current = None
+
+    return train_again(train_once, place, reentry, is_stopped=lambda: stop.is_set, forget=_forget_compiled)
+
+
+class Survivor:
+    """One generation of this process. `stop` is of the whole process: a signal may come between two generations."""
+
+    current: ClassVar[Survivor | None] = None
+
+    def __init__(self, place: WorkerPlace, reentry: Reentry, stop: StopFlag) -> None:
+        self.stop = stop
+        self._generation, self._reentry = place.generation, reentry
+        self._handover = Handover(place, is_wanted=True)
+        self._state: CompletedStep | None = None
+        self._describe: Callable[[int], Manifest] | None = None
+
+    @property
+    def fingerprint(self) -> int:
+        """Of what the ranks must agree on. 0 if nothing is handed over."""
+        return 0 if self._state is None else self._state.fingerprint
+
+    @property
+    def has_lost_peer(self) -> bool:
+        """Whether the agent knows that a peer is lost, while this rank waits for files."""
+        return self._reentry.can_stay and self._reentry.has_order
+
+    def keep(self, objects: Mapping[str, object], step: int, describe: Callable[[int], Manifest]) -> None:
+        """Hand these objects over from now on. They have their values after `step` completed steps.
+
+        `describe` returns the manifest of a state after a number of steps.
+        """
+        if self._state is not None:
+            self._state.close()
+        self._state, self._describe = CompletedStep(objects, step), describe
+
+    def note_update(self, done: int) -> None:
+        """The script has completed `done` steps. Before the ranks agree on what follows."""
+        if self._state is not None:
+            self._state.note(done)
+
+    def note_step(self, step_s: float, *, is_equal: bool) -> None:
+        """All ranks have completed a step. `is_equal` says whether all have the same fingerprint."""
+        self._handover.free()
+        if self._state is not None and not is_equal and not self._state.why_not:
+            self._state.refuse("the objects differ between ranks")
+        if dist.is_initialized():
+            self._reentry.note_step(self._generation, step_s)
+
+    def hand_over(self) -> None:
+        """Write the state of the last completed step for the next generation, if there is one. Not collective."""
+        self._reentry.tell(self._generation, Stage.HANDS_OVER)
+        state, describe, self._state = self._state, self._describe, None
+        if state is not None and describe is not None:
+            if state.why_not:
+                print(f"the state is not handed over: {state.why_not}", file=sys.stderr, flush=True)
+            else:
+                self._handover.write(state, lambda: describe(state.step))
+            state.close()
+        self._reentry.tell(self._generation, Stage.LEAVES)
+
+
+def leave_group(error: BaseException | None) -> None:
+    """Destroy the process groups, and clear the variables of all functions that the error ended.
+
+    What still refers to a group is gone when the group is destroyed: see `trainer.worker.group.process_group`.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    gc.collect()
+    release_process_groups()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _forget_compiled() -> None:
+    """torch compiles the same code only a few times, and then not at all."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()

@@ -127,7 +127,9 @@ def test_kills_at_any_moment_do_not_change_the_curve(job: Job, tmp_path: Path, r
 def test_without_a_handover_survivors_stay_and_continue_from_a_snapshot(
     job: Job, options: dict[str, object], reason: str
 ) -> None:
-    agent = start(job, interval="3", steps=60, **options)
+    agent = start(job, interval="3", **options)
+    snapshots = layout.snapshots_dir(job.folder)
+    wait_for(lambda: snapshot.list_committed(snapshots), "a snapshot")
     for _ in range(2):
         kill(agent, 1)
     assert agent.wait() == 0, agent.printed()

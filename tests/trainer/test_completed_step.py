@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from trainer.snapshot.handover import Handover
 from trainer.snapshot.lineage import Fence
 
 TERM = Term(1, 1)
+Kind = Callable[..., torch.optim.Optimizer]
 
 
 @pytest.fixture
@@ -42,11 +44,13 @@ def memory() -> Iterator[MemoryFiles]:
 class Script:
     """The objects of a script, and a step of its loop."""
 
-    def __init__(self, width: int = 4, *, has_buffers: bool = False, rate: float = 0.1) -> None:
+    def __init__(
+        self, width: int = 4, *, has_buffers: bool = False, rate: float = 0.1, kind: Kind = torch.optim.AdamW
+    ) -> None:
         torch.manual_seed(0)
         inner = nn.BatchNorm1d(width) if has_buffers else nn.GELU()
         self.model = nn.Sequential(nn.Linear(3, width), inner, nn.Linear(width, 1))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate)
+        self.optimizer = kind(self.model.parameters(), lr=rate)
         self.scheduler = StepLR(self.optimizer, step_size=2, gamma=0.5)
         self.sampler = ElasticSampler(TensorDataset(torch.arange(40)), batch_size=2, num_replicas=1, rank=0)
 
@@ -125,16 +129,28 @@ def check_equal(ours: list[object], theirs: list[object]) -> None:
     assert [equal(mine, other) for mine, other in zip(ours, theirs, strict=True)] == [True] * len(ours)
 
 
-def test_the_next_generation_gets_everything_as_it_was_after_the_step(memory: MemoryFiles, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        torch.optim.AdamW,
+        partial(torch.optim.AdamW, fused=True),
+        partial(torch.optim.SGD, momentum=0.9),
+        torch.optim.SGD,
+    ],
+    ids=["adamw", "fused", "momentum", "stateless"],
+)
+def test_the_next_generation_gets_everything_as_it_was_after_the_step(
+    memory: MemoryFiles, tmp_path: Path, kind: Kind
+) -> None:
     """Also if the script has begun to prepare the next step."""
-    script = Script()
+    script = Script(kind=kind)
     state = after(script, 3)
     expected = script.values()
     script.optimizer.param_groups[0]["lr"] = 0.7
     script.scheduler.last_epoch, script.sampler._seen = 90, 91
     script.backward()
     hand_over(memory, tmp_path, state)
-    following = Script(rate=0.3)
+    following = Script(rate=0.3, kind=kind)
     found, told = begin(memory, tmp_path, following)
     assert (found.step, found.folder, found.name) == (3, None, "step-00000003-a1-g1")
     assert told == [EventKind.RESTORED]

@@ -45,8 +45,8 @@ def begin(place: WorkerPlace, objects: int | None, tell: Tell) -> ScriptBeginnin
     """
     path = layout.beginning_file(Path(str(place.job_dir)), place.attempt, place.generation)
     notes = [path.with_name(f"{path.name}.rank-{rank}") for rank in range(1, place.world_size)]
+    path.parent.mkdir(parents=True, exist_ok=True)
     if place.rank == 0:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             if place.survivors:
                 _await_others(notes)

@@ -1,7 +1,7 @@
 """From `kill -9` of a worker to the next optimizer step of all ranks: elasticrun, torchrun made safe, torchrun.
 
     python -m benchmarks.recovery [--kills N] [--launchers ...] [--programs ...] [--steps-between A B] [--seed N]
-    python -m benchmarks.recovery --json [--strategy ddp|fsdp] [--script FILE [--script-args "..."]]
+    python -m benchmarks.recovery --json [--strategy ddp|fsdp|hsdp] [--script FILE [--script-args "..."]]
     python -m benchmarks.recovery --device cuda [--preset 124m]
 
 Two workers train on this machine; on one GPU the trainer has one, because NCCL refuses two ranks there. After some
@@ -11,7 +11,8 @@ step within two minutes has not recovered and is started again.
 
 --json prints one object, for one program: {"elastic": ..., "torchrun": ..., "torchrun_safe": ...} with times in seconds
 and `steps_redone` as the mean per kill. For the bundled trainer it also has `split`: the median of each part of the
-time from the kill to rank 0's next step. Your own script runs unchanged; its steps are those of its optimizer.
+time from the kill to rank 0's next step. The program `script-supervised` is `script` with trainer.supervised, and
+`script-reentered` also has `reenter`. Your own script runs unchanged; its steps are those of its optimizer.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Score:
     kills: int = 0
     recovered_s: list[float] = field(default_factory=list)
     steps_redone: list[int] = field(default_factory=list)
-    splits: list[Split] = field(default_factory=list)  # of the bundled trainer, like the next
-    sources: Counter[str] = field(default_factory=Counter)  # where the state came from
+    splits: list[Split] = field(default_factory=list)  # of the bundled trainer
+    sources: Counter[str] = field(default_factory=Counter)  # where the state came from; unknown for the plain script
 
     @property
     def name(self) -> str:
@@ -223,7 +224,7 @@ def _parse_options() -> Namespace:
     parser.add_argument("--launchers", nargs="+", choices=LAUNCHERS, default=LAUNCHERS)
     program = parser.add_mutually_exclusive_group()
     program.add_argument("--programs", nargs="+", choices=PROGRAMS, help="default: all, with --json trainer-ddp")
-    program.add_argument("--strategy", choices=("ddp", "fsdp"), help="strategy of the bundled trainer")
+    program.add_argument("--strategy", choices=("ddp", "fsdp", "hsdp"), help="strategy of the bundled trainer")
     program.add_argument("--script", metavar="FILE", help="your own script, which trains with torch's optimizers")
     parser.add_argument("--script-args", default="", help="its arguments, in shell syntax")
     parser.add_argument("--steps-between", type=int, nargs=2, metavar=("LEAST", "MOST"), default=_STEPS_BETWEEN_KILLS)

@@ -20,15 +20,17 @@ from trainer.contract.exit_record import EventKind, parse_journal_event
 from trainer.contract.launch import LaunchPolicy, render_policy
 
 DEVICES = ("cpu", "cuda")
-SNAPSHOT_EVERY = 10  # steps; user_script.py has the same
+SNAPSHOT_EVERY = 10  # steps; the scripts have the same
 _NEVER = 1_000_000_000
 _SCRIPT = str(Path(__file__).with_name("user_script.py"))
+_SUPERVISED_SCRIPT = str(Path(__file__).with_name("supervised_script.py"))
 _HOOK = str(Path(__file__).with_name("hook"))
 _CONFIG = {"steps": _NEVER, "global_batch": 2, "micro_batch": 1, "seq_len": 32}
 
 LAUNCHERS = ("ours", "torchrun-safe", "torchrun")
 OWN_SCRIPT = "own-script"
-PROGRAMS = ("trainer-ddp", "trainer-fsdp", "script")
+_SUPERVISED = {"script-supervised": (), "script-reentered": ("reenter",)}  # and the arguments
+PROGRAMS = ("trainer-ddp", "trainer-fsdp", "trainer-hsdp", "script", *_SUPERVISED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +70,7 @@ class Training:
 
     @property
     def lines(self) -> Path:
-        """The file with the steps: the trainer's progress, the output of our script, or what the hook writes."""
+        """The file with the steps: a progress journal, the output of our plain script, or what the hook writes."""
         if self.program == OWN_SCRIPT:
             return self.folder / "steps"
         return self.folder / "printed" if self.program == "script" else self.incarnation / layout.PROGRESS
@@ -111,7 +113,7 @@ class Training:
         return split_all(kills, self.lines, self.incarnation / layout.EVENTS)
 
     def sources(self) -> Counter[str]:
-        """How often the bundled trainer restored its state from a survivor, from memory, and from disk."""
+        """How often the trainer or a supervised script restored from a survivor, from memory, and from disk."""
         events = read_lines(self.incarnation / layout.EVENTS)
         restored = (parse_journal_event(line) for line in events if line.get("kind") == EventKind.RESTORED.value)
         return Counter(str(event.evidence.get("source")) for event in restored)
@@ -129,6 +131,8 @@ class Training:
     def _program(self) -> list[str]:
         if self.program == "script":
             return [_SCRIPT, str(_NEVER), str(self.folder / "snapshot.pt"), self.setting.device]
+        if self.program in _SUPERVISED:
+            return [_SUPERVISED_SCRIPT, str(_NEVER), self.setting.device, *_SUPERVISED[self.program]]
         if self.program == OWN_SCRIPT:
             return list(self.script)
         data = self.folder / "data.txt"

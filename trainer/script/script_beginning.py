@@ -84,7 +84,7 @@ def _choose(place: WorkerPlace, objects: int | None, tell: Tell) -> ScriptBeginn
         step=restore.manifest.step,
         name=restore.path.name,
         folder=_folder_of(restore),
-        memory=restore.memory,
+        memory=tuple(file.path for file in restore.memory),
         requests=requests,
     )
 

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.storage import StorageReader, WriteResult
 from torch.futures import Future
 from torch.optim import Optimizer
 
+from trainer.contract.copy_record import CopyFile
 from trainer.contract.manifest import SnapshotName
 from trainer.snapshot.memory_reading import open_memory
 from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line, open_reader, without_group_warning
@@ -63,8 +64,8 @@ def load(objects: Mapping[str, object], folder: Path) -> None:
 
 
 def load_from_memory(objects: Mapping[str, object], name: SnapshotName, files: Iterable[str]) -> None:
-    """Read a verified state in memory into the objects. Raises DamagedSnapshot if it is gone."""
-    _load(objects, open_memory(files, name), alone=True)
+    """Read a verified state in files of this node's memory into the objects. Raises DamagedSnapshot if it is gone."""
+    _load(objects, open_memory([CopyFile(path=file) for file in files], name), alone=True)
 
 
 def _load(objects: Mapping[str, object], reader: StorageReader, *, alone: bool) -> None:

@@ -161,8 +161,9 @@ def reenter(train: Callable[[], T]) -> T:
     """Call `train`, and call it again in the same process if it loses a peer and the job continues.
 
     `train` makes its Supervised, its process group, its model and everything else that belongs to a group, and calls
-    `restore` with a torch optimizer among the objects. Then no completed step is repeated. This works in a job on CPUs
-    whose ranks are all on one node. Elsewhere `reenter` only calls `train`. Returns and raises what `train` does.
+    `restore` with a torch optimizer among the objects. If a survivor hands its state over, no completed step is
+    repeated. This works in a job on CPUs whose ranks are all on one node. Elsewhere `reenter` only calls `train`.
+    Returns and raises what `train` does.
     """
     if not os.environ.get(_REENTRY):
         return train()

@@ -68,7 +68,7 @@ def simulate(
             metavar="SHARE",
             min=0,
             max=1,
-            help=f"Share of failures that end a worker and spare its node. Default: 0, or {WORKER_SHARE} with copies.",
+            help=f"Share of single nodes' failures that end only a worker. Default: 0, or {WORKER_SHARE} with copies.",
         ),
     ] = None,
     memory_interval: Annotated[
@@ -83,13 +83,15 @@ def simulate(
     ] = None,
     memory_restart: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0, help="Like --restart, from memory. Default: as for a restart in place."),
+        typer.Option(
+            metavar="SECONDS", min=0, help="Seconds for a restart from memory. Default: that of --restart-in-place."
+        ),
     ] = None,
     survivors: Annotated[
-        bool, typer.Option("--survivors", help="A failure that spares its node loses no completed step.")
+        bool, typer.Option("--survivors", help="A failure of a worker alone loses no completed step.")
     ] = False,
     buddies: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Nodes of a ring in which each also holds another's copies.")
+        int, typer.Option(metavar="N", min=0, help="Size of a ring of nodes. Each also holds the copies of another.")
     ] = 0,
     pass_pause: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="Minimum seconds between two supervisor passes.")
@@ -109,7 +111,8 @@ def simulate(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=True
     )
     if memory_interval is None and (survivors or buddies or memory_stall is not None or memory_restart is not None):
-        raise typer.BadParameter("copies in memory need it", param_hint="--memory-interval")
+        options = "--survivors, --buddies, --memory-stall and --memory-restart"
+        raise typer.BadParameter(f"{options} need it", param_hint="--memory-interval")
     memory = None
     if memory_interval is not None:
         stall_s = memory_interval / _COPY_SHARE if memory_stall is None else memory_stall

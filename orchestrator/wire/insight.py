@@ -41,9 +41,9 @@ class GainView(Answer):
 class RestartsView(Answer):
     """The restarts of a job whose state came from one `source`, and what they cost.
 
-    `source` is `survivor`, `memory`, `buddy` (memory of another node), `disk`, or `other` if no restore was reported.
+    `source` is `survivor`, `memory`, `buddy` (a mirror on another node), `disk`, or `other` if no restore was reported.
     `none` has costs that no restart has followed. `steps_repeated` counts the repeated steps of all restarts but
-    `steps_unknown` of them. `mean_s` is the mean time from a failure to the next step.
+    `steps_unknown` of them. `mean_s` is the mean time from the end of a generation to the next step.
     """
 
     source: str

@@ -198,7 +198,7 @@ def _unsharded(load: Workload) -> _Gathers:
 def copies_bytes(load: Workload, nodes: int = 1) -> int:
     """The memory of each node for copies of the parameters and AdamW's two moments, however they are sharded.
 
-    There are two copies of its share, and of several nodes each mirrors those of another one.
+    There are two copies of its share. With several nodes, each node mirrors those of another one.
     """
     whole = COPIES * 3 * load.state_bytes * load.shape.parameters
     return whole if nodes == 1 else -(-2 * whole // nodes)

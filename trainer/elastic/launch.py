@@ -127,7 +127,7 @@ def build_membership(flags: Flags, workers: int, replica: int | None) -> Members
     timing = parse_timing(flags.conf, _STATIC_READ_S) if static else parse_timing(flags.conf)
     serves = flags.node_rank == 0 if static else parse_is_host(flags.conf)
     address, memory = flags.local_addr or find_address(host, port), MemoryFiles(workers)
-    # Outside a job a generation's copies have another name than the agent knows.
+    # Outside a job the agent does not know the names of its generation's copies.
     buddies = None if replica is None else Buddies(memory, address)
     me = Member(
         node=node,

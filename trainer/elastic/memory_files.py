@@ -43,7 +43,7 @@ class MemoryFiles:
         return [file for own in (*self._files, *self.mirrors) for file in own]
 
     def add_mirrors(self, ranks: int) -> None:
-        """Have files for the copies of so many ranks of another node."""
+        """Create files for the copies of `ranks` ranks of another node."""
         with suppress(OSError, AttributeError):
             while self._files and len(self.mirrors) < ranks:
                 name = f"mirror of local rank {len(self.mirrors)}"

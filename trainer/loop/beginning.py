@@ -87,7 +87,7 @@ def _choose_alone(place: WorkerPlace, tell: Tell, in_memory: Mapping[SnapshotNam
 
 
 def _find_copies(place: WorkerPlace, server: str = "") -> list[FoundPart]:
-    """What is in this node's memory. Of several nodes without servers it is never whole."""
+    """What is in this node's memory."""
     own = [CopyFile(path=path, server=server) for files in place.memory for path in files]
     mirrors = [CopyFile(path=path, server=server, is_mirror=True) for files in place.mirrors for path in files]
     return find_parts([*own, *mirrors])

@@ -113,13 +113,13 @@ class CompletedStep:
 def find_obstacle(objects: Mapping[str, object]) -> str:
     """Why a rank cannot hand these objects over, or an empty text."""
     if not any(isinstance(each, Optimizer) for each in objects.values()):
-        return "there is no torch optimizer among the objects, so nobody knows when a step is complete"
+        return "there is no torch optimizer among the objects, so the end of an update cannot be detected"
     for name, subject in objects.items():
         if isinstance(subject, nn.Module):
             if any(isinstance(each, FullyShardedDataParallel) for each in subject.modules()):
                 return f"{name} is sharded"
             if any(type(each) not in _WHOLE for each in subject.parameters()):
-                return f"{name} is sharded, or has parameters of an own type"
+                return f"{name} is sharded, or has parameters of a Tensor subclass"
             if len(subject.state_dict()) > len(list(subject.named_parameters(remove_duplicate=False))):
                 return f"{name} saves buffers, which a forward pass may have changed"
     return ""

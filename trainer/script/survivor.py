@@ -48,7 +48,7 @@ def run_again(train: Callable[[], T]) -> T:
 
 
 class Survivor:
-    """One generation of this process. `stop` is of the whole process: a signal may come between two generations."""
+    """One generation of this process. `stop` belongs to the process: a signal may come between two generations."""
 
     current: ClassVar[Survivor | None] = None
 

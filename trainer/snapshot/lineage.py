@@ -246,7 +246,7 @@ def choose_restore(
     for name in remembered:
         if own and own[0].step > name.step:
             break
-        if _has_failed(in_memory[name], records):
+        if _has_failed(name, in_memory[name], records):
             continue
         restore = _try_memory(in_memory[name], snapshots / str(name), tell)
         if restore is not None:
@@ -266,13 +266,13 @@ def choose_restore(
     return None
 
 
-def _has_failed(state: StateInMemory, records: Sequence[TermRecord]) -> bool:
+def _has_failed(name: SnapshotName, state: StateInMemory, records: Sequence[TermRecord]) -> bool:
     """Whether the last two generations began with a state on several nodes, and did not get beyond it.
 
     It may be that a rank cannot reach a node. Then only a snapshot on disk helps.
     """
     is_remote = any(file.server for file in state.files)
-    return is_remote and [record.base_step for record in records[-2:]] == [state.manifest.step] * 2
+    return is_remote and [record.base_step for record in records[-2:]] == [name.step] * 2
 
 
 def _try_memory(state: StateInMemory, path: Location, tell: Tell) -> Restore | None:
@@ -285,7 +285,7 @@ def _try_memory(state: StateInMemory, path: Location, tell: Tell) -> Restore | N
 
 
 def tell_damaged(tell: Tell, damage: DamagedSnapshot) -> None:
-    tell(EventKind.COPY_DAMAGED, f"a copy in memory is damaged and was skipped: {damage}", {"name": damage.file})
+    tell(EventKind.COPY_DAMAGED, f"a copy in memory was skipped: {damage}", {"name": damage.file})
 
 
 def _own_term(place: WorkerPlace, snapshots: Location) -> Term:

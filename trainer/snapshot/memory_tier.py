@@ -2,8 +2,8 @@
 
 Each rank writes its part to two files of its agent in turn, so that the older copy stays whole until the newer one is.
 A copy begins only when the previous one is whole on all ranks: then the ranks always have a step in common. The files
-outlive workers, and end with the agent. Of several nodes each mirrors the copies of another one (elastic/copies), and
-a copy begins only when the previous one is mirrored, too.
+outlive workers, and end with the agent. With several nodes, each node mirrors the copies of another one
+(elastic/copies), and a copy begins only when the previous one is mirrored, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainer.worker.run import Run
 _SHARE = 0.01  # of training time that copies may take by default
 _AUTO_SHORTEST_S, _AUTO_LONGEST_S = 1.0, 60.0
 _LEAVES_WITHIN_S = 10.0
-_MIRRORED_WITHIN_S = 10.0  # beside twice the time of the transfer; later copies go on without the mirror
+_MIRRORED_WITHIN_S = 10.0  # in addition to twice the time of the transfer; then copies go on without the mirror
 _MIRROR_SHARE = 0.1  # of the time that mirrors may read
 _BLOCK_BYTES = 512  # of st_blocks (stat(2))
 

@@ -25,7 +25,7 @@ class Source(StrEnum):
 
     SURVIVOR = "survivor"
     MEMORY = "memory"
-    BUDDY = "buddy"  # a part was in the memory of another node than its rank's
+    BUDDY = "buddy"  # at least one part came from a mirror on another node
     DISK = "disk"
     OTHER = "other"  # no restore was reported: the workers read files of their own, or began again
     NONE = "none"  # nothing has restarted
@@ -71,7 +71,7 @@ class RestartSum:
 
     @property
     def mean_s(self) -> float | None:
-        """Seconds from an end of a generation to the next step, on average."""
+        """Mean seconds from the end of a generation to the next step."""
         return self.recovered_us / 1e6 / self.restarts if self.restarts else None
 
     def add_costs(self, other: RestartSum) -> None:

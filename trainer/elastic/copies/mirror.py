@@ -68,7 +68,7 @@ class Mirror:
             while (source := self._source) is not None:
                 try:
                     self._mirror(source)
-                except OSError:  # the node is lost, has no room, or begins again: the group is told by others
+                except OSError:  # the node is lost, or restarts: the rendezvous reports it
                     self._pause(source)
                 except Exception as error:  # noqa: BLE001  # an edge: copies of the next generation may be mirrored again
                     say(f"another node's copies are not mirrored: {error!r}")
@@ -116,7 +116,7 @@ class Mirror:
         free = read_free_memory()
         if free is not None and more > free / 2:
             if not self._lacked_room:
-                need = f"they need {more / 1e9:.2f} GB, and {free / 1e9:.2f} GB are free"
+                need = f"they need {more / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free"
                 say(f"another node's copies are not mirrored: {need}")
             self._lacked_room = True
             return False

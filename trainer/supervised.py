@@ -32,6 +32,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat, TypeVar
 
@@ -167,9 +168,16 @@ def reenter(train: Callable[[], T]) -> T:
     """
     if not os.environ.get(_REENTRY):
         return train()
-    from trainer.script.survivor import run_again  # noqa: PLC0415  # only a job pays for the import
+    from trainer.contract.env import parse_place  # noqa: PLC0415  # only a job pays for the imports
+    from trainer.elastic.workers.reentry import has_device, open_reentry  # noqa: PLC0415
 
-    return run_again(train)
+    place = parse_place(os.environ)
+    reentry = None if find_spec("torch") is None else open_reentry(place, has_device=has_device(os.environ))
+    if reentry is None:
+        return train()
+    from trainer.script.survivor import run_again  # noqa: PLC0415
+
+    return run_again(train, place, reentry)
 
 
 def _open_script(environ: Mapping[str, str], steps: int | None, interval: str | None, keep: int | None) -> Script:

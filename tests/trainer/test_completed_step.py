@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -26,7 +28,8 @@ from trainer.script import script_beginning
 from trainer.script.completed_step import CompletedStep, find_obstacle, fingerprint_layout
 from trainer.script.sampler import ElasticSampler
 from trainer.script.script_beginning import OBJECTS, ScriptBeginning
-from trainer.script.script_state import load_from_memory
+from trainer.script.script_state import load_from_memory, read_object
+from trainer.script.survivor import Generators
 from trainer.snapshot.handover import Handover
 from trainer.snapshot.lineage import Fence
 
@@ -286,3 +289,73 @@ def test_a_script_that_asks_for_a_folder_gets_none_from_memory(memory: MemoryFil
     hand_over(memory, tmp_path, after(Script(), 2))
     place = place_of(memory, tmp_path, survivors=0)
     assert script_beginning.begin(place, None, lambda *_: None) == ScriptBeginning()
+
+
+class Lookahead(torch.optim.Optimizer):
+    """A wrapper whose own step has no hooks, as some libraries write it."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.param_groups, self.state, self.defaults = inner, inner.param_groups, inner.state, {}
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+    def state_dict(self) -> dict[str, object]:
+        return self.inner.state_dict()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_of_a_wrapped_or_another_optimizer_is_an_update(fused: bool) -> None:
+    """A fused kernel changes no version of a tensor."""
+    script = Script(kind=partial(torch.optim.AdamW, fused=fused))
+    state = CompletedStep({"model": script.model, "optimizer": Lookahead(script.optimizer)}, 0)
+    script.model(torch.ones(2, 3)).sum().backward()
+    assert state.is_whole
+    script.optimizer.step()
+    assert not state.is_whole
+    state.note(1)
+    assert (state.step, state.is_whole) == (1, True)
+    state.close()
+    script.optimizer.step()
+    assert not state._is_updated
+
+
+def test_reading_an_optimizer_for_a_snapshot_is_no_update() -> None:
+    """torch steps one without state, with a learning rate of 0."""
+    script = Script(kind=torch.optim.SGD)
+    state = CompletedStep(script.objects, 3)
+    script.optimizer.zero_grad(set_to_none=True)
+    with state.reading():
+        read_object(script.optimizer, script.objects)
+    state.note(4)
+    assert state.step == 3
+    assert state.is_whole
+
+
+def test_nothing_is_handed_over_during_an_evaluation_or_after_one_that_failed() -> None:
+    """Its weights may be others than those of training, put there without a trace."""
+    state = CompletedStep(Script().objects, 3)
+    with state.evaluating():
+        assert not state.is_whole
+    assert state.is_whole
+    with pytest.raises(RuntimeError), state.evaluating():
+        raise RuntimeError
+    assert not state.is_whole
+
+
+def test_learning_rates_and_steps_that_differ_between_ranks_are_noticed() -> None:
+    found = {CompletedStep(Script(rate=rate).objects, step).fingerprint for rate in (0.1, 0.2) for step in (3, 4)}
+    assert len(found) == 4
+
+
+def test_generators_are_those_that_a_new_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that the script draws on all ranks must stay equal."""
+    generators = Generators()
+
+    def draw() -> tuple[object, ...]:
+        return random.random(), float(np.random.random()), float(torch.rand(1))
+
+    first = draw()
+    assert draw() != first
+    generators.reset()
+    assert draw() == first

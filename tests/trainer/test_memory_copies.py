@@ -256,6 +256,17 @@ def test_a_state_beyond_the_fence_is_never_used(memory: MemoryFiles, tmp_path: P
     assert choose(memory, tmp_path, records) == "step-00000020-a1-g1"
 
 
+def test_a_state_with_which_three_generations_failed_is_left_for_the_disk(memory: MemoryFiles, tmp_path: Path) -> None:
+    """It can be verified, and a rank cannot load it."""
+    make_snapshot(tmp_path, SnapshotName(20, Term(1, 1)))
+    write_state(memory, SnapshotName(30, Term(1, 1)))
+    records = [TermRecord(term=Term(1, 1), base_step=0)]
+    for generation in range(2, 5):
+        assert choose(memory, tmp_path, records) == "step-00000030-a1-g1 memory"
+        records.append(TermRecord(term=Term(1, generation), base_step=30))
+    assert choose(memory, tmp_path, records) == "step-00000020-a1-g1"
+
+
 def test_after_a_retry_from_an_older_snapshot_older_copies_do_not_count(memory: MemoryFiles, tmp_path: Path) -> None:
     write_state(memory, SnapshotName(30, Term(1, 2)))
     make_snapshot(tmp_path, SnapshotName(20, Term(1, 1)))

@@ -7,7 +7,8 @@ begins. Everything else is copied after each step, because nobody knows when a s
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -16,6 +17,7 @@ import xxhash
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainer.script.script_state import read_object
 from trainer.worker.torch_compat import version_of
@@ -47,12 +49,29 @@ class CompletedStep:
         self._versions: list[int] = []
         self._is_updated = False  # an optimizer step has begun since `step`
         self._unsteady: set[str] = set()
-        self._handles = [each.register_step_pre_hook(self._note_update) for each in self._optimizers]
+        self._is_reading = self._is_evaluating = False
+        # Of all optimizers: one of the objects may wrap another one, and have no hooks of its own.
+        self._handle = register_optimizer_step_pre_hook(self._note_update)
         self._take()
 
     def close(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self._handle.remove()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """The state is read for a snapshot. torch steps an optimizer without state then, with a learning rate of 0."""
+        is_same, self._is_reading = self._has_same_parameters(), True
+        yield
+        self._is_reading = False
+        if is_same:
+            self._versions = [version_of(each) for each in self._parameters]
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The model may have other weights, such as averages, put there through `.data`. It has after a failure."""
+        self._is_evaluating = True
+        yield
+        self._is_evaluating = False
 
     def note(self, done: int) -> None:
         """The script has completed `done` steps. Without an update since the last one, that one's state stays."""
@@ -67,7 +86,10 @@ class CompletedStep:
     @property
     def is_whole(self) -> bool:
         """Whether nothing has changed since `step`, as far as can be known. Changes through `.data` cannot."""
-        return not self._is_updated and self._versions == [version_of(each) for each in self._parameters]
+        return not (self._is_updated or self._is_evaluating) and self._has_same_parameters()
+
+    def _has_same_parameters(self) -> bool:
+        return self._versions == [version_of(each) for each in self._parameters]
 
     def contents(self) -> dict[str, Any]:
         for optimizer, options in zip(self._optimizers, self._options, strict=True):
@@ -91,7 +113,7 @@ class CompletedStep:
         return name not in self._unsteady
 
     def _note_update(self, *_: object) -> None:
-        self._is_updated = True
+        self._is_updated = self._is_updated or not self._is_reading
 
     def _take(self) -> None:
         self._is_updated = False
@@ -105,7 +127,7 @@ class CompletedStep:
                 for name, subject in self._objects.items()
                 if not isinstance(subject, (nn.Module, Optimizer))
             }
-            self.fingerprint = _fingerprint([self.layout, self._others])
+            self.fingerprint = _fingerprint([self.layout, self.step, self._options, self._others])
         except Exception as error:  # noqa: BLE001  # the script itself needs none of this
             self.refuse(f"an object cannot be copied: {type(error).__name__}: {error}")
 

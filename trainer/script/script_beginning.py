@@ -67,7 +67,7 @@ def begin(place: WorkerPlace, objects: int | None, tell: Tell) -> ScriptBeginnin
 def _await_others(notes: Iterable[Path]) -> None:
     """After survivors, wait for all ranks: one that survived begins only when its state is written."""
     for note in notes:
-        script_notes.wait_for(partial(script_notes.read, note), f"{note}: a rank to begin this generation")
+        script_notes.wait_for(partial(script_notes.read, note), f"{note}: all ranks must call restore() or latest()")
         note.unlink(missing_ok=True)
 
 

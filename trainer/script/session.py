@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, SupportsFloat, cast
@@ -120,7 +120,8 @@ class Script:
                 yield folder
             self._cost.stall_s = self._cost.duration_s = time.monotonic() - started
         finally:
-            self._cadence.saved(time.monotonic())
+            self._stepped_at = time.monotonic()  # the next step begins
+            self._cadence.saved(self._stepped_at)
             self._heartbeat.beat(Phase.STEP, done)
 
     def save(self, objects: Mapping[str, object], done: int, *, is_last: bool) -> None:
@@ -137,7 +138,8 @@ class Script:
 
     def _try_to_save(self, objects: Mapping[str, object], done: int) -> None:
         if self.saved_step != done:
-            with suppress(OSError), self.slot(done, _DCP) as folder:
+            is_read = nullcontext() if self._survivor is None else self._survivor.reading()
+            with suppress(OSError), self.slot(done, _DCP) as folder, is_read:
                 _torch_side().save(objects, folder)
 
     def _is_missing(self, done: int, retries: Retries) -> bool:
@@ -169,6 +171,7 @@ class Script:
         if self._survivor is not None:
             fingerprint = _completed_step().fingerprint_layout(objects)
             self._survivor.keep(objects, found.step, lambda step: self._describe(step, fingerprint))
+        self._stepped_at = time.monotonic()
 
     def _describe(self, step: int, fingerprint: int) -> Manifest:
         assert self._saver is not None
@@ -179,8 +182,10 @@ class Script:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         self._heartbeat.beat(Phase.EVALUATION)
-        yield
+        with nullcontext() if self._survivor is None else self._survivor.evaluating():
+            yield
         self._heartbeat.beat(Phase.STEP)
+        self._stepped_at = time.monotonic()
 
 
 def _number(value: SupportsFloat) -> float:

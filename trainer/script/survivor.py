@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import gc
-import os
+import random
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from trainer.contract.env import WorkerPlace, parse_place
+from trainer.contract.env import WorkerPlace
 from trainer.contract.manifest import Manifest
-from trainer.elastic.workers.reentry import Reentry, Stage, open_reentry, train_again
+from trainer.elastic.workers.reentry import Reentry, Stage, train_again
 from trainer.script.completed_step import CompletedStep
 from trainer.snapshot.handover import Handover
 from trainer.worker.lost_peer import has_lost_peer
@@ -24,13 +25,9 @@ from trainer.worker.torch_compat import release_process_groups
 T = TypeVar("T")
 
 
-def run_again(train: Callable[[], T]) -> T:
-    """Call `train` in one generation after another, if this process can outlive its group. Otherwise call it once."""
-    place = parse_place(os.environ)
-    reentry = open_reentry(place, has_device=torch.cuda.is_available())
-    if reentry is None:
-        return train()
-    stop = StopFlag()
+def run_again(train: Callable[[], T], place: WorkerPlace, reentry: Reentry) -> T:
+    """Call `train` in one generation after another."""
+    stop, generators = StopFlag(), Generators()
 
     def train_once(place: WorkerPlace) -> T:
         Survivor.current = survivor = Survivor(place, reentry, stop)
@@ -44,7 +41,25 @@ def run_again(train: Callable[[], T]) -> T:
         finally:
             Survivor.current = None
 
-    return train_again(train_once, place, reentry, is_stopped=lambda: stop.is_set, forget=_forget_compiled)
+    def forget() -> None:
+        generators.reset()
+        _forget_compiled()
+
+    return train_again(train_once, place, reentry, is_stopped=lambda: stop.is_set, forget=forget)
+
+
+class Generators:
+    """The states of the random generators now, before training: those that a new process begins with."""
+
+    def __init__(self) -> None:
+        self._python, self._torch = random.getstate(), torch.get_rng_state()
+        self._numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
+
+    def reset(self) -> None:
+        random.setstate(self._python)
+        torch.set_rng_state(self._torch)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
 
 
 class Survivor:
@@ -90,6 +105,13 @@ class Survivor:
             self._state.refuse("the objects differ between ranks")
         if dist.is_initialized():
             self._reentry.note_step(self._generation, step_s)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """The objects are read for a snapshot."""
+        return nullcontext() if self._state is None else self._state.reading()
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._state is None else self._state.evaluating()
 
     def hand_over(self) -> None:
         """Write the state of the last completed step for the next generation, if there is one. Not collective."""

@@ -62,7 +62,9 @@ class Handover:
     def write(self, state: State, describe: Callable[[], Manifest]) -> None:
         """Write the state, if it is whole and there is memory for it. Not collective. Never raises."""
         try:
-            if self._path is not None and self._can_write and state.is_whole:
+            if self._path is not None and self._can_write:
+                if not state.is_whole:
+                    raise OSError("an update has begun since, or something else has changed it")
                 self._write(state, describe(), CopyWriter(self._path))
         except Exception as error:  # noqa: BLE001  # an older state remains
             print(f"the state of step {state.step} could not be handed over: {error}", file=sys.stderr, flush=True)

@@ -28,6 +28,7 @@ from trainer.snapshot import Location, Remote
 
 Tell = Callable[[EventKind, str, dict[str, object]], None]
 Verify = Callable[[Location], Manifest]  # raises what snapshot.verify does
+_TRIES = 3  # generations that may begin with the same state in memory
 _NOTHING: Mapping[SnapshotName, StateInMemory] = MappingProxyType({})
 
 
@@ -246,7 +247,7 @@ def choose_restore(
     for name in remembered:
         if own and own[0].step > name.step:
             break
-        if _has_failed(name, in_memory[name], records):
+        if _has_failed(name, records):
             continue
         restore = _try_memory(in_memory[name], snapshots / str(name), tell)
         if restore is not None:
@@ -266,13 +267,12 @@ def choose_restore(
     return None
 
 
-def _has_failed(name: SnapshotName, state: StateInMemory, records: Sequence[TermRecord]) -> bool:
-    """Whether the last two generations began with a state on several nodes, and did not get beyond it.
+def _has_failed(name: SnapshotName, records: Sequence[TermRecord]) -> bool:
+    """Whether the last generations began with the state of this step, and did not get beyond it.
 
-    It may be that a rank cannot reach a node. Then only a snapshot on disk helps.
+    A rank may be unable to reach the node that has a part, or to load the state. Then only a snapshot on disk helps.
     """
-    is_remote = any(file.server for file in state.files)
-    return is_remote and [record.base_step for record in records[-2:]] == [name.step] * 2
+    return [record.base_step for record in records[-_TRIES:]] == [name.step] * _TRIES
 
 
 def _try_memory(state: StateInMemory, path: Location, tell: Tell) -> Restore | None:

@@ -169,10 +169,10 @@ def reenter(train: Callable[[], T]) -> T:
     if not os.environ.get(_REENTRY):
         return train()
     from trainer.contract.env import parse_place  # noqa: PLC0415  # only a job pays for the imports
-    from trainer.elastic.workers.reentry import has_device, open_reentry  # noqa: PLC0415
+    from trainer.elastic.workers.reentry import has_gpu, open_reentry  # noqa: PLC0415
 
     place = parse_place(os.environ)
-    reentry = None if find_spec("torch") is None else open_reentry(place, has_device=has_device(os.environ))
+    reentry = None if find_spec("torch") is None else open_reentry(place, has_device=has_gpu(os.environ))
     if reentry is None:
         return train()
     from trainer.script.survivor import run_again  # noqa: PLC0415

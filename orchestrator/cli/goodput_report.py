@@ -182,7 +182,7 @@ def _print_restarts(found: Sequence[RestartsView]) -> None:
             show_repeated(each.steps_repeated, each.steps_unknown) if each.restarts else "",
             f"{each.recovering_device_seconds:.1f}",
             f"{each.re_done_device_seconds:.1f}",
-            "" if each.mean_s is None else f"{each.mean_s:.1f} s",
+            "" if each.mean_to_next_step_s is None else f"{each.mean_to_next_step_s:.1f} s",
         )
         for each in found
     ]

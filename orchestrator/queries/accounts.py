@@ -229,7 +229,7 @@ def _view_of_restarts(found: RestartSum) -> RestartsView:
         steps_unknown=found.unknown,
         recovering_device_seconds=found.recovering_us / _MICROSECONDS,
         re_done_device_seconds=found.re_done_us / _MICROSECONDS,
-        mean_s=found.mean_s,
+        mean_to_next_step_s=found.mean_to_next_step_s,
     )
 
 

@@ -43,7 +43,7 @@ class RestartsView(Answer):
 
     `source` is `survivor`, `memory`, `buddy` (a mirror on another node), `disk`, or `other` if no restore was reported.
     `none` has costs that no restart has followed. `steps_repeated` counts the repeated steps of all restarts but
-    `steps_unknown` of them. `mean_s` is the mean time from the end of a generation to the next step.
+    `steps_unknown` of them. `mean_to_next_step_s` is the mean time from the end of a generation to the next step.
     """
 
     source: str
@@ -52,7 +52,7 @@ class RestartsView(Answer):
     steps_unknown: int
     recovering_device_seconds: float
     re_done_device_seconds: float
-    mean_s: float | None
+    mean_to_next_step_s: float | None
 
 
 class GoodputView(Answer):

@@ -116,10 +116,18 @@ def test_the_goodput_of_a_job_has_its_restarts_by_source(run: Run, service: Fake
         wall_s=50.0,
         bins={"productive": 50.0},
         restarts=[
-            RestartsView(source="survivor", restarts=4, steps_repeated=0, steps_unknown=0, mean_s=0.75, **costs),
-            RestartsView(source="disk", restarts=2, steps_repeated=7, steps_unknown=1, mean_s=3.0, **costs),
-            RestartsView(source="other", restarts=1, steps_repeated=0, steps_unknown=1, mean_s=3.0, **costs),
-            RestartsView(source="none", restarts=0, steps_repeated=0, steps_unknown=0, mean_s=None, **costs),
+            RestartsView(
+                source="survivor", restarts=4, steps_repeated=0, steps_unknown=0, mean_to_next_step_s=0.75, **costs
+            ),
+            RestartsView(
+                source="disk", restarts=2, steps_repeated=7, steps_unknown=1, mean_to_next_step_s=3.0, **costs
+            ),
+            RestartsView(
+                source="other", restarts=1, steps_repeated=0, steps_unknown=1, mean_to_next_step_s=3.0, **costs
+            ),
+            RestartsView(
+                source="none", restarts=0, steps_repeated=0, steps_unknown=0, mean_to_next_step_s=None, **costs
+            ),
         ],
     )
     header, *rows = run("goodput", "gpt-0001").stdout.splitlines()[-5:]

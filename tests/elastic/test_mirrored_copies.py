@@ -30,7 +30,7 @@ from trainer.elastic.copies import copy_client, copy_server
 from trainer.elastic.copies import mirror as mirroring
 from trainer.elastic.copies.buddies import Buddies
 from trainer.elastic.copies.copy_client import CopyClient
-from trainer.elastic.copies.mirror import Mirror, Source
+from trainer.elastic.copies.mirror import Mirror, MirroredNode
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.rendezvous.rounds import Member, Round, Stage
 from trainer.errors import DamagedSnapshot
@@ -85,7 +85,7 @@ def nodes() -> Iterator[list[Node]]:
 def begin(nodes: list[Node], generation: int) -> None:
     urls = [node.buddies.url for node in nodes]
     members = tuple(
-        Member(node=str(rank), node_rank=rank, address="127.0.0.1", workers=1, copies=url)
+        Member(node=str(rank), node_rank=rank, address="127.0.0.1", workers=1, copies_url=url)
         for rank, url in enumerate(urls)
     )
     group = Round(stage=Stage.FORMED, generation=generation, members=members)
@@ -194,11 +194,13 @@ def test_after_the_loss_of_its_source_a_mirror_follows_the_next_one(
         thread.start()
         mirror = Mirror(lambda: nodes[0].memory.copies)
         try:
-            mirror.follow(Source(url=f"http://x@127.0.0.1:{lost.server_address[1]}", generation=NAME.term.generation))
+            mirror.follow(
+                MirroredNode(url=f"http://x@127.0.0.1:{lost.server_address[1]}", generation=NAME.term.generation)
+            )
             assert Breaking.served.wait(20)
             time.sleep(0.1)
             seal(nodes[1].writers[0], 12, 2)
-            mirror.follow(Source(url=nodes[1].buddies.url, generation=2))
+            mirror.follow(MirroredNode(url=nodes[1].buddies.url, generation=2))
             await_mirrors([nodes[1].writers[0]])
         finally:
             assert mirror.close()

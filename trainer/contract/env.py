@@ -40,9 +40,7 @@ MEMORY = "ORCHESTRATOR_MEMORY"  # files in memory: two for copies of the state, 
 MIRRORS = "ORCHESTRATOR_MIRRORS"  # files in memory: two for the copies of each rank of another node
 REENTRY = "ORCHESTRATOR_REENTRY"  # two pipes: orders of the agent, and answers of the worker
 
-COPY_SERVER = (
-    "ORCHESTRATOR_COPY_SERVER"  # where the agent serves MEMORY and MIRRORS; absent: no job, or always one node
-)
+COPY_SERVER = "ORCHESTRATOR_COPY_SERVER"  # where the agent serves MEMORY and MIRRORS; absent: no other node needs it
 SURVIVORS = "ORCHESTRATOR_SURVIVORS"  # the number of ranks that keep their processes from the previous generation
 
 # Only in the environment of the fork server, where /proc shows it.

@@ -29,7 +29,7 @@ from trainer.elastic.rendezvous.options import parse_endpoint, parse_is_host, pa
 from trainer.elastic.rendezvous.rounds import Member
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
 from trainer.elastic.workers.fork_server_client import ForkServerClient
-from trainer.elastic.workers.program import OURS, Program, parse_program
+from trainer.elastic.workers.program import OURS, Program, parse_program, runs_our_trainer
 from trainer.elastic.workers.script_text import advise_on_address, settle_rank_argument
 from trainer.elastic.workers.workers import Membership, StoreHost
 
@@ -127,14 +127,14 @@ def build_membership(flags: Flags, workers: int, replica: int | None) -> Members
     timing = parse_timing(flags.conf, _STATIC_READ_S) if static else parse_timing(flags.conf)
     serves = flags.node_rank == 0 if static else parse_is_host(flags.conf)
     address, memory = flags.local_addr or find_address(host, port), MemoryFiles(workers)
-    # Outside a job the agent does not know the names of its generation's copies.
-    buddies = None if replica is None else Buddies(memory, address)
+    # Outside a job the agent does not know the names of its generation's copies. Only our trainer makes any.
+    buddies = Buddies(memory, address) if replica is not None and runs_our_trainer(flags.command) else None
     me = Member(
         node=node,
         node_rank=flags.node_rank if static else replica,
         address=address,
         workers=workers,
-        copies="" if buddies is None else buddies.url,
+        copies_url="" if buddies is None else buddies.url,
     )
     store = partial(open_store, host, port, serves, timing)
     shared = StoreRendezvous(store, flags.run_id, me, flags.limits, timing)

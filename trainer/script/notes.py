@@ -36,7 +36,7 @@ class LostPeer(RuntimeError):
     """A worker ended while this one waited for it. The message is known to `has_lost_peer`."""
 
 
-def is_over() -> bool:
+def joins_another_group() -> bool:
     """Whether the agent orders this process to join another group."""
     survivor = sys.modules.get("trainer.script.survivor")
     current = None if survivor is None else survivor.Survivor.current
@@ -57,7 +57,7 @@ def wait_for(look: Callable[[], T | None], what: str) -> T:
     """
     deadline, pause_s = time.monotonic() + _PATIENCE_S, _FIRST_LOOK_S
     while (found := look()) is None:
-        if is_over():
+        if joins_another_group():
             raise LostPeer(f"Connection closed by peer: a worker ended while this one waited for {what}")
         if time.monotonic() > deadline:
             raise SnapshotError(f"waited {_PATIENCE_S:g} s for {what}")

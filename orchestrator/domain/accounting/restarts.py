@@ -70,7 +70,7 @@ class RestartSum:
     recovered_us: int = 0
 
     @property
-    def mean_s(self) -> float | None:
+    def mean_to_next_step_s(self) -> float | None:
         """Mean seconds from the end of a generation to the next step."""
         return self.recovered_us / 1e6 / self.restarts if self.restarts else None
 

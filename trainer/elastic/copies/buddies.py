@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.contract import env
 from trainer.elastic.copies.copy_server import CopyServer
-from trainer.elastic.copies.mirror import Mirror, Source
+from trainer.elastic.copies.mirror import Mirror, MirroredNode
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.rendezvous.rounds import Round
 
@@ -25,11 +25,11 @@ class Buddies:
     def begin(self, group: Round, group_rank: int) -> None:
         """Mirror the node before this one, from this generation on."""
         source = group.members[group_rank - 1]
-        if len(group.members) == 1 or not source.copies:
+        if len(group.members) == 1 or not source.copies_url:
             self._mirror.follow(None)
             return
         self._memory.add_mirrors(source.workers)
-        self._mirror.follow(Source(url=source.copies, generation=group.generation))
+        self._mirror.follow(MirroredNode(url=source.copies_url, generation=group.generation))
 
     def close(self) -> None:
         self._server.close()

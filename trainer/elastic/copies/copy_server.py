@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from trainer.contract.copy_record import MIRRORED_AT, RECORD_BYTES
 
-WAIT_S = 1.0  # the longest wait for a change of the records
+_WAIT_S = 1.0  # the longest wait for a change of the records
 _LOOK_EVERY_S = 0.02
 _SILENCE_S = 30.0
 _CLOSES_WITHIN_S = 0.1
@@ -148,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
             ).encode()
 
     def _send_records(self) -> None:
-        known, deadline = self.headers.get("If-None-Match"), time.monotonic() + WAIT_S
+        known, deadline = self.headers.get("If-None-Match"), time.monotonic() + _WAIT_S
         while True:
             content = self._read_records()
             tag = f'"{sha256(content).hexdigest()}"'

@@ -25,7 +25,7 @@ _CLOSE_S = 3.0  # longer than it takes to connect
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class MirroredNode:
     """Whose copies to mirror: the agent's server, and the generation that trains."""
 
     url: str
@@ -37,14 +37,14 @@ class Mirror:
 
     def __init__(self, files: Callable[[], Sequence[Sequence[int]]]) -> None:
         self._files = files
-        self._source: Source | None = None
+        self._source: MirroredNode | None = None
         self._client: CopyClient | None = None  # the thread's
         self._lacked_room = False
         self._changed, self._closing = threading.Event(), False
         self._buffer = bytearray(_CHUNK)
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
 
-    def follow(self, source: Source | None) -> None:
+    def follow(self, source: MirroredNode | None) -> None:
         """Mirror this source from now on, or nothing."""
         self._source = source
         self._changed.set()
@@ -74,12 +74,12 @@ class Mirror:
                     say(f"another node's copies are not mirrored: {error!r}")
                     self._pause(source)
 
-    def _pause(self, source: Source) -> None:
+    def _pause(self, source: MirroredNode) -> None:
         self._changed.clear()
         if self._source is source:
             self._changed.wait(_RETRY_S)
 
-    def _mirror(self, source: Source) -> None:
+    def _mirror(self, source: MirroredNode) -> None:
         with closing(CopyClient(source.url)) as self._client:
             while self._source is source:
                 for own, files in zip(self._client.await_copies() or (), self._files(), strict=False):
@@ -88,7 +88,7 @@ class Mirror:
                         if record is not None and record.name.term.generation == source.generation:
                             self._take(source, number, record, files)
 
-    def _take(self, source: Source, number: int, record: CopyRecord, files: Sequence[int]) -> None:
+    def _take(self, source: MirroredNode, number: int, record: CopyRecord, files: Sequence[int]) -> None:
         """Copy a copy, unless it is there, is replaced meanwhile, or would need too much memory."""
         assert self._client is not None
         content = record.render()
@@ -104,7 +104,7 @@ class Mirror:
             os.pwrite(target, content, 0)
         self._client.confirm(number, content)
 
-    def _is_there(self, source: Source, number: int, content: bytes) -> bool:
+    def _is_there(self, source: MirroredNode, number: int, content: bytes) -> bool:
         """Whether the source still has the copy of this record, and is still to be mirrored."""
         assert self._client is not None
         return self._client.read_record(number) == content and self._source is source

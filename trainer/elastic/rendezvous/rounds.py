@@ -45,7 +45,7 @@ class Member:
     address: str
     workers: int
     generation: int = 0
-    copies: str = ""  # where its agent serves copies of the state
+    copies_url: str = ""  # where its agent serves copies of the state
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from importlib.machinery import (
     SourceFileLoader,
     SourcelessFileLoader,
 )
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -45,6 +46,11 @@ class Program:
     def folder(self) -> Path:
         """What Python puts first on its path: the script's folder, links resolved; for a module, the current folder."""
         return Path.cwd() if self.is_module else Path(self.target).resolve().parent
+
+
+def runs_our_trainer(command: Sequence[str]) -> bool:
+    """Whether the command runs the bundled trainer, by whatever interpreter."""
+    return ("-m", OURS) in pairwise(command)
 
 
 def parse_program(command: Sequence[str]) -> Program | str:

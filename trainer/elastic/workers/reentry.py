@@ -95,7 +95,7 @@ class Reentry:
         return [json.loads(line) for line in lines]
 
 
-def has_device(environ: Mapping[str, str], folder: Path = Path("/dev")) -> bool:
+def has_gpu(environ: Mapping[str, str], folder: Path = Path("/dev")) -> bool:
     """Whether this node has GPUs that a process may see, without asking a driver: that would change the process."""
     names = [*folder.glob("nvidia[0-9]*"), *folder.glob("kfd")]
     return bool(names) and environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")

@@ -111,8 +111,7 @@ def simulate(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=True
     )
     if memory_interval is None and (survivors or buddies or memory_stall is not None or memory_restart is not None):
-        options = "--survivors, --buddies, --memory-stall and --memory-restart"
-        raise typer.BadParameter(f"{options} need it", param_hint="--memory-interval")
+        raise typer.BadParameter("--survivors, --buddies, --memory-stall and --memory-restart need --memory-interval")
     memory = None
     if memory_interval is not None:
         stall_s = memory_interval / _COPY_SHARE if memory_stall is None else memory_stall

@@ -1,0 +1,78 @@
+"""One agent's link to one peer: what was heard of it, and whether its kernel refuses heartbeats. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.elastic.rendezvous.link_socket import Address
+from trainer.elastic.rendezvous.suspicion import Arrivals, Detector, Heartbeat
+
+_APART = 0.9  # of a beat: two refusals that are a beat apart arrive a little closer together or farther apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """What an agent knows of a peer.
+
+    `silent_s` is the time since the last heartbeat, without pauses of this agent. `refused` is evidence that the peer's
+    process is gone: its kernel reported twice, a beat apart, that nobody listens, and nothing was heard since. A peer
+    that was never heard is neither suspected nor refused, because a firewall can be the cause.
+    """
+
+    heard: bool = False
+    silent_s: float = 0.0
+    suspected: bool = False
+    refused: bool = False
+
+
+class Link:
+    """All times are the same clock's.
+
+    `place` is a host and a port. `address` is None while the host's name is not resolved. `incarnation` goes with the
+    heartbeats that this link sends: their number starts again with each link.
+    """
+
+    def __init__(
+        self, place: tuple[str, int], address: Address | None, incarnation: int, beat_s: float, now_s: float
+    ) -> None:
+        self.place, self.address, self.incarnation = place, address, incarnation
+        self.sent = 0  # heartbeats
+        self._beat_s = beat_s
+        self._detector = Detector(now_s)
+        self._heard_s = float("-inf")
+        self._refused_s: float | None = None  # the first refusal since the last heartbeat
+        self._is_refused = False
+
+    def hear(self, heartbeat: Heartbeat, now_s: float) -> None:
+        if self._detector.hear(heartbeat, now_s):
+            self._heard_s = now_s
+            self._refused_s, self._is_refused = None, False
+
+    def refuse(self, now_s: float) -> bool:
+        """Note a refusal. Returns whether another heartbeat must confirm it."""
+        if not self._detector.heard or self._is_refused:
+            return False
+        if self._refused_s is None:
+            self._refused_s = now_s
+        self._is_refused = now_s - self._refused_s >= _APART * self._beat_s
+        return not self._is_refused
+
+    def skip(self, now_s: float) -> None:
+        """This agent was paused until `now_s`."""
+        self._detector.skip(now_s)
+
+    def was_heard_within(self, seconds: float, now_s: float) -> bool:
+        return now_s - self._heard_s <= seconds
+
+    def silence(self, now_s: float) -> Silence:
+        """`now_s` is the time until which this agent has read all that arrived."""
+        silent_s = self._detector.silent_s(now_s)
+        return Silence(
+            heard=self._detector.heard,
+            silent_s=silent_s,
+            suspected=self._detector.suspects(silent_s),
+            refused=self._is_refused,
+        )
+
+    def arrivals(self) -> Arrivals:
+        return self._detector.arrivals()

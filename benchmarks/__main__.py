@@ -70,6 +70,7 @@ BENCHMARKS = (
     Benchmark("control_plane", "control_plane", "", _SMALL_LOAD, _needs_postgres),
     Benchmark("slurm", "slurm", "", "--jobs 50 --foreign 2000 --passes 2"),
     Benchmark("recovery", "recovery", "--kills 30", _A_KILL),
+    Benchmark("suspicion", "suspicion", "", "--hours 2"),
     Benchmark("snapshot", "snapshot", "", "--preset nano --strategies ddp --rounds 1"),
     Benchmark("trainer", "trainer", "", _SMALL_TRAINER),
     Benchmark(

@@ -1,0 +1,1 @@
+"""False suspicions of the detector of heartbeats. See __main__.py."""

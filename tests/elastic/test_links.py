@@ -171,28 +171,70 @@ sys.stdin.read()
 """
 
 
+class Peer:
+    """Node B in a process of its own, which counts how often it suspects node A."""
+
+    def __init__(self, links: Links) -> None:
+        command = [sys.executable, "-c", STOPPED]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        self.place = {B: ("127.0.0.1", int(self.read()))}
+        links.follow(self.place)
+        self.write(str(links.port))
+        assert self.read() == "heard\n"
+        wait_for(lambda: len(gaps(links, B)) > 10, "heartbeats", SOON_S)
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def write(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+
+
 def test_a_stopped_process_is_suspected_until_it_continues_and_suspects_nobody(group: Group) -> None:
     group.add(A)
-    links, command = group.links[A], [sys.executable, "-c", STOPPED]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
-        assert peer.stdin is not None
-        assert peer.stdout is not None
-        try:
-            links.follow({B: ("127.0.0.1", int(peer.stdout.readline()))})
-            print(links.port, file=peer.stdin, flush=True)
-            assert peer.stdout.readline() == "heard\n"
-            wait_for(lambda: len(gaps(links, B)) > 10, "heartbeats", SOON_S)
-            os.kill(peer.pid, signal.SIGSTOP)
-            wait_for(lambda: links.silence(B).suspected, "suspicion", SOON_S)
-            assert not links.silence(B).refused
-            os.kill(peer.pid, signal.SIGCONT)
-            wait_for(lambda: not links.silence(B).suspected, "heartbeat", SOON_S)
-            heard = len(gaps(links, B))
-            wait_for(lambda: len(gaps(links, B)) > heard + 5, "heartbeats", SOON_S)
-            print("report", file=peer.stdin, flush=True)
-            assert peer.stdout.readline() == "0\n"
-        finally:
-            peer.kill()
+    links = group.links[A]
+    with Peer(links) as peer:
+        peer.signal(signal.SIGSTOP)
+        wait_for(lambda: links.silence(B).suspected, "suspicion", SOON_S)
+        assert not links.silence(B).refused
+        peer.signal(signal.SIGCONT)
+        wait_for(lambda: not links.silence(B).suspected, "heartbeat", SOON_S)
+        heard = len(gaps(links, B))
+        wait_for(lambda: len(gaps(links, B)) > heard + 5, "heartbeats", SOON_S)
+        peer.write("report")
+        assert peer.read() == "0\n"
+
+
+def test_a_process_that_was_paused_suspects_nobody_although_no_heartbeat_has_arrived_meanwhile(group: Group) -> None:
+    """As if the whole machine was paused: nothing waits in the socket."""
+    group.add(A)
+    links = group.links[A]
+    with Peer(links) as peer:
+        links.follow({})
+        peer.signal(signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        wait_for(lambda: time.monotonic() - stopped_s > 2 * FLOOR_S, "end of the pause")
+        peer.signal(signal.SIGCONT)
+        peer_wakes_s = time.monotonic()
+        wait_for(lambda: time.monotonic() - peer_wakes_s > 0.5, "first turns of the peer")
+        links.follow(peer.place)
+        wait_for(lambda: links.silence(B).heard, "heartbeat", SOON_S)
+        peer.write("report")
+        assert peer.read() == "0\n"
 
 
 def test_peers_answer_whether_they_hear_a_node(group: Group) -> None:

@@ -1,4 +1,7 @@
-"""Real agents with the real rendezvous, on a virtual clock, with a store in memory and fake workers."""
+"""Real agents with the real rendezvous, on a virtual clock, with stores in memory and fake workers.
+
+Agents can be paused, cut off from each other, and killed with their nodes.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,21 @@ from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.records import history
 from trainer.elastic.rendezvous import join as rendezvous
 from trainer.elastic.rendezvous import patience as waits
-from trainer.elastic.rendezvous import store_thread
+from trainer.elastic.rendezvous import store_thread, succession
+from trainer.elastic.rendezvous.endpoint import Answer
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.join import Rendezvous, SingleNodeRendezvous, StoreRendezvous
 from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.rounds import Limits, Member
+from trainer.elastic.rendezvous.succession import Endpoint, Succession
+from trainer.elastic.rendezvous.terms import Served
 from trainer.elastic.workers import ending
 from trainer.elastic.workers.workers import Membership, StoreHost
 
 LOOK_S = 0.5  # of agents and rendezvous, longer than the default because each look costs real time
 _ANSWER_S = 0.002  # of the store
+_TCP_GIVES_UP_S = 30.0  # on a silent node
+_LOOK_AGAIN_S = 0.05
 _STEP_S = 0.5
 _FIRST_PID = 2**22 + 1  # above the highest pid of a process (proc(5))
 _LOST_PEER = """\
@@ -48,6 +56,24 @@ class Stop:
     begin_s: float
     length_s: float
     with_workers: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Nodes that cannot reach the others for a while. Their folders are still shared."""
+
+    nodes: frozenset[str]
+    begin_s: float
+    length_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """All processes of a node end. `silently`: nobody answers there any more, as after a power failure."""
+
+    node: str
+    at_s: float
+    silently: bool
 
 
 @dataclass(frozen=True)
@@ -103,6 +129,9 @@ class Nodes:
     crashes: bool = False
     max_restarts: int = 0
     finish_at_s: float = float("inf")  # after which the workers end with success
+    cuts: Sequence[Cut] = ()
+    deaths: Sequence[Death] = ()
+    has_terms: bool = True  # the nodes share the attempt's folder
     steps: list[Step] = field(default_factory=list)
     failures: dict[str, Failure | None] = field(default_factory=dict)  # of agents that have ended
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -110,10 +139,13 @@ class Nodes:
     formed: list[tuple[float, int]] = field(default_factory=list)  # when each generation first started
 
     def __post_init__(self) -> None:
-        self.clock = Clock([self._pause(stop, f"node-{stop.node}") for stop in self.stops])
+        pauses = [self._pause(stop, f"node-{stop.node}") for stop in self.stops]
+        self.clock = Clock([*pauses, *(Pause(each.node, 1000.0 + each.at_s, float("inf")) for each in self.deaths)])
         # Workers are not threads of the clock. This clock only knows when they are paused.
         self._of_workers = Clock([self._pause(each, f"node-{each.node}") for each in self.stops if each.with_workers])
-        self._store = Store(self.clock, "node-0", is_gone=lambda: "node-0" in self.failures)
+        self.network = Network(self.clock, lambda node: node in self.failures or self.is_dead(node), self.cuts)
+        self.network.generation = lambda: self.generation
+        self.network.silent = lambda node: any(each.silently for each in self._deaths_of(node))
         self._pids = itertools.count(_FIRST_PID)
 
     @property
@@ -126,7 +158,7 @@ class Nodes:
         return sum(each.history.failures_survived for each in self.agents.values())
 
     def run(self, seconds: float) -> None:
-        with _virtual(self.clock):
+        with _virtual(self.clock, self.network):
             for number in range(self.count):
                 self.clock.spawn(f"node-{number}", self._agent(f"node-{number}", number))
             self.clock.spawn("training", self._train)
@@ -134,6 +166,13 @@ class Nodes:
                 self.clock.run(self.clock.now_s + seconds)
             finally:
                 self.clock.end()
+
+    def is_dead(self, node: str) -> bool:
+        return bool(self._deaths_of(node))
+
+    def _deaths_of(self, node: str) -> list[Death]:
+        """The deaths of the node until now."""
+        return [each for each in self.deaths if each.node == node and 1000.0 + each.at_s <= self.clock.now_s]
 
     def _pause(self, stop: Stop, node: str) -> Pause:
         begin_s = 1000.0 + stop.begin_s
@@ -171,12 +210,18 @@ class Nodes:
     def _rendezvous(self, me: Member, limits: Limits) -> Rendezvous:
         if self.count == 1:
             return SingleNodeRendezvous(me)
-        return StoreRendezvous(lambda: (self._store, me.node == "node-0"), "run", me, limits, Timing())
+        first = Endpoint(host="10.0.0.1", port=1, serves=me.node == "node-0")
+        terms: Any = self.network if self.has_terms else None
+        timing = Timing(read_s=600.0)  # the first agent may be paused before it serves its store
+        return StoreRendezvous(Succession(first, me.node, me.address, timing, terms), "run", me, limits, timing)
 
     def _train(self) -> None:
         while True:
             self.clock.sleep(_STEP_S)
             self._of_workers.now_s = self.clock.now_s
+            for worker in self.workers:
+                if self.is_dead(worker.node):
+                    worker.end(-9)
             for generation in sorted({worker.generation for worker in self.workers}):
                 self._step([worker for worker in self.workers if worker.generation == generation])
 
@@ -186,16 +231,19 @@ class Nodes:
         if self.crashes:
             for worker in awake:
                 worker.end(1)
-        elif len(group) == group[0].world_size and awake == list(group):
+        elif len(group) == group[0].world_size and awake == list(group) and self._are_connected(group):
             nodes = frozenset(worker.node for worker in group)
             self.steps.append(Step(self.clock.now_s, group[0].generation, nodes))
             if self.clock.now_s - 1000.0 > self.finish_at_s:
                 for worker in group:
                     worker.end(0)
         elif self.breaks and any(worker.returncode not in (None, 0) for worker in group):
-            for worker in awake:
+            for worker in awake if self._are_connected(group) else ():
                 (worker.folder / layout.WORKER_LOG).write_text(_LOST_PEER)
                 worker.end(1)
+
+    def _are_connected(self, group: Sequence[Worker]) -> bool:
+        return not any(self.network.is_cut(worker.node, group[0].node) for worker in group)
 
     def start(self, node: str, environ: Mapping[str, str]) -> Worker:
         generation = int(environ[env.GENERATION])
@@ -223,17 +271,85 @@ class FakeForkServer:
         self._nodes.clock.sleep(timeout_s)
 
 
+class Network:
+    """The stores of all agents, how each node reaches them, and the terms in the shared folder."""
+
+    def __init__(self, clock: Clock, has_ended: Callable[[str], bool], cuts: Sequence[Cut]) -> None:
+        self.clock, self._has_ended, self._cuts = clock, has_ended, cuts
+        self.silent: Callable[[str], bool] = lambda node: False  # a node that has ended does not even refuse
+        self.generation: Callable[[], int] = lambda: 0  # the newest that has begun
+        self._stores: dict[int, Store] = {}  # by port
+        self._hung_up: set[tuple[str, int]] = set()
+        self._terms: list[Served] = []
+
+    def serve(self, served: Served, timing: Timing, *, is_required: bool) -> Store:
+        port = served.port or 1000 + len(self._stores)
+        store = self._stores[port] = Store(self, self.clock.node, port)
+        return store
+
+    def connect(self, served: Served, timing: Timing) -> Store | None:
+        if self.probe(served) is not Answer.YES:
+            return None
+        self._hung_up.discard((self.clock.node, served.port))
+        return self._stores[served.port]
+
+    def probe(self, served: Served) -> Answer:
+        self.clock.sleep(_ANSWER_S)
+        store = self._stores.get(served.port)
+        if store is None:
+            return Answer.REFUSED
+        if self.is_cut(store.host) or self.silent(store.host):
+            self.clock.sleep(1.0)
+            return Answer.SILENT
+        return Answer.REFUSED if self._has_ended(store.host) else Answer.YES
+
+    def hang_up(self, port: int) -> None:
+        self._hung_up.add((self.clock.node, port))
+
+    def is_cut(self, host: str, node: str | None = None) -> bool:
+        """Whether the calling node cannot reach the host now."""
+        one = node or self.clock.node
+        return any(
+            (one in cut.nodes) != (host in cut.nodes) and 0 <= self.clock.now_s - 1000.0 - cut.begin_s < cut.length_s
+            for cut in self._cuts
+        )
+
+    def await_answer(self, host: str, port: int) -> None:
+        """Raises RuntimeError if the host is gone, after a long cut, and if this node has hung up."""
+        me, until_s = self.clock.node, self.clock.now_s + _TCP_GIVES_UP_S
+        self.clock.sleep(_ANSWER_S)
+        while (is_silent := self.is_cut(host) or self.silent(host)) or self.clock.is_paused(host):
+            is_over = self.clock.now_s > until_s if is_silent else self._has_ended(host)
+            if is_over or (me, port) in self._hung_up:
+                break
+            self.clock.sleep(_LOOK_AGAIN_S)
+        if (me, port) in self._hung_up or is_silent or self._has_ended(host):
+            raise RuntimeError("Connection reset by peer")
+
+    # The interface of Terms.
+
+    def newest_generation(self) -> int:
+        return self.generation()
+
+    def newest(self) -> tuple[int, Served] | None:
+        return (len(self._terms), self._terms[-1]) if self._terms else None
+
+    def claim(self, served: Served, above: int) -> int | None:
+        if len(self._terms) > above:
+            return len(self._terms) if self._terms[-1] == served else None
+        self._terms.append(served)
+        return len(self._terms)
+
+
 class Store:
     """A TCPStore in one node's agent. It does not answer while that is paused, and is lost once that has ended."""
 
-    def __init__(self, clock: Clock, host: str, is_gone: Callable[[], bool]) -> None:
-        self._clock, self._host, self._is_gone = clock, host, is_gone
+    def __init__(self, network: Network, host: str, port: int) -> None:
+        self.network, self.host, self.port = network, host, port
         self._values: dict[str, bytes] = {}
 
     def _await_answer(self) -> None:
-        self._clock.wait_until(self._clock.awake_at(self._host, self._clock.now_s + _ANSWER_S))
-        if self._is_gone():
-            raise RuntimeError("Connection reset by peer")
+        self.network.await_answer(self.host, self.port)
 
     def add(self, key: str, amount: int) -> int:
         self._await_answer()
@@ -258,10 +374,10 @@ class Store:
 
 
 @contextmanager
-def _virtual(clock: Clock) -> Iterator[None]:
-    replaced: list[tuple[Any, str, object]] = [
-        (each, "time", clock.time) for each in (agent, awake, ending, history, rendezvous, store_thread, waits)
-    ]
+def _virtual(clock: Clock, network: Network) -> Iterator[None]:
+    timed = (agent, awake, ending, history, rendezvous, store_thread, succession, waits)
+    replaced: list[tuple[Any, str, object]] = [(each, "time", clock.time) for each in timed]
+    replaced += [(succession, name, getattr(network, name)) for name in ("serve", "connect", "probe", "hang_up")]
     replaced += [(store_thread, "queue", clock.queue), (store_thread, "threading", clock.threading)]
     replaced += [(store_thread, "Future", clock.future), (store_thread, "_LOOK_EVERY_S", LOOK_S)]
     with ExitStack() as stack:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from trainer.elastic.rendezvous.document import Document
+from trainer.elastic.rendezvous.rounds import Round
 
 
 class Interleaved:
@@ -53,7 +54,7 @@ def test_no_agent_misses_or_undoes_a_change_of_another_agent(seed: int, turns: i
             level -= 1
 
     documents: list[Document] = []
-    documents.extend(Document(Interleaved(store, meanwhile), "run") for _ in "abc")  # type: ignore[arg-type]
+    documents.extend(Document(Interleaved(store, meanwhile), "run", Round(), lambda after: after.term) for _ in "abc")  # type: ignore[arg-type]
     for _ in range(turns):
         act(0)
     level = len(documents)  # no agent acts any more

@@ -5,13 +5,14 @@ The pauses have any length, begin at any time, and stop any agent, with or witho
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.elastic.pauses import Nodes, Stop
+from tests.elastic.pauses import Cut, Death, Nodes, Stop
 from tests.examples import examples
 from trainer.contract.failure import FailureKind
 
@@ -132,3 +133,44 @@ def test_workers_that_fail_at_once_are_restarted_after_growing_pauses(count: int
     waits = [after - before for (before, _), (after, _) in pairwise(nodes.formed)]
     for wait_s, least_s in zip(waits, [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0], strict=True):
         assert least_s <= wait_s < least_s + 3.0
+
+
+@settings(max_examples=examples(10, 1000))
+@given(st.integers(2, 4), st.data(), st.booleans())
+def test_whatever_nodes_are_lost_or_cut_off_one_group_trains_and_the_living_find_each_other(
+    count: int, data: st.DataObject, breaks: bool
+) -> None:
+    names = [f"node-{number}" for number in range(count)]
+    cut = st.builds(
+        Cut,
+        nodes=st.sets(st.sampled_from(names), min_size=1, max_size=count - 1).map(frozenset),
+        begin_s=st.floats(15.0, 60.0),
+        length_s=st.floats(0.1, 60.0),
+    )
+    death = st.builds(Death, node=st.sampled_from(names), at_s=st.floats(15.0, 80.0), silently=st.booleans())
+    stop = st.builds(
+        Stop,
+        node=st.integers(0, count - 1),
+        begin_s=st.floats(15.0, 40.0),
+        length_s=st.floats(0.1, 20.0),
+        with_workers=st.booleans(),
+    )
+    cuts, stops = data.draw(st.lists(cut, max_size=2)), data.draw(st.lists(stop, max_size=2))
+    deaths = data.draw(st.lists(death, max_size=count - 1, unique_by=lambda each: each.node))
+    if cuts or stops:
+        # An agent that was given up on takes over only if it knows that the others have ended.
+        deaths = [replace(each, silently=False) for each in deaths]
+    nodes = Nodes(count, 1, stops, breaks=breaks, cuts=cuts, deaths=deaths, max_restarts=9)
+    nodes.run(300.0)
+    living = set(names) - {death.node for death in deaths}
+    assert nodes.failures == {}
+    assert nodes.steps[-1].nodes == living
+    assert nodes.steps[-1].at_s >= nodes.clock.now_s - 1.0
+    assert_no_split(nodes)
+    assert_one_group_in_each_generation(nodes)
+
+
+def assert_one_group_in_each_generation(nodes: Nodes) -> None:
+    groups: dict[int, frozenset[str]] = {}
+    for step in nodes.steps:
+        assert groups.setdefault(step.generation, step.nodes) == step.nodes, step

@@ -22,6 +22,7 @@ from trainer.elastic.rendezvous.rounds import (
     explain_lost_peers,
     find_change,
     find_lost,
+    find_missing,
     find_stillness,
     finish,
     form,
@@ -32,6 +33,7 @@ from trainer.elastic.rendezvous.rounds import (
     render_round,
     reopen,
     report_stillness,
+    succeed,
     watched_by,
 )
 
@@ -158,6 +160,37 @@ def test_a_closed_rendezvous_takes_no_member_and_keeps_its_first_reason() -> Non
         form(closed, LIMITS, time_is_up=True),
     ):
         assert changed == closed
+
+
+def test_a_group_without_a_former_member_and_the_end_need_the_next_term() -> None:
+    group = replace(formed(A, B, C), term=1)
+    same = reopen(group, A, LIMITS, Ending())
+    for each in (B, C):
+        same = join(same, each, LIMITS)
+    assert form(same, LIMITS, time_is_up=False).term == 1
+    assert form(join(reopen(drop(group, {"c"}), A, LIMITS, Ending()), B, LIMITS), LIMITS, time_is_up=False).term == 2
+    grown = join(reopen(replace(formed(A, B), term=1), A, LIMITS, Ending()), B, LIMITS)
+    assert form(join(grown, C, LIMITS), LIMITS, time_is_up=False).term == 1
+    assert close(group, "over").term == 2
+
+
+def test_the_next_store_begins_with_a_round_above_any_that_its_agent_can_have_missed() -> None:
+    group = replace(formed(A, B, C), term=1)
+    first = succeed(group, 2, "a", "host-a")
+    assert (first.stage, first.term, first.awaited) == (Stage.OPEN, 2, frozenset("bc"))
+    assert first.number > group.number + 100
+    assert find_change(first, group, "b", LIMITS) == "another node has opened the next round"
+    assert explain_lost_peers(first, group, "b") == "the group lost host-a, which served its rendezvous"
+    assert [each.node for each in find_missing(first, group)] == ["a"]
+    again = form(join(join(first, C, LIMITS), B, LIMITS), LIMITS, time_is_up=False)
+    assert (again.generation, again.term) == (2, 3)
+
+
+def test_the_next_store_keeps_who_has_finished_and_that_no_group_may_follow() -> None:
+    group = finish(replace(formed(A, B), term=1), 0, "b")
+    first = succeed(group, 2, "a", "host-a")
+    assert (first.number, first.finished, first.nodes) == (0, frozenset("b"), frozenset("b"))
+    assert succeed(close(group, "over"), 3, "a", "host-a").reason == "over"
 
 
 def test_a_change_for_an_earlier_round_is_ignored() -> None:

@@ -4,7 +4,7 @@
   fence/a00002-g0001.json                one file per term, exclusive-create; see fence.py
   cache/                                 what compilers keep: inductor/ and triton/
   snapshots/step-00000120-a2-g1/         {.metadata, *.distcp, MANIFEST.json}; see manifest.py
-  attempts/2/                            claim  launch.json  desired.json  beginning-g1.json  chaos-7
+  attempts/2/                            claim  launch.json  desired.json  beginning-g1.json  chaos-7  store-1
     replica-0/1/                         agent.json  exit.json  events.jsonl  progress.jsonl  resources.jsonl  agent.log
       g1/local-0/                        log  log.1  error.json  stacks.txt  profile.json.gz
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 CLAIM = "claim"  # text: the ORCHESTRATOR_CLAIM token of the submission that owns the attempt
 LAUNCH = "launch.json"
 DESIRED = "desired.json"
+STORE = "store-"  # <term> in attempts/<n>/: which agent serves the rendezvous store, and where; see terms.py
 DEPARTED = "departed-"  # <replica>.json in attempts/<n>/: how an agent ended, by the process that started it
 NODE_LAUNCH = "node.json"  # in attempts/<n>/, mode 0600: what each node starts, if a scheduler starts it
 AGENT = "agent.json"

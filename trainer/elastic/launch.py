@@ -7,7 +7,6 @@ import shutil
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,11 +21,13 @@ from trainer.elastic.health.fitness import NodeUnfit
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record, build_exit_record
-from trainer.elastic.rendezvous.endpoint import find_address, open_store
+from trainer.elastic.rendezvous.endpoint import find_address
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.join import Rendezvous, SingleNodeRendezvous, StoreRendezvous
 from trainer.elastic.rendezvous.options import parse_endpoint, parse_is_host, parse_timing
 from trainer.elastic.rendezvous.rounds import Member
+from trainer.elastic.rendezvous.succession import Endpoint, Succession
+from trainer.elastic.rendezvous.terms import Terms
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
 from trainer.elastic.workers.fork_server_client import ForkServerClient
 from trainer.elastic.workers.program import OURS, Program, parse_program, runs_our_trainer
@@ -114,8 +115,9 @@ def find_missing(command: Sequence[str]) -> Failure | None:
     return Failure(kind=FailureKind.LAUNCH, message=f"the script {script!r} does not exist (from {Path.cwd()})")
 
 
-def build_membership(flags: Flags, workers: int, replica: int | None) -> Membership:
+def build_membership(flags: Flags, workers: int, record: Record | None) -> Membership:
     """Raises ValueError."""
+    replica, terms = (None, None) if record is None else (record.replica, Terms(record.attempt_dir))
     node = uuid.uuid4().hex[:12]
     static = flags.backend == "static"
     host, port = parse_endpoint(flags.endpoint or "127.0.0.1", _STATIC_PORT if static else _C10D_PORT)
@@ -136,8 +138,8 @@ def build_membership(flags: Flags, workers: int, replica: int | None) -> Members
         workers=workers,
         copies_url="" if buddies is None else buddies.url,
     )
-    store = partial(open_store, host, port, serves, timing)
-    shared = StoreRendezvous(store, flags.run_id, me, flags.limits, timing)
+    succession = Succession(Endpoint(host=host, port=port, serves=serves), node, address, timing, terms)
+    shared = StoreRendezvous(succession, flags.run_id, me, flags.limits, timing)
     return Membership(node=node, rendezvous=shared, store_host=StoreHost(), memory=memory, buddies=buddies)
 
 
@@ -185,8 +187,7 @@ class _Run:
             self._stop.disarm()
 
     def _build(self) -> Agent:
-        replica = None if self._record is None else self._record.replica
-        membership = build_membership(self._flags, self._workers, replica)
+        membership = build_membership(self._flags, self._workers, self._record)
         self._rendezvous = membership.rendezvous
         return Agent(
             self._flags,

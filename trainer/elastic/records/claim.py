@@ -29,7 +29,7 @@ def claim_attempt(attempt_dir: Path, token: str) -> None:
     attempt_dir.mkdir(parents=True, exist_ok=True)
     for number in range(1, _CHAIN + 1):
         name = layout.CLAIM if number == 1 else f"{layout.CLAIM}-{number}"
-        holder = _take(attempt_dir / name, token)
+        holder = create_once(attempt_dir / name, token)
         if holder == token:
             return
         if holder:
@@ -37,18 +37,18 @@ def claim_attempt(attempt_dir: Path, token: str) -> None:
     raise ClaimRefused(f"{attempt_dir} has {_CHAIN} empty claims: remove them")
 
 
-def _take(path: Path, token: str) -> str:
-    """Create the claim unless it exists, and return its content."""
+def create_once(path: Path, content: str) -> str:
+    """Create the file unless it exists, and return what it contains."""
     if not path.exists():
-        temporary = write_temporary(path, token.encode())
+        temporary = write_temporary(path, content.encode())
         try:
-            _link(temporary, path, token)
+            _link(temporary, path, content)
         finally:
             temporary.unlink()
     return path.read_text().strip()
 
 
-def _link(temporary: Path, path: Path, token: str) -> None:
+def _link(temporary: Path, path: Path, content: str) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -56,16 +56,16 @@ def _link(temporary: Path, path: Path, token: str) -> None:
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        _create(path, token)
+        _create(path, content)
 
 
-def _create(path: Path, token: str) -> None:
+def _create(path: Path, content: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
         return
     try:
-        os.write(descriptor, token.encode())
+        os.write(descriptor, content.encode())
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -6,6 +6,7 @@ The text grows with the group, so an agent reads it only if the version has chan
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch.distributed import Store
 
@@ -15,11 +16,12 @@ from trainer.elastic.rendezvous.rounds import Round, parse_round, render_round
 class Document:
     """One agent's view of the document under `key`. Methods raise the store's errors, and ValueError."""
 
-    def __init__(self, store: Store, key: str) -> None:
-        self._store, self._key, self._version_key = store, key, f"{key}/version"
+    def __init__(self, store: Store, key: str, first: Round, claim: Callable[[Round], int]) -> None:
+        """`first` is the document of a new store. `claim` claims the next term for a group, and returns its number."""
+        self._store, self._key, self._version_key, self._claim = store, key, f"{key}/version", claim
         self._version = -1  # `_text` is of this version or newer
         self.round, self._text = Round(), ""
-        self._take(store.compare_set(key, "", render_round(Round())).decode())
+        self._take(store.compare_set(key, "", render_round(first)).decode())
 
     def refresh(self) -> Round:
         """The current document."""
@@ -30,12 +32,15 @@ class Document:
         return self.round
 
     def amend(self, change: Callable[[Round], Round]) -> Round:
-        """Apply a change to the current document, and return the result."""
+        """Apply a change to the current document, and return the result. Raises what `claim` raises."""
         self._take(self._store.get(self._key).decode())
-        while (after := render_round(change(self.round))) != self._text:
-            found = self._store.compare_set(self._key, self._text, after).decode()
+        while (after := change(self.round)) != self.round:
+            if after.term > self.round.term:
+                after = replace(after, term=self._claim(after))
+            text = render_round(after)
+            found = self._store.compare_set(self._key, self._text, text).decode()
             self._take(found)
-            if found == after:
+            if found == text:
                 self._count_change()
                 break
         return self.round

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
+from enum import Enum
 from pathlib import Path
 
 from torch.distributed import Store, TCPStore
 
-from trainer.elastic.health.awake import AwakeClock
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.options import Timing
-from trainer.elastic.rendezvous.patience import Notice
+from trainer.elastic.rendezvous.terms import Served
 
-_PROBE_EVERY_S, _PROBE_S = 0.1, 1.0
+_PROBE_S = 1.0
 _SILENT_STORE_S = 30
 # tcp(7): sent data must be acknowledged within this time. On an idle connection the kernel probes every five seconds.
 _KEEP_ALIVE = {
@@ -27,35 +27,47 @@ _KEEP_ALIVE = {
 }
 
 
-def open_store(host: str, port: int, serves: bool | None, timing: Timing) -> tuple[Store, bool]:
-    """Serve the store at HOST:PORT, or connect to it. Returns the store, and whether this process serves it.
+class Answer(Enum):
+    """Of a store that is probed."""
 
-    `serves` None: serve it if HOST is this machine. Raises RendezvousFailed.
+    YES = "it answers"
+    REFUSED = "nobody listens there"
+    SILENT = "no answer"
+
+
+def serve(served: Served, timing: Timing, *, is_required: bool) -> TCPStore | None:
+    """Serve a store, with port 0 at a port that the system chooses. Raises RendezvousFailed.
+
+    None if the port is taken and the store is not required.
     """
-    if serves or (serves is None and is_here(host)):
-        try:
-            return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=_limit(timing)), True
-        except RuntimeError as error:
-            taken = "EADDRINUSE" in str(error) or "already in use" in str(error)
-            if serves or not taken:
-                raise _explain(host, port, str(error)) from error
-    await_store(host, port, timing.read_s)
     try:
-        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_limit(timing))
+        return TCPStore(served.address, served.port, is_master=True, wait_for_workers=False, timeout=_limit(timing))
     except RuntimeError as error:
-        raise _explain(host, port, str(error)) from error
-    give_up_on_silence(port)
-    return store, False
+        taken = "EADDRINUSE" in str(error) or "already in use" in str(error)
+        if is_required or not taken:
+            raise explain(served, str(error)) from error
+        return None
 
 
-def await_store(host: str, port: int, timeout_s: float) -> None:
-    """Wait until the port accepts connections. Raises RendezvousFailed."""
-    clock, notice = AwakeClock(2 * _PROBE_S), Notice(f"waiting for the rendezvous store at {host}:{port}")
-    while (cause := _probe(host, port)) is not None:
-        notice.give()
-        if clock.now_s() > timeout_s:
-            raise _explain(host, port, f"{cause}, waited {timeout_s:.0f} s")
-        time.sleep(_PROBE_EVERY_S)
+def connect(served: Served, timing: Timing) -> Store | None:
+    """Connect to a store. None if that fails."""
+    try:
+        store = TCPStore(served.address, served.port, is_master=False, wait_for_workers=False, timeout=_limit(timing))
+    except RuntimeError:
+        return None
+    give_up_on_silence(served.port)
+    return store
+
+
+def probe(served: Served) -> Answer:
+    """Whether the store's port accepts a connection. Takes at most a second for each address of the host."""
+    try:
+        socket.create_connection((served.address, served.port), timeout=_PROBE_S).close()
+    except ConnectionRefusedError:
+        return Answer.REFUSED
+    except OSError:
+        return Answer.SILENT
+    return Answer.YES
 
 
 def give_up_on_silence(port: int) -> None:
@@ -64,13 +76,26 @@ def give_up_on_silence(port: int) -> None:
     By default TCP retries for a quarter of an hour. If only the store's process is stopped, the node is not silent,
     because its kernel still answers.
     """
+    for connection in _connections_to(port):
+        for option, value in _KEEP_ALIVE.items():
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def hang_up(port: int) -> None:
+    """Shut down the connections to the store at `port`, so that a call that waits there fails."""
+    for connection in _connections_to(port):
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def _connections_to(port: int) -> Iterator[socket.socket]:
+    """This process's connections to a port, as duplicates that are closed at the end."""
     # Only sockets: for another descriptor socket() fails and leaves the duplicate open.
     for descriptor in filter(Path.is_socket, Path("/proc/self/fd").iterdir()):
         with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
             if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] == port:
-                for option, value in _KEEP_ALIVE.items():
-                    connection.setsockopt(socket.IPPROTO_TCP, option, value)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                yield connection
 
 
 def is_here(host: str) -> bool:
@@ -95,22 +120,14 @@ def find_address(host: str, port: int) -> str:
     return socket.getfqdn()
 
 
-def _explain(host: str, port: int, cause: str) -> RendezvousFailed:
+def explain(served: Served, cause: str) -> RendezvousFailed:
     """An error that names the port, for a store that cannot be served or reached."""
+    endpoint = f"{served.address}:{served.port}"
     if "EADDRINUSE" in cause or "already in use" in cause:
         return RendezvousFailed(
-            f"port {port} is already in use on this machine (rendezvous endpoint {host}:{port}, EADDRINUSE)"
+            f"port {served.port} is already in use on this machine (rendezvous endpoint {endpoint}, EADDRINUSE)"
         )
-    return RendezvousFailed(f"no rendezvous store answers at {host}:{port}: {' '.join(cause.split())[:200]}")
-
-
-def _probe(host: str, port: int) -> str | None:
-    """Why the port does not accept a connection. None if it does."""
-    try:
-        socket.create_connection((host, port), timeout=_PROBE_S).close()
-    except OSError as error:
-        return str(error)
-    return None
+    return RendezvousFailed(f"no rendezvous store answers at {endpoint}: {' '.join(cause.split())[:200]}")
 
 
 def _limit(timing: Timing) -> timedelta:

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from torch.distributed import Store
-
 from trainer.contract.fence import parse_term
 from trainer.contract.layout import fence_dir, replica_dir
 from trainer.elastic.health.awake import AwakeClock
@@ -23,6 +21,7 @@ from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.patience import NOTICE_AFTER_S, Backoff, Notice, Unchanged
 from trainer.elastic.rendezvous.rounds import Ending, Limits, Member, Round, Stage, WorkersStore
 from trainer.elastic.rendezvous.store_thread import PARTING_S, StoreThread
+from trainer.elastic.rendezvous.succession import Succession
 
 _LONGEST_TURN_S = 0.5  # for one turn of a waiting loop; the rest of a longer turn was a pause of this process
 _ASK_S = 2.0  # for an optional answer of the store
@@ -124,13 +123,11 @@ class SingleNodeRendezvous:
 
 
 class StoreRendezvous:
-    """The rendezvous of several agents, over the store that `open_store` opens."""
+    """The rendezvous of several agents, over the store that `succession` finds."""
 
-    def __init__(
-        self, open_store: Callable[[], tuple[Store, bool]], run_id: str, me: Member, limits: Limits, timing: Timing
-    ) -> None:
+    def __init__(self, succession: Succession, run_id: str, me: Member, limits: Limits, timing: Timing) -> None:
         self._me, self._limits, self._timing = me, limits, timing
-        self._store = StoreThread(open_store, f"elasticrun/{run_id}", me.node, limits, timing)
+        self._store = StoreThread(succession, f"elasticrun/{run_id}", me.node, limits, timing)
         self._formed: Round | None = None
         self._silence = Unchanged(AwakeClock(timing.silence_s / 2))  # of the store
 
@@ -188,6 +185,7 @@ class StoreRendezvous:
         now, answers = self._store.newest()
         silent_s = self._find_silence(now, answers)
         if silent_s is not None:
+            self._store.hang_up()
             return f"the rendezvous store has not answered for {silent_s:.0f} s"
         return rounds.find_change(now, self._formed, self._me.node, self._limits)
 
@@ -195,8 +193,9 @@ class StoreRendezvous:
         if self._formed is None:
             return ()
         now, answers = self._store.newest()
-        # In a job the first member serves the store.
-        return self._formed.members[:1] if self._find_silence(now, answers) else rounds.find_lost(now, self._formed)
+        if self._find_silence(now, answers) is None:
+            return rounds.find_lost(now, self._formed)
+        return [member for member in self._formed.members if member.node == self._store.host]
 
     def _find_silence(self, now: Round, answers: int) -> float | None:
         """For how many seconds the store has been silent, if that is too long. `answers` counts its answers so far."""

@@ -19,6 +19,7 @@ from enum import Enum
 # the next change of the group closes the round.
 _AT_ONCE, _MOST_UNSETTLED = 3, 20
 _LONGEST_PAUSE_S = 30.0
+_UNSEEN_ROUNDS = 1000
 _GIVEN_UP = "the other nodes have dropped this one"
 
 
@@ -72,6 +73,8 @@ class Round:
     number: int = 0
     stage: Stage = Stage.OPEN
     generation: int = 0
+    term: int = 0  # of the store in which the newest group formed; see terms.py
+    group: frozenset[str] = frozenset()  # the newest group, with members that are lost since
     members: tuple[Member, ...] = ()
     awaited: frozenset[str] = frozenset()  # members of the previous round that are expected back
     waiting: tuple[Member, ...] = ()  # newcomers to a formed round
@@ -122,10 +125,31 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
     return Round(
         number=round_.number + 1,
         generation=round_.generation,
+        term=round_.term,
+        group=round_.group,
         members=(me, *_without(round_.waiting, {me.node})[: max(0, room)]),
         awaited=round_.nodes - {me.node},
         change=ending.change,
         unsettled=unsettled,
+    )
+
+
+def succeed(round_: Round, term: int, lost: str, address: str) -> Round:
+    """The first document of the next store, after the agent `lost` at `address`, which served the store, is gone.
+
+    `round_` is the document as its new agent knew it. Others may have known a newer one, so the number of the new round
+    is far above it.
+    """
+    if round_.stage is Stage.CLOSED or round_.finished:
+        return replace(drop(round_, {lost}), term=term)
+    return Round(
+        number=round_.number + _UNSEEN_ROUNDS,
+        generation=round_.generation,
+        term=term,
+        group=round_.group,
+        awaited=(round_.nodes | round_.awaited) - {lost},
+        change=f"the group lost {address}, which served its rendezvous",
+        unsettled=round_.unsettled,
     )
 
 
@@ -139,7 +163,7 @@ def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
     """Turn an open round with at least `min_nodes` members into a group.
 
     It forms with `max_nodes` members, or when all awaited members are back, or when `time_is_up` for latecomers.
-    Members beyond `max_nodes` wait.
+    Members beyond `max_nodes` wait. A group without a member of the one before needs the next term.
     """
     if round_.stage is not Stage.OPEN or len(round_.members) < limits.min_nodes:
         return round_
@@ -152,10 +176,13 @@ def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
     )
     members = tuple(ordered[: limits.max_nodes])
     known = max([round_.generation, *(member.generation for member in members)])
+    group = frozenset(member.node for member in members)
     return replace(
         round_,
         stage=Stage.FORMED,
         generation=known + 1,
+        term=round_.term if round_.group <= group else round_.term + 1,
+        group=group,
         members=members,
         awaited=frozenset(),
         waiting=tuple(ordered[limits.max_nodes :]),
@@ -199,8 +226,10 @@ def find_stillness(round_: Round) -> tuple[str, ...] | None:
 
 
 def close(round_: Round, reason: str) -> Round:
-    """Allow no further group. The first reason is kept."""
-    return round_ if round_.stage is Stage.CLOSED else replace(round_, stage=Stage.CLOSED, reason=reason)
+    """Allow no further group. The first reason is kept. It needs the next term: nobody may claim one after it."""
+    if round_.stage is Stage.CLOSED:
+        return round_
+    return replace(round_, stage=Stage.CLOSED, reason=reason, term=round_.term + 1)
 
 
 def watched_by(round_: Round, node: str) -> frozenset[str]:
@@ -274,7 +303,8 @@ def explain_lost_peers(now: Round, formed: Round, node: str) -> str | None:
 
 
 def render_round(round_: Round) -> str:
-    document = asdict(round_) | {"awaited": sorted(round_.awaited), "finished": sorted(round_.finished)}
+    sets = {name: sorted(getattr(round_, name)) for name in ("group", "awaited", "finished")}
+    document = asdict(round_) | sets
     return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
 
@@ -286,6 +316,8 @@ def parse_round(text: str) -> Round:
             number=document["number"],
             stage=Stage(document["stage"]),
             generation=document["generation"],
+            term=document["term"],
+            group=frozenset(document["group"]),
             members=_parse_members(document["members"]),
             awaited=frozenset(document["awaited"]),
             waiting=_parse_members(document["waiting"]),

@@ -1,5 +1,7 @@
 """The thread that owns an agent's connection to the rendezvous store. It sends heartbeats and drops silent members.
 
+If the store is lost, the thread goes on with the next one (succession.py) and repeats the order that had failed.
+
 A call of the store can block in C++ for as long as the network takes, and no signal interrupts it. So the main thread
 waits for this thread instead, and a signal ends that wait.
 
@@ -26,6 +28,7 @@ from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.patience import LOOKS_PER_S
 from trainer.elastic.rendezvous.rounds import Limits, Round
+from trainer.elastic.rendezvous.succession import Connection, Succession, Superseded
 
 PARTING_S = 2.0  # the most to wait for the store's last answer, and again for the thread's end
 _CHECK_S = 0.2  # between two checks whether the thread is alive
@@ -36,11 +39,10 @@ _AFTERMATH_S = 10.0  # after an absence, for workers here to notice the peers th
 class StoreThread:
     """One agent's access to the document under `key`, which all agents of a run share. Call it on the main thread."""
 
-    def __init__(
-        self, open_store: Callable[[], tuple[Store, bool]], key: str, node: str, limits: Limits, timing: Timing
-    ) -> None:
-        self.serves = False
-        self._open_store, self._key, self._node, self._limits, self._timing = open_store, key, node, limits, timing
+    def __init__(self, succession: Succession, key: str, node: str, limits: Limits, timing: Timing) -> None:
+        self._succession, self._key, self._node, self._limits, self._timing = succession, key, node, limits, timing
+        self._connection: Connection | None = None
+        self._host = ""
         self._orders: queue.SimpleQueue[tuple[Callable[[Round], Round] | None, Future[Round]] | None]
         self._orders = queue.SimpleQueue()
         self._error: RendezvousFailed | None = None
@@ -52,6 +54,15 @@ class StoreThread:
         self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
 
     @property
+    def serves(self) -> bool:
+        return self._connection is not None and self._connection.serves
+
+    @property
+    def host(self) -> str:
+        """The node of the agent that serves the store. Empty if that is not known."""
+        return self._host
+
+    @property
     def is_open(self) -> bool:
         """Whether the document has been read once."""
         return self._document is not None
@@ -61,6 +72,7 @@ class StoreThread:
             self._thread.start()
 
     def stop(self) -> None:
+        self._succession.stop()
         self._orders.put(None)
         if self._thread.ident:
             self._thread.join(PARTING_S)
@@ -82,6 +94,12 @@ class StoreThread:
             return since_s
         away_s, back_s = self._absence
         return away_s if now_s - back_s < _AFTERMATH_S else None
+
+    def hang_up(self) -> None:
+        """Give up on the store, which has been silent for too long."""
+        connection = self._connection
+        if connection is not None:
+            connection.hang_up()
 
     def look(self, timeout_s: float | None = None) -> Round:
         """The current document."""
@@ -106,29 +124,48 @@ class StoreThread:
     def _run(self) -> None:
         answer: Future[Round] | None = None
         try:
-            store, self.serves = self._open_store()
-            self._open(store)
+            self._use(self._succession.open())
+            order: tuple[Callable[[Round], Round] | None, Future[Round]] | None
             while True:
-                self._keep_alive(store)
                 try:
-                    order = self._orders.get(timeout=self._poll_s())
-                except queue.Empty:
-                    self._apply(None)
-                    continue
-                if order is None:
-                    return
-                change, answer = order
-                answer.set_result(self._apply(change))
-                answer = None
+                    self._keep_alive()
+                    if answer is None:
+                        try:
+                            order = self._orders.get(timeout=self._poll_s())
+                        except queue.Empty:
+                            self._apply(None)
+                            continue
+                        if order is None:
+                            return
+                        change, answer = order
+                    answer.set_result(self._apply(change))
+                    answer = None
+                except (RuntimeError, Superseded):
+                    self._replace_store()
         except (RuntimeError, ValueError, OSError, RendezvousFailed) as error:
-            self._error = error if isinstance(error, RendezvousFailed) else _lost(error, self.is_open)
+            self._error = error if isinstance(error, RendezvousFailed) else _lost(error)
+            self._error.was_member |= self.is_open
             if answer is not None:
                 answer.set_exception(self._error)
 
-    def _open(self, store: Store) -> None:
-        store.add(self._beat(self._node), 1)
-        self._document = Document(store, self._key)
+    def _replace_store(self) -> None:
+        assert self._connection is not None
+        self._connection = self._succession.replace(self._connection, self._round, self._seed)
+        with suppress(RuntimeError):  # it is lost again: the next call for it fails too
+            self._use(self._connection)
+
+    def _use(self, connection: Connection) -> None:
+        self._connection, self._host = connection, connection.served.node
+        connection.store.add(self._beat(self._node), 1)
+        claim = partial(self._succession.claim, connection)
+        self._document = Document(connection.store, self._key, connection.first, claim)
         self._hear(self._document.round)
+
+    def _seed(self, store: Store, first: Round) -> None:
+        """Write the first document of the next store, and the counts that are read before all agents have arrived."""
+        for node in first.nodes | first.awaited:
+            store.add(self._beat(node), 0)
+        Document(store, self._key, first, lambda after: after.term)
 
     def _apply(self, change: Callable[[Round], Round] | None) -> Round:
         assert self._document is not None
@@ -141,9 +178,10 @@ class StoreThread:
     def _poll_s(self) -> float:
         return min(self._timing.beat_s, max(_LOOK_EVERY_S, len(self._round.members) / LOOKS_PER_S))
 
-    def _keep_alive(self, store: Store) -> None:
+    def _keep_alive(self) -> None:
         """Once a heartbeat interval, send a heartbeat and drop members that have been silent for too long."""
-        now_s = time.monotonic()
+        assert self._connection is not None
+        store, now_s = self._connection.store, time.monotonic()
         since_s = now_s - self._listened_s
         if since_s < self._timing.beat_s:
             return
@@ -170,6 +208,6 @@ class StoreThread:
         return f"{self._key}/beat/{node}"
 
 
-def _lost(error: Exception, was_member: bool) -> RendezvousFailed:
+def _lost(error: Exception) -> RendezvousFailed:
     text = " ".join(str(error).split())[:200]
-    return RendezvousFailed(f"the rendezvous store is lost: {type(error).__name__}: {text}", was_member=was_member)
+    return RendezvousFailed(f"the rendezvous store is lost: {type(error).__name__}: {text}")

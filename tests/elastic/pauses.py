@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -24,11 +24,13 @@ from trainer.elastic.health import awake
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.records import history
 from trainer.elastic.rendezvous import join as rendezvous
+from trainer.elastic.rendezvous import observer, store_thread, succession
 from trainer.elastic.rendezvous import patience as waits
-from trainer.elastic.rendezvous import store_thread, succession
 from trainer.elastic.rendezvous.endpoint import Answer
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.join import Rendezvous, SingleNodeRendezvous, StoreRendezvous
+from trainer.elastic.rendezvous.link import Silence
+from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.rounds import Limits, Member
 from trainer.elastic.rendezvous.succession import Endpoint, Succession
@@ -38,6 +40,7 @@ from trainer.elastic.workers.workers import Membership, StoreHost
 
 LOOK_S = 0.5  # of agents and rendezvous, longer than the default because each look costs real time
 _ANSWER_S = 0.002  # of the store
+_SUSPICIOUS_S, _REFUSED_S, _PROBE_S = 2.0, 0.4, 1.0  # of heartbeats
 _TCP_GIVES_UP_S = 30.0  # on a silent node
 _LOOK_AGAIN_S = 0.05
 _STEP_S = 0.5
@@ -134,6 +137,7 @@ class Nodes:
     has_terms: bool = True  # the nodes share the attempt's folder
     steps: list[Step] = field(default_factory=list)
     failures: dict[str, Failure | None] = field(default_factory=dict)  # of agents that have ended
+    ended_s: dict[str, float] = field(default_factory=dict)  # of agents
     agents: dict[str, Agent] = field(default_factory=dict)
     workers: list[Worker] = field(default_factory=list)
     formed: list[tuple[float, int]] = field(default_factory=list)  # when each generation first started
@@ -204,16 +208,19 @@ class Nodes:
                 failure = None if mine.succeeded else error.failure
             rendezvous.leave(None if failure is None else failure.message)
             self.failures[node] = failure
+            self.ended_s[node] = self.clock.now_s
 
         return live
 
     def _rendezvous(self, me: Member, limits: Limits) -> Rendezvous:
         if self.count == 1:
             return SingleNodeRendezvous(me)
+        me = replace(me, beats_port=1)
         first = Endpoint(host="10.0.0.1", port=1, serves=me.node == "node-0")
         terms: Any = self.network if self.has_terms else None
         timing = Timing(read_s=600.0)  # the first agent may be paused before it serves its store
-        return StoreRendezvous(Succession(first, me.node, me.address, timing, terms), "run", me, limits, timing)
+        observes = Observer(VirtualLinks(self, me.node), me.node, timing)
+        return StoreRendezvous(Succession(first, me, timing, observes, terms), "run", me, limits)
 
     def _train(self) -> None:
         while True:
@@ -306,6 +313,10 @@ class Network:
     def hang_up(self, port: int) -> None:
         self._hung_up.add((self.clock.node, port))
 
+    def refuses(self, node: str) -> bool:
+        """Whether the node's kernel says that its agent has ended."""
+        return self._has_ended(node) and not self.silent(node)
+
     def is_cut(self, host: str, node: str | None = None) -> bool:
         """Whether the calling node cannot reach the host now."""
         one = node or self.clock.node
@@ -339,6 +350,50 @@ class Network:
             return len(self._terms) if self._terms[-1] == served else None
         self._terms.append(served)
         return len(self._terms)
+
+
+class VirtualLinks:
+    """Heartbeats that arrive at once, unless a node is paused, dead or cut off."""
+
+    def __init__(self, nodes: Nodes, node: str) -> None:
+        self._nodes, self._node = nodes, node
+        self._heard: set[str] = set()
+        self._asked: dict[str, tuple[float, Collection[str]]] = {}
+
+    def follow(self, peers: Mapping[str, tuple[str, int]]) -> None:
+        self._heard |= {node for node in peers if not self._silent_s(self._node, node)}
+
+    def silence(self, node: str) -> Silence:
+        silent_s = self._silent_s(self._node, node)
+        is_gone = self._nodes.network.refuses(node) and not self._nodes.network.is_cut(node, self._node)
+        return Silence(
+            heard=node in self._heard,
+            silent_s=silent_s,
+            suspected=silent_s > _SUSPICIOUS_S,
+            refused=is_gone and silent_s > _REFUSED_S and node in self._heard,
+        )
+
+    def ask(self, about: str, whom: Collection[str]) -> None:
+        self._asked[about] = self._nodes.clock.now_s, whom
+
+    def answers(self, about: str) -> Mapping[str, bool]:
+        asked_s, whom = self._asked.get(about, (float("inf"), ()))
+        if self._nodes.clock.now_s < asked_s + _PROBE_S:
+            return {}
+        return {node: not self._silent_s(node, about) for node in whom if not self._silent_s(self._node, node)}
+
+    def close(self) -> None:
+        return
+
+    def _silent_s(self, one: str, other: str) -> float:
+        """How long `one` has heard nothing of `other`, without its own pauses."""
+        now_s, nodes = self._nodes.clock.now_s, self._nodes
+        begun = [cut.begin_s + 1000.0 for cut in nodes.cuts if (one in cut.nodes) != (other in cut.nodes)]
+        begun = [begin_s for begin_s in begun if nodes.network.is_cut(other, one)]
+        begun += [nodes.ended_s[other]] if other in nodes.ended_s else []
+        begun += nodes.clock.pauses_begun(other)
+        awake_s = max([0.0, *nodes.clock.pauses_ended(one)])
+        return max(0.0, now_s - max(awake_s, min(begun))) if begun else 0.0
 
 
 class Store:
@@ -375,7 +430,7 @@ class Store:
 
 @contextmanager
 def _virtual(clock: Clock, network: Network) -> Iterator[None]:
-    timed = (agent, awake, ending, history, rendezvous, store_thread, succession, waits)
+    timed = (agent, awake, ending, history, observer, rendezvous, store_thread, succession, waits)
     replaced: list[tuple[Any, str, object]] = [(each, "time", clock.time) for each in timed]
     replaced += [(succession, name, getattr(network, name)) for name in ("serve", "connect", "probe", "hang_up")]
     replaced += [(store_thread, "queue", clock.queue), (store_thread, "threading", clock.threading)]

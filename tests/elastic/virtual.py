@@ -93,6 +93,13 @@ class Clock:
     def is_or_was_paused(self, node: str, at_s: float, ago_s: float) -> bool:
         return any(each.node == node and each.begin_s <= at_s <= each.end_s + ago_s for each in self._pauses)
 
+    def pauses_begun(self, node: str) -> list[float]:
+        """The begin of the node's present pause, if it is paused."""
+        return [each.begin_s for each in self._pauses if each.node == node and each.begin_s <= self.now_s < each.end_s]
+
+    def pauses_ended(self, node: str) -> list[float]:
+        return [each.end_s for each in self._pauses if each.node == node and each.end_s <= self.now_s]
+
     def awake_at(self, node: str, at_s: float) -> float:
         """The first time from `at_s` on at which the node is not paused."""
         for pause in self._pauses:

@@ -24,6 +24,8 @@ from trainer.elastic.records.record import Record, build_exit_record
 from trainer.elastic.rendezvous.endpoint import find_address
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.join import Rendezvous, SingleNodeRendezvous, StoreRendezvous
+from trainer.elastic.rendezvous.links import Links
+from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import parse_endpoint, parse_is_host, parse_timing
 from trainer.elastic.rendezvous.rounds import Member
 from trainer.elastic.rendezvous.succession import Endpoint, Succession
@@ -131,15 +133,18 @@ def build_membership(flags: Flags, workers: int, record: Record | None) -> Membe
     address, memory = flags.local_addr or find_address(host, port), MemoryFiles(workers)
     # Outside a job the agent does not know the names of its generation's copies. Only our trainer makes any.
     buddies = Buddies(memory, address) if replica is not None and runs_our_trainer(flags.command) else None
+    links = Links(node)
     me = Member(
         node=node,
         node_rank=flags.node_rank if static else replica,
         address=address,
         workers=workers,
         copies_url="" if buddies is None else buddies.url,
+        beats_port=links.port,
     )
-    succession = Succession(Endpoint(host=host, port=port, serves=serves), node, address, timing, terms)
-    shared = StoreRendezvous(succession, flags.run_id, me, flags.limits, timing)
+    observer = Observer(links, node, timing)
+    succession = Succession(Endpoint(host=host, port=port, serves=serves), me, timing, observer, terms)
+    shared = StoreRendezvous(succession, flags.run_id, me, flags.limits)
     return Membership(node=node, rendezvous=shared, store_host=StoreHost(), memory=memory, buddies=buddies)
 
 

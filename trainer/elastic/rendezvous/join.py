@@ -17,7 +17,6 @@ from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record
 from trainer.elastic.rendezvous import rounds
 from trainer.elastic.rendezvous.failed import RendezvousFailed
-from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.patience import NOTICE_AFTER_S, Backoff, Notice, Unchanged
 from trainer.elastic.rendezvous.rounds import Ending, Limits, Member, Round, Stage, WorkersStore
 from trainer.elastic.rendezvous.store_thread import PARTING_S, StoreThread
@@ -25,6 +24,7 @@ from trainer.elastic.rendezvous.succession import Succession
 
 _LONGEST_TURN_S = 0.5  # for one turn of a waiting loop; the rest of a longer turn was a pause of this process
 _ASK_S = 2.0  # for an optional answer of the store
+_NOTICED_S, _LOOK_EVERY_S = 0.7, 0.05  # the end of a node's processes, by heartbeats that are refused
 _PAUSES = "waiting before the workers start again: the last generations made no progress"
 _LAST_TO_FINISH_S = 300.0  # torchrun's exit barrier
 
@@ -57,7 +57,7 @@ class Rendezvous(Protocol):
     def explain_lost_peers(self) -> str | None:
         """Why workers may have lost their peers without a failure: the group changed, or this node was unreachable.
 
-        None if there is no such reason. Takes at most two seconds.
+        None if there is no such reason. Takes at most three seconds.
         """
 
     def report_stillness(self, report: str | None) -> None:
@@ -70,7 +70,7 @@ class Rendezvous(Protocol):
         """Note that this agent's workers have succeeded. The agent that serves the store waits for the other nodes."""
 
     def leave(self, reason: str | None = None) -> None:
-        """Leave the group. A reason closes the rendezvous for all. Never raises. Takes at most five seconds."""
+        """Leave the group. A reason closes the rendezvous for all. Never raises. Takes at most ten seconds."""
 
 
 class SingleNodeRendezvous:
@@ -125,11 +125,12 @@ class SingleNodeRendezvous:
 class StoreRendezvous:
     """The rendezvous of several agents, over the store that `succession` finds."""
 
-    def __init__(self, succession: Succession, run_id: str, me: Member, limits: Limits, timing: Timing) -> None:
-        self._me, self._limits, self._timing = me, limits, timing
-        self._store = StoreThread(succession, f"elasticrun/{run_id}", me.node, limits, timing)
+    def __init__(self, succession: Succession, run_id: str, me: Member, limits: Limits) -> None:
+        self._me, self._limits = me, limits
+        self._timing, self._observer = succession.timing, succession.observer
+        self._store = StoreThread(succession, f"elasticrun/{run_id}", me.node, limits)
         self._formed: Round | None = None
-        self._silence = Unchanged(AwakeClock(timing.silence_s / 2))  # of the store
+        self._silence = Unchanged(AwakeClock(_LONGEST_TURN_S))  # of the store
 
     def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
         me = self._me = replace(self._me, generation=generation)
@@ -201,17 +202,26 @@ class StoreRendezvous:
         """For how many seconds the store has been silent, if that is too long. `answers` counts its answers so far."""
         assert self._formed is not None
         silent_s = self._silence.measure_s(answers)
-        limit_s = 2 * self._timing.silence_s
-        if not rounds.can_do_without(now, {self._me.node}, self._limits):
-            limit_s = max(limit_s, self._timing.patience_s)
-        return silent_s if len(self._formed.members) > 1 and silent_s > limit_s else None
+        host = self._store.host
+        if len(self._formed.members) < 2 or self._store.serves or not self._observer.is_silent(host, silent_s):
+            return None
+        needs_it = not rounds.can_do_without(now, {self._me.node}, self._limits)
+        return None if needs_it and silent_s < self._timing.patience_s else silent_s
 
     def explain_lost_peers(self) -> str | None:
         assert self._formed is not None
+        clock = AwakeClock(_LONGEST_TURN_S)
         with suppress(RendezvousFailed):
-            reason = rounds.explain_lost_peers(self._store.look(_ASK_S), self._formed, self._me.node)
-            if reason is not None:
-                return reason
+            while clock.now_s() < _NOTICED_S:  # workers notice the end of another node before any agent does
+                now = self._store.look(_ASK_S)
+                reason = rounds.explain_lost_peers(now, self._formed, self._me.node)
+                if reason is not None:
+                    return reason
+                if now.number != self._formed.number:
+                    break
+                time.sleep(_LOOK_EVERY_S)
+        if not self._store.is_connected:
+            return "the rendezvous store is lost"
         away_s = self._store.find_absence()
         return None if away_s is None else f"this node was out of contact with the others for {away_s:.0f} s"
 
@@ -235,12 +245,12 @@ class StoreRendezvous:
             now = self._store.look()
 
     def leave(self, reason: str | None = None) -> None:
-        if not self._store.is_open:  # this agent has joined nothing, and the thread may wait long for the store
-            return
-        go = partial(rounds.drop, nodes={self._me.node})
-        with suppress(RendezvousFailed):
-            self._store.amend(go if reason is None else partial(rounds.close, reason=reason), timeout_s=PARTING_S)
-        self._store.stop()
+        if self._store.is_open:  # else this agent has joined nothing, and the thread may wait long for the store
+            go = partial(rounds.drop, nodes={self._me.node})
+            with suppress(RendezvousFailed):
+                self._store.amend(go if reason is None else partial(rounds.close, reason=reason), timeout_s=PARTING_S)
+            self._store.stop()
+        self._observer.close()
 
     def _too_few(self, now: Round, *, was_member: bool) -> RendezvousFailed:
         present = ", ".join(member.address for member in now.members) or "none"

@@ -47,6 +47,7 @@ class Member:
     workers: int
     generation: int = 0
     copies_url: str = ""  # where its agent serves copies of the state
+    beats_port: int = 0  # for heartbeats by UDP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +243,19 @@ def watched_by(round_: Round, node: str) -> frozenset[str]:
     if not nodes:
         return frozenset()
     return frozenset(nodes if nodes[0] == node else nodes[:1]) - {node}
+
+
+def linked_to(round_: Round, node: str, host: str) -> frozenset[str]:
+    """The agents with which this one exchanges heartbeats. The first member and `host`, which serves the store: all.
+
+    The others: these two, and two more that can be asked.
+    """
+    known = sorted(round_.nodes | round_.awaited | {member.node for member in round_.waiting})
+    if node == host or len(watched_by(round_, node)) > 1 or node not in known:
+        return frozenset(known) - {node}
+    place = known.index(node)
+    beside = {known[place - 1], known[(place + 1) % len(known)]}
+    return (watched_by(round_, node) | beside | ({host} & set(known))) - {node}
 
 
 def can_do_without(round_: Round, nodes: Collection[str], limits: Limits) -> bool:

@@ -25,7 +25,6 @@ from torch.distributed import Store
 from trainer.elastic.rendezvous import rounds
 from trainer.elastic.rendezvous.document import Document
 from trainer.elastic.rendezvous.failed import RendezvousFailed
-from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.patience import LOOKS_PER_S
 from trainer.elastic.rendezvous.rounds import Limits, Round
 from trainer.elastic.rendezvous.succession import Connection, Succession, Superseded
@@ -39,10 +38,11 @@ _AFTERMATH_S = 10.0  # after an absence, for workers here to notice the peers th
 class StoreThread:
     """One agent's access to the document under `key`, which all agents of a run share. Call it on the main thread."""
 
-    def __init__(self, succession: Succession, key: str, node: str, limits: Limits, timing: Timing) -> None:
-        self._succession, self._key, self._node, self._limits, self._timing = succession, key, node, limits, timing
+    def __init__(self, succession: Succession, key: str, node: str, limits: Limits) -> None:
+        self._succession, self._key, self._node, self._limits = succession, key, node, limits
+        self._observer, self._timing = succession.observer, succession.timing
         self._connection: Connection | None = None
-        self._host = ""
+        self._host, self._is_replacing = "", False
         self._orders: queue.SimpleQueue[tuple[Callable[[Round], Round] | None, Future[Round]] | None]
         self._orders = queue.SimpleQueue()
         self._error: RendezvousFailed | None = None
@@ -56,6 +56,11 @@ class StoreThread:
     @property
     def serves(self) -> bool:
         return self._connection is not None and self._connection.serves
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a store, which may be silent."""
+        return self._connection is not None and not self._is_replacing
 
     @property
     def host(self) -> str:
@@ -90,7 +95,7 @@ class StoreThread:
         """
         now_s = time.monotonic()
         since_s = now_s - self._listened_s
-        if since_s > self._timing.silence_s / 2:
+        if since_s > self._away_s:
             return since_s
         away_s, back_s = self._absence
         return away_s if now_s - back_s < _AFTERMATH_S else None
@@ -150,7 +155,9 @@ class StoreThread:
 
     def _replace_store(self) -> None:
         assert self._connection is not None
+        self._is_replacing = True
         self._connection = self._succession.replace(self._connection, self._round, self._seed)
+        self._is_replacing = False
         with suppress(RuntimeError):  # it is lost again: the next call for it fails too
             self._use(self._connection)
 
@@ -173,19 +180,28 @@ class StoreThread:
 
     def _hear(self, now: Round) -> Round:
         self._round, self._answers = now, self._answers + 1
+        self._observer.follow(now, self._host)
         return now
 
     def _poll_s(self) -> float:
         return min(self._timing.beat_s, max(_LOOK_EVERY_S, len(self._round.members) / LOOKS_PER_S))
 
     def _keep_alive(self) -> None:
-        """Once a heartbeat interval, send a heartbeat and drop members that have been silent for too long."""
+        """Once a heartbeat interval, count in the store and read the others' counts. Drop silent members."""
+        now_s = time.monotonic()
+        if now_s - self._listened_s >= self._timing.beat_s:
+            self._count(now_s)
+        silent = {node for node, (_, since_s) in self._heard.items() if self._observer.is_silent(node, now_s - since_s)}
+        if not rounds.can_do_without(self._round, silent, self._limits):
+            patient_s = now_s - self._timing.patience_s
+            silent = {node for node in silent if self._heard[node][1] < patient_s or self._observer.is_gone(node)}
+        if silent:
+            self._apply(partial(rounds.drop, nodes=silent))
+
+    def _count(self, now_s: float) -> None:
         assert self._connection is not None
-        store, now_s = self._connection.store, time.monotonic()
-        since_s = now_s - self._listened_s
-        if since_s < self._timing.beat_s:
-            return
-        was_away = self._timing.silence_s / 2 < since_s < float("inf")  # then this agent was silent, not the others
+        store, since_s = self._connection.store, now_s - self._listened_s
+        was_away = self._away_s < since_s < float("inf")  # then this agent was silent, not the others
         if was_away:
             self._absence = since_s, now_s
         self._listened_s = now_s
@@ -198,11 +214,11 @@ class StoreThread:
             before = self._heard.get(node)
             heard[node] = before if before is not None and before[0] == count and not was_away else (count, now_s)
         self._heard = heard
-        silent = {node for node, (_, since) in heard.items() if now_s - since > self._timing.silence_s}
-        if not rounds.can_do_without(self._round, silent, self._limits):
-            silent = {node for node in silent if now_s - heard[node][1] > self._timing.patience_s}
-        if silent:
-            self._apply(partial(rounds.drop, nodes=silent))
+
+    @property
+    def _away_s(self) -> float:
+        """After so long without a heartbeat from here, others may have dropped this agent."""
+        return 2 * self._timing.beat_s
 
     def _beat(self, node: str) -> str:
         return f"{self._key}/beat/{node}"

@@ -16,15 +16,16 @@ from trainer.elastic.health.awake import AwakeClock
 from trainer.elastic.rendezvous import rounds
 from trainer.elastic.rendezvous.endpoint import Answer, connect, explain, hang_up, is_here, probe, serve
 from trainer.elastic.rendezvous.failed import RendezvousFailed
+from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.patience import Notice
-from trainer.elastic.rendezvous.rounds import Round, Stage
+from trainer.elastic.rendezvous.rounds import Member, Round, Stage
 from trainer.elastic.rendezvous.terms import Served, Terms
 
 _TRY_EVERY_S = 0.05
 _LONGEST_TURN_S = 2.0  # with a probe; the rest of a longer turn was a pause of this process
-# Before an agent takes the place of a store that is silent. A side that still has its store needs no such time, so it
-# gets the next term if both sides live.
+# Before an agent takes the place of a silent store, unless most of the group misses it. The side that has the store
+# waits for nothing, so it gets the next term if both sides live.
 _GRACE_S = 1.0
 # Before an agent outside the newest group does, and only if the store's agent has certainly ended: then the group's own
 # agents would have served the next store long ago.
@@ -67,9 +68,12 @@ class Endpoint:
 class Succession:
     """One agent's way to the store of its run. Call it in the thread that owns the connection."""
 
-    def __init__(self, endpoint: Endpoint, node: str, address: str, timing: Timing, terms: Terms | None = None) -> None:
-        """`address` is this agent's, for others. Without `terms` nobody takes the place of a lost store."""
-        self._endpoint, self._node, self._address, self._timing = endpoint, node, address, timing
+    def __init__(
+        self, endpoint: Endpoint, me: Member, timing: Timing, observer: Observer, terms: Terms | None = None
+    ) -> None:
+        """Without `terms` nobody takes the place of a lost store."""
+        self.timing, self.observer = timing, observer
+        self._endpoint, self._node, self._address = endpoint, me.node, me.address
         self._terms = terms
         self._is_over = False
 
@@ -83,7 +87,7 @@ class Succession:
         if (endpoint.serves or (endpoint.serves is None and is_here(endpoint.host))) and self._newest() is None:
             served = Served(node=self._node, address=endpoint.host, port=endpoint.port)
             term = 0 if self._terms is None else self._terms.claim(served, above=0)
-            store = None if term is None else serve(served, self._timing, is_required=bool(endpoint.serves))
+            store = None if term is None else serve(served, self.timing, is_required=bool(endpoint.serves))
             if term is not None and store is not None:
                 return Connection(store=store, served=served, term=term, serves=True)
         return self._follow()
@@ -93,7 +97,7 @@ class Succession:
 
         `last` is the newest document that this agent knows. `seed` writes the first document of a new store.
         """
-        limit_s = self._timing.patience_s if self._terms is None else self._timing.join_s
+        limit_s = self.timing.patience_s if self._terms is None else self.timing.join_s
         clock = AwakeClock(_LONGEST_TURN_S)
         known, since_s = (lost.term, lost.served), 0.0
         while last.stage is not Stage.CLOSED and not self._is_over and clock.now_s() < limit_s:
@@ -102,6 +106,7 @@ class Succession:
                 known, since_s = newest, clock.now_s()
             answer = probe(known[1])
             connection = self._connect(*known) if answer is Answer.YES else None
+            self.observer.ask(known[1].node)
             after_s = self._claims_after_s(*known, last, is_gone=answer is Answer.REFUSED)
             if connection is None and after_s is not None and clock.now_s() - since_s >= after_s:
                 connection = self._take_over(*known, last, seed)
@@ -145,12 +150,12 @@ class Succession:
             if connection is not None:
                 return connection
             notice.give()
-            if clock.now_s() > self._timing.read_s:
-                raise explain(served, f"{answer.value}, waited {self._timing.read_s:.0f} s")
+            if clock.now_s() > self.timing.read_s:
+                raise explain(served, f"{answer.value}, waited {self.timing.read_s:.0f} s")
             time.sleep(_TRY_EVERY_S)
 
     def _connect(self, term: int, served: Served) -> Connection | None:
-        store = connect(served, self._timing)
+        store = connect(served, self.timing)
         if store is None:
             return None
         if not term and self._terms is not None:
@@ -168,9 +173,12 @@ class Succession:
         is_member = self._node in served.nodes or (term == last.term and self._node in last.nodes | last.awaited)
         if not is_member:
             return _OUTSIDE_S if is_gone else None
-        others = sorted((last.nodes | last.awaited | {self._node}) - {served.node})
-        turn_s = min(_LAST_TURN_S, _TURN_S * others.index(self._node)) if self._node in others else 0.0
-        return turn_s if is_gone else turn_s + _GRACE_S
+        if self.observer.is_vouched_for(served.node):  # only this agent has lost it
+            return None
+        group = last.nodes | last.awaited | {served.node}
+        turn_s = min(_LAST_TURN_S, _TURN_S * sorted(group - {served.node} | {self._node}).index(self._node))
+        is_certain = is_gone or self.observer.is_missed_by_most(served.node, len(group))
+        return turn_s if is_certain else turn_s + _GRACE_S
 
     def _take_over(
         self, term: int, lost: Served, last: Round, seed: Callable[[Store, Round], None]
@@ -180,7 +188,7 @@ class Succession:
         first = rounds.succeed(last, term + 1, lost.node, lost.address)
         if term != last.term:  # generations may have begun without this agent
             first = replace(first, generation=max(first.generation, self._terms.newest_generation()))
-        store = serve(Served(node=self._node, address=self._address, port=0), self._timing, is_required=True)
+        store = serve(Served(node=self._node, address=self._address, port=0), self.timing, is_required=True)
         assert store is not None
         seed(store, first)  # before others can find it
         nodes = sorted(first.nodes | first.awaited)

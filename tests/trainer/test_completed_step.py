@@ -320,16 +320,31 @@ def test_a_step_of_a_wrapped_or_another_optimizer_is_an_update(fused: bool) -> N
     assert not state._is_updated
 
 
-def test_reading_an_optimizer_for_a_snapshot_is_no_update() -> None:
-    """torch steps one without state, with a learning rate of 0."""
-    script = Script(kind=torch.optim.SGD)
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_reading_an_optimizer_for_a_snapshot_is_no_update(kind: Kind) -> None:
+    script = Script(kind=kind)
     state = CompletedStep(script.objects, 3)
-    script.optimizer.zero_grad(set_to_none=True)
-    with state.reading():
-        read_object(script.optimizer, script.objects)
+    read_object(script.optimizer, script.objects)
     state.note(4)
     assert state.step == 3
     assert state.is_whole
+    assert not script.optimizer.state
+
+
+def test_a_group_that_joined_the_optimizer_for_the_next_step_is_not_handed_over(
+    memory: MemoryFiles, tmp_path: Path
+) -> None:
+    script = Script()
+    rest = script.optimizer.param_groups[0]["params"].pop()
+    state = after(script, 2)
+    expected = script.values()
+    script.optimizer.add_param_group({"params": [rest], "lr": 0.5})
+    hand_over(memory, tmp_path, state)
+    following = Script(rate=0.3)
+    following.optimizer.param_groups[0]["params"].pop()
+    found, _ = begin(memory, tmp_path, following)
+    load_from_memory(following.objects, SnapshotName(2, TERM), found.memory)
+    check_equal(following.values(), expected)
 
 
 def test_nothing_is_handed_over_during_an_evaluation_or_after_one_that_failed() -> None:

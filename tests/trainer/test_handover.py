@@ -19,7 +19,8 @@ from trainer.snapshot import handover
 from trainer.snapshot.handover import Handover
 from trainer.snapshot.lineage import Restore
 from trainer.snapshot.memory_reading import StateInMemory, find_states
-from trainer.snapshot.run_state import RunState, read_alone
+from trainer.snapshot.run_state import RunState
+from trainer.snapshot.state_reading import read_alone
 from trainer.worker.lost_peer import has_lost_peer
 
 NAME = SnapshotName(7, Term(1, 2))

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.loop.warmup import warm_up
-from trainer.snapshot.run_state import read_alone
+from trainer.snapshot.state_reading import read_alone
 
 
 def test_a_warmup_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):

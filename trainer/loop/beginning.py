@@ -36,7 +36,8 @@ from trainer.snapshot.lineage import (
     tell_damaged,
 )
 from trainer.snapshot.memory_reading import FoundPart, find_intact, find_parts, find_whole
-from trainer.snapshot.run_state import RunState, read_state
+from trainer.snapshot.run_state import RunState
+from trainer.snapshot.state_reading import read_state
 from trainer.snapshot.verification import TooLarge, choose_together, verify_small
 from trainer.worker.agreement import Outcome, on_every_rank, on_rank_zero, share
 from trainer.worker.run import Run

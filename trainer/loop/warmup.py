@@ -31,7 +31,8 @@ from trainer.parallel.materialize import allocate, initialize, refuse_unwritten
 from trainer.parallel.optim import ShardedAdamW, build_optimizer, clip_gradients, gather_gradients, measure_norm
 from trainer.parallel.precision import LossScale
 from trainer.snapshot.lineage import Restore, begin_term, fence_of, folder_of
-from trainer.snapshot.run_state import KEY, RunState, read_alone
+from trainer.snapshot.run_state import RunState
+from trainer.snapshot.state_reading import read_alone
 
 _SHAPE = Shape(width=32, layers=4, heads=4, feed_forward=96)
 _TOKENS, _VOCABULARY = 32, 256
@@ -54,7 +55,8 @@ def warm_up(folder: Path) -> None:
 
 def _go_through(folder: Path) -> None:
     config = TrainerConfig()
-    state, model, _ = _build(config)
+    state, model, optimizer = _build(config)
+    optimizer.prepare(model.parameters())
     initialize(model, partial(build_initial, seed=config.seed, layers=_SHAPE.layers))
     refuse_unwritten(model)
     restore = _save(state, folder)
@@ -90,7 +92,7 @@ def _save(state: RunState, folder: Path) -> Restore:
     path.parent.mkdir(parents=True)
     snapshot.claim(path)
     writer = FileSystemWriter(path, per_thread_copy_ahead=0)  # copy-ahead would start CUDA on device 0
-    save({KEY: state}, storage_writer=writer, no_dist=True)
+    save(state.contents(), storage_writer=writer, no_dist=True)
     manifest = Manifest(
         step=0,
         attempt=place.attempt,

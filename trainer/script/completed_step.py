@@ -49,22 +49,13 @@ class CompletedStep:
         self._versions: list[int] = []
         self._is_updated = False  # an optimizer step has begun since `step`
         self._unsteady: set[str] = set()
-        self._is_reading = self._is_evaluating = False
+        self._is_evaluating = False
         # Of all optimizers: one of the objects may wrap another one, and have no hooks of its own.
         self._handle = register_optimizer_step_pre_hook(self._note_update)
         self._take()
 
     def close(self) -> None:
         self._handle.remove()
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """The state is read for a snapshot. torch steps an optimizer without state then, with a learning rate of 0."""
-        is_same, self._is_reading = self._has_same_parameters(), True
-        yield
-        self._is_reading = False
-        if is_same:
-            self._versions = [version_of(each) for each in self._parameters]
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -93,12 +84,15 @@ class CompletedStep:
 
     def contents(self) -> dict[str, Any]:
         for optimizer, options in zip(self._optimizers, self._options, strict=True):
-            for group, own in zip(optimizer.param_groups, options, strict=True):
+            for group, own in zip(optimizer.param_groups, options, strict=False):
                 group.update(own)  # a script may set the next step's learning rate early
         found = {
             name: self._others[name] if name in self._others else read_object(subject, self._objects)
             for name, subject in self._objects.items()
         }
+        optimizers = [name for name, subject in self._objects.items() if isinstance(subject, Optimizer)]
+        for name, options in zip(optimizers, self._options, strict=True):
+            del found[name]["param_groups"][len(options) :]  # groups that joined early have no state yet
         known = {each.data_ptr() for each in self._parameters}
         self._unsteady = {
             f"{name}.{key}"
@@ -113,7 +107,7 @@ class CompletedStep:
         return name not in self._unsteady
 
     def _note_update(self, *_: object) -> None:
-        self._is_updated = self._is_updated or not self._is_reading
+        self._is_updated = True
 
     def _take(self) -> None:
         self._is_updated = False

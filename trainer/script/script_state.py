@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -23,11 +23,13 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.distributed.checkpoint.storage import StorageReader, WriteResult
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.futures import Future
 from torch.optim import Optimizer
 
 from trainer.contract.copy_record import CopyFile
 from trainer.contract.manifest import SnapshotName
+from trainer.script.optimizer_state import find_targets, nest, read_optimizer, write_optimizer
 from trainer.snapshot.memory_reading import open_memory
 from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line, open_reader, without_group_warning
 
@@ -69,11 +71,19 @@ def load_from_memory(objects: Mapping[str, object], name: SnapshotName, files: I
 
 
 def _load(objects: Mapping[str, object], reader: StorageReader, *, alone: bool) -> None:
-    state = _state_of(objects)
+    metadata, state = reader.read_metadata(), dict[str, Any]()
+    for name, subject in objects.items():
+        if _is_by_name(subject, objects):
+            state |= find_targets(name, subject, _owner(subject, objects), metadata)
+        else:
+            state[name] = read_object(subject, objects)
     with without_group_warning():
         load_checkpoint(state, storage_reader=reader, no_dist=alone)
     for name, subject in objects.items():
-        _write(subject, state[name], objects)
+        if _is_by_name(subject, objects):
+            write_optimizer(subject, _owner(subject, objects), nest(name, state, metadata))
+        else:
+            _write(subject, state[name], objects)
 
 
 class _Writer(Writer):
@@ -95,6 +105,8 @@ def read_object(subject: Any, objects: Mapping[str, object]) -> Any:
     """The state of one of the objects. Collective if it is sharded."""
     if isinstance(subject, nn.Module):
         return get_model_state_dict(subject)
+    if _is_by_name(subject, objects):
+        return read_optimizer(subject, _owner(subject, objects))
     if isinstance(subject, Optimizer):
         return get_optimizer_state_dict(_owner(subject, objects), subject)
     return subject.state_dict()
@@ -107,6 +119,13 @@ def _write(subject: Any, state: Any, objects: Mapping[str, object]) -> None:
         set_optimizer_state_dict(_owner(subject, objects), subject, state)
     else:
         subject.load_state_dict(state)
+
+
+def _is_by_name(subject: object, objects: Mapping[str, object]) -> TypeGuard[Optimizer]:
+    """FullyShardedDataParallel flattens parameters. Only torch knows the names of its optimizer's tensors."""
+    if not isinstance(subject, Optimizer):
+        return False
+    return not any(isinstance(each, FullyShardedDataParallel) for each in _owner(subject, objects).modules())
 
 
 def _owner(optimizer: Optimizer, objects: Mapping[str, object]) -> nn.Module:

@@ -138,8 +138,7 @@ class Script:
 
     def _try_to_save(self, objects: Mapping[str, object], done: int) -> None:
         if self.saved_step != done:
-            is_read = nullcontext() if self._survivor is None else self._survivor.reading()
-            with suppress(OSError), self.slot(done, _DCP) as folder, is_read:
+            with suppress(OSError), self.slot(done, _DCP) as folder:
                 _torch_side().save(objects, folder)
 
     def _is_missing(self, done: int, retries: Retries) -> bool:

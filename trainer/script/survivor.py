@@ -106,10 +106,6 @@ class Survivor:
         if dist.is_initialized():
             self._reentry.note_step(self._generation, step_s)
 
-    def reading(self) -> AbstractContextManager[None]:
-        """The objects are read for a snapshot."""
-        return nullcontext() if self._state is None else self._state.reading()
-
     def evaluating(self) -> AbstractContextManager[None]:
         return nullcontext() if self._state is None else self._state.evaluating()
 

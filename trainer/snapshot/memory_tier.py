@@ -60,6 +60,7 @@ class MemoryTier:
         # The first copy goes to a file that nobody reads.
         self._files = sorted(files, key=lambda path: path in read)
         self._writers: list[CopyWriter] = []
+        self._reserved: Plan | None = None  # the plan that the writers have memory for
         self._stager = Stager(run.device)
         self._begun = 0
         self._last_at = time.monotonic()
@@ -122,14 +123,17 @@ class MemoryTier:
         return min(_AUTO_LONGEST_S, max(_AUTO_SHORTEST_S, cost_s / _SHARE, self._mirrored_s / _MIRROR_SHARE))
 
     def begin(self, state: RunState) -> None:
-        """Copy the state. The first call reserves the memory, and copies nothing yet. Collective."""
+        """Copy the state. The first call reserves the memory, and copies nothing yet. Collective.
+
+        So does a call after the optimizer has made more tensors.
+        """
         self._last_at, self._mirrored_s = time.monotonic(), 0.0
         plan = self._plan(state)
-        if self._writers:
+        if plan is self._reserved:
             self._copy(state, plan)
         else:
             sources = {index: value for index, value in values_of(state, plan).items() if isinstance(value, Tensor)}
-            self._stager.begin({}, state.is_steady, self._guarded(lambda _: self._reserve(sources)))
+            self._stager.begin({}, state.is_steady, self._guarded(lambda _: self._reserve(plan, sources)))
         self._waited_s = time.monotonic() - self._last_at
 
     def before_update(self, *_: object) -> None:
@@ -140,7 +144,7 @@ class MemoryTier:
         self._stager.wait_until_staged()
         self._waited_s += time.monotonic() - began
 
-    def _reserve(self, sources: Mapping[MetadataIndex, Tensor]) -> None:
+    def _reserve(self, plan: Plan, sources: Mapping[MetadataIndex, Tensor]) -> None:
         held = sum(Path(path).stat().st_blocks * _BLOCK_BYTES for path in self._files)  # since an earlier generation
         own = len(self._files) * sum(source.nbytes for source in sources.values()) - held
         mirrored, ranks = 1 if self._run.place.is_on_one_node else 2, self._run.place.local_world_size
@@ -148,10 +152,10 @@ class MemoryTier:
         needed, free = mirrored * own * ranks, read_free_memory()
         if free is not None and needed > free / 2:
             raise OSError(f"copies need {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free")
-        writers = [CopyWriter(path) for path in self._files]
+        writers = self._writers or [CopyWriter(path) for path in self._files]
         for writer in writers:
             writer.reserve(sources)
-        self._writers = writers
+        self._writers, self._reserved = writers, plan
 
     def _copy(self, state: RunState, plan: Plan) -> None:
         writer = self._writers[self._begun % len(self._writers)]

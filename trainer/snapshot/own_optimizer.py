@@ -1,4 +1,4 @@
-"""Create the state of a user's own optimizer, so that a snapshot can be read into it."""
+"""Create the state of an optimizer, so that a snapshot can be read into it."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import TaskError
+from trainer.parallel.optim import ShardedAdamW
+
+
+def create_state(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Make the optimizer create state for those of these parameters that have none. Their values are not kept.
+
+    The optimizer makes a step with zero gradients and a zero rate for them alone, as in
+    torch.distributed.checkpoint.state_dict. Its options stay as they are.
+    """
+    missing = {parameter for parameter in parameters if not optimizer.state.get(parameter)}
+    if isinstance(optimizer, ShardedAdamW):
+        optimizer.prepare(missing)
+    elif missing:
+        _step(optimizer, missing)
 
 
 @torch.no_grad()
-def prepare_state(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Make the optimizer create missing state by a step that changes no parameter.
-
-    The step has zero gradients and a zero rate, as in torch.distributed.checkpoint.state_dict, but for those parameters
-    alone. Raises TaskError for an optimizer whose state is not made of tensors.
-    """
-    missing = {parameter for parameter in parameters if parameter.requires_grad and not optimizer.state.get(parameter)}
-    if missing:
-        _step_without_change(optimizer, missing)
-    for state in optimizer.state.values():
-        for name, value in state.items():
-            if value is not None and not isinstance(value, Tensor):
-                kind = f"{type(optimizer).__name__} keeps {name!r} as {type(value).__name__}"
-                raise TaskError(f"optimizer: {kind}; a snapshot can only restore tensors")
-
-
-def _step_without_change(optimizer: torch.optim.Optimizer, missing: set[nn.Parameter]) -> None:
+def _step(optimizer: torch.optim.Optimizer, missing: set[nn.Parameter]) -> None:
     groups = optimizer.param_groups
-    rates = [group["lr"] for group in groups]
+    options = [dict(group) for group in groups]
     gradients = {parameter: parameter.grad for group in groups for parameter in group["params"]}
     for parameter in gradients:
         parameter.grad = torch.zeros_like(parameter) if parameter in missing else None
     for group in groups:
-        group["lr"] = 0.0
+        if "lr" in group:
+            group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
     optimizer.step()
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
+    for group, own in zip(groups, options, strict=True):
+        group.clear()
+        group.update(own)
     for parameter, gradient in gradients.items():
         parameter.grad = gradient

@@ -29,6 +29,14 @@ _HEADER_MAGIC, _DESCRIPTOR_MAGIC = b"PK\x03\x04", b"PK\x07\x08"
 class ContiguousReader(FileSystemReader):
     """Reads snapshots whose tensors are all contiguous. Raises what FileSystemReader does, and OSError."""
 
+    _metadata: Metadata | None = None
+
+    def read_metadata(self, *args: object, **options: object) -> Metadata:
+        """Read it once: the caller needs it before DCP does."""
+        if self._metadata is None:
+            self._metadata = super().read_metadata(*args, **options)
+        return self._metadata
+
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: object, **options: object) -> None:
         super().set_up_storage_reader(metadata, is_coordinator, *args, **options)
         self._described = metadata.state_dict_metadata

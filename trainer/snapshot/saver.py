@@ -67,6 +67,7 @@ class Saver:
         self.saved_step = restore.manifest.step if restore is not None and is_on_disk else None
         self.cost = Cost()
         self._plan: Plan | None = None
+        self._planned: frozenset[tuple[str, str]] = frozenset()  # the layout that the plan is for
         self._stager = Stager(run.device)
         self._begun = 0  # snapshots in the background
         self._in_flight: SnapshotInFlight | None = None
@@ -195,9 +196,9 @@ class Saver:
         return pending
 
     def plan_for(self, state: RunState) -> Plan:
-        """This rank's part of the state. The first call is collective."""
-        if self._plan is None:
-            self._plan = plan_writing(state, self._waits)
+        """This rank's part of the state. Collective at first, and when the optimizer has made more tensors since."""
+        if self._plan is None or self._planned != state.layout:
+            self._plan, self._planned = plan_writing(state, self._waits), state.layout
         return self._plan
 
     def _write(self, state: RunState, pending: PendingSnapshot) -> None:

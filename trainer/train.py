@@ -178,6 +178,8 @@ class _Loop:
             own_times = self.observer.before(state.step + 1)
             started = time.perf_counter()
             result = self.stepper.take(partial(self._request, own_times))
+            if result.copy and self.copies.is_part_of_step:
+                self._copy()
             step_s = time.perf_counter() - started
             self.handover.free()
             if self.reentry is not None:
@@ -191,7 +193,7 @@ class _Loop:
             if result.skipped:
                 self._note_skipped(result)
             is_end = state.step == config.steps
-            if result.copy and not is_end:
+            if result.copy and not is_end and not self.copies.is_part_of_step:
                 self.copies.begin(state)
             if result.save or is_end:
                 self._save(is_end=is_end, is_stop=result.stop)
@@ -219,6 +221,12 @@ class _Loop:
             too_late=too_late,
             own_times=own_times,
         )
+
+    def _copy(self) -> None:
+        """Copy the state as a part of the step, which is reported after this. Collective."""
+        started = time.perf_counter()
+        self.copies.take(self.state)
+        self.saver.cost.add_copy(time.perf_counter() - started)
 
     def _evaluate(self, barrier: Barrier) -> None:
         """After every `evaluate_every` steps, and after the last one. Collective."""

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
-from tests.trainer.harness import TINY, make_manifest, make_snapshot, start_group
-from trainer.contract import env
+from tests.trainer.harness import TINY, make_manifest, make_snapshot, read_lines, start_group
+from trainer.contract import env, layout
 from trainer.contract.config import parse_config
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.contract.fence import Term, TermRecord
@@ -308,10 +308,30 @@ def test_a_killed_group_goes_on_from_memory_with_the_same_curve(
 
 def test_an_interval_in_steps_skips_no_copy(tmp_path: Path, memory: MemoryFiles) -> None:
     """Training waits for the previous copy instead."""
-    options = {"strategy": "fsdp", "snapshot_interval": 1000, "snapshot_memory": 1, "steps": 24}
+    options = {"strategy": "fsdp", "snapshot_interval": 1000, "snapshot_memory": 2, "steps": 25}
     with start_group(tmp_path, WORLD, variables=memory.environment, **options) as group:
         assert group.wait() == [0, 0], group.outputs()
-    assert sorted(name.step for name in states_of(memory)) == [22, 23], "the last step is on disk"
+    assert sorted(name.step for name in states_of(memory)) == [22, 24]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(
+    "stage",
+    ["forward", "backward", "update", "updated", pytest.param("copying", marks=pytest.mark.smoke), "sealed", "last"],
+)
+def test_a_step_that_was_reported_is_in_memory_at_every_moment(
+    memory: MemoryFiles, tmp_path: Path, stage: str, victim: int
+) -> None:
+    """With a copy of each step, a kill costs only steps that nobody has seen."""
+    entry = (str(Path(__file__).with_name("killed_entry.py")),)
+    variables = {**memory.environment, "KILLED_AT": stage, "KILLED_RANK": str(victim)}
+    options = {"strategy": "fsdp", "snapshot_interval": 1000, "snapshot_memory": 1, "steps": 4}
+    with start_group(tmp_path, WORLD, entry=entry, variables=variables, **options) as group:
+        assert group.wait()[victim] == -signal.SIGKILL, group.outputs()
+    lines = read_lines(group.replica_dir / layout.PROGRESS)
+    reported = max(line["step"] for line in lines if line["phase"] == "step" and "step" in line)
+    assert max(name.step for name in states_of(memory)) >= reported >= 3
 
 
 def test_a_node_without_room_keeps_no_copies(tmp_path: Path, memory: MemoryFiles) -> None:

@@ -41,6 +41,11 @@ class Cost:
         self.all_stalls_s += seconds
         self.all_held_s += seconds
 
+    def add_copy(self, seconds: float) -> None:
+        """Add the time for which a step waited for its copy in memory. It says nothing about snapshots on disk."""
+        self.all_stalls_s += seconds
+        self.all_held_s += seconds
+
 
 class Cadence:
     """Times are seconds of one monotonic clock. The saver keeps `cost` up to date.

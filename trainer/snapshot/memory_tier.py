@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
@@ -33,6 +35,7 @@ _SHARE = 0.01  # of training time that copies may take by default
 _AUTO_SHORTEST_S, _AUTO_LONGEST_S = 1.0, 60.0
 _LEAVES_WITHIN_S = 10.0
 _MIRRORED_WITHIN_S = 10.0  # in addition to twice the time of the transfer; then copies go on without the mirror
+_LOOK_S = 0.001  # for a mirror, while the step waits
 _MIRROR_SHARE = 0.1  # of the time that mirrors may read
 _BLOCK_BYTES = 512  # of st_blocks (stat(2))
 
@@ -84,7 +87,8 @@ class MemoryTier:
     def is_ready(self, step: int) -> bool:
         """Whether this rank's previous copy is whole, so that the state after `step` steps may be copied.
 
-        If the interval is in steps, wait for it: on one node every copy that is due is made.
+        If the interval is in steps, wait for it: on one node every copy that is due is made. If each step has a copy,
+        wait for the mirror, too, unless another node was late before.
         """
         if self._interval is None or self._failed:
             return False
@@ -92,6 +96,8 @@ class MemoryTier:
             began = time.monotonic()
             self._stager.wait_until_done()
             self._waited_s += time.monotonic() - began
+        while self.is_part_of_step and not self._is_mirrored():
+            time.sleep(_LOOK_S)
         return not self._failed and not self._stager.is_busy and self._is_mirrored()
 
     def _is_mirrored(self) -> bool:
@@ -103,6 +109,7 @@ class MemoryTier:
             self._mirrored_s = self._mirrored_s or took_s
             return True
         is_late = took_s > _MIRRORED_WITHIN_S + 2 * self._node_bytes / MOST_BYTES_PER_S
+        is_late = is_late or (self._lacks_mirror and self.is_part_of_step)
         if is_late and not self._lacks_mirror:
             self._lacks_mirror = True
             self._tell("copies in memory go on without a mirror: the other node has no room, or is slow")
@@ -122,19 +129,37 @@ class MemoryTier:
             cost_s += self._thread_s  # the thread takes it from training
         return min(_AUTO_LONGEST_S, max(_AUTO_SHORTEST_S, cost_s / _SHARE, self._mirrored_s / _MIRROR_SHARE))
 
-    def begin(self, state: RunState) -> None:
-        """Copy the state. The first call reserves the memory, and copies nothing yet. Collective.
+    @property
+    def is_part_of_step(self) -> bool:
+        """Whether each step waits for its copy, so that a killed worker costs none that was reported."""
+        return self._interval is not None and self._interval.steps == 1
 
-        So does a call after the optimizer has made more tensors.
+    def take(self, state: RunState) -> None:
+        """Copy the state, and wait until all ranks have their part. Collective."""
+        is_begun = self.begin(state)
+        self._stager.wait_until_done()
+        if not is_begun and not self._failed:
+            self.begin(state)
+            self._stager.wait_until_done()
+        with self._run.waits.waiting():
+            dist.all_reduce(done := torch.zeros((), device=self._run.device))
+            done.item()
+
+    def begin(self, state: RunState) -> bool:
+        """Copy the state. Collective.
+
+        The first call only reserves memory and returns False. So does one after the optimizer has made more tensors.
         """
         self._last_at, self._mirrored_s = time.monotonic(), 0.0
         plan = self._plan(state)
-        if plan is self._reserved:
+        is_begun = plan is self._reserved
+        if is_begun:
             self._copy(state, plan)
         else:
             sources = {index: value for index, value in values_of(state, plan).items() if isinstance(value, Tensor)}
             self._stager.begin({}, state.is_steady, self._guarded(lambda _: self._reserve(plan, sources)))
         self._waited_s = time.monotonic() - self._last_at
+        return is_begun
 
     def before_update(self, *_: object) -> None:
         """Delay the optimizer's step until its tensors are copied."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
 import socket
 import socketserver
@@ -18,14 +19,19 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from tests.elastic.harness import wait_for
 from tests.trainer.harness import make_manifest
+from trainer.contract.config import parse_config
 from trainer.contract.copy_record import RECORD_BYTES, CopyFile, CopyRecord
 from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
 from trainer.contract.manifest import SnapshotName
+from trainer.contract.memory import copies_bytes
+from trainer.contract.shapes import SHAPES
+from trainer.contract.workload import BYTES_VOCABULARY, build_workload
 from trainer.elastic.copies import copy_client, copy_server
 from trainer.elastic.copies import mirror as mirroring
 from trainer.elastic.copies.buddies import Buddies
@@ -34,6 +40,7 @@ from trainer.elastic.copies.mirror import Mirror, MirroredNode
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.rendezvous.rounds import Member, Round, Stage
 from trainer.errors import DamagedSnapshot
+from trainer.model.decoder import Decoder
 from trainer.snapshot.memory_copy import CopyWriter, open_copy
 from trainer.snapshot.memory_reading import (
     OpenFiles,
@@ -82,10 +89,10 @@ def nodes() -> Iterator[list[Node]]:
         node.memory.close()
 
 
-def begin(nodes: list[Node], generation: int) -> None:
+def begin(nodes: list[Node], generation: int, workers: int = 1) -> None:
     urls = [node.buddies.url for node in nodes]
     members = tuple(
-        Member(node=str(rank), node_rank=rank, address="127.0.0.1", workers=1, copies_url=url)
+        Member(node=str(rank), node_rank=rank, address="127.0.0.1", workers=workers, copies_url=url)
         for rank, url in enumerate(urls)
     )
     group = Round(stage=Stage.FORMED, generation=generation, members=members)
@@ -101,9 +108,15 @@ def values_of(step: int) -> dict[MetadataIndex, torch.Tensor]:
     return {MetadataIndex(name): torch.full((SIZE // 8,), step, dtype=torch.float32) for name in "ab"}
 
 
-def seal(writer: CopyWriter, step: int, generation: int, rank: int = 0) -> None:
+def seal(
+    writer: CopyWriter,
+    step: int,
+    generation: int,
+    rank: int = 0,
+    values: dict[MetadataIndex, torch.Tensor] | None = None,
+) -> None:
     writer.erase()
-    staged: dict[MetadataIndex, torch.Tensor | BytesIO] = {**values_of(step)}
+    staged: dict[MetadataIndex, torch.Tensor | BytesIO] = {**(values_of(step) if values is None else values)}
     manifest = make_manifest(name_of(step, generation), {})
     writer.seal(staged, manifest, part=rank, parts=3, metadata=Metadata({}) if rank == 0 else None)
 
@@ -123,6 +136,51 @@ def test_a_copy_is_mirrored_and_its_writer_learns_of_it(nodes: list[Node]) -> No
         for node in nodes:
             assert str(name_of(step, 2)) in node.mirrored()
             assert step == 1 or str(name_of(step - 1, 2)) in node.mirrored(), "the older copy remains"
+
+
+def shares_of(state: dict[str, torch.Tensor], strategy: str, ranks: int) -> list[dict[MetadataIndex, torch.Tensor]]:
+    """What each rank copies: under ddp its part of DCP's plan, otherwise its shard of each tensor, as FSDP cuts it."""
+    if strategy == "fsdp":
+        pieces = {name: tensor.chunk(ranks) for name, tensor in state.items()}
+        return [
+            {MetadataIndex(name): own[rank] for name, own in pieces.items() if rank < len(own)} for rank in range(ranks)
+        ]
+    planners = [DefaultSavePlanner() for _ in range(ranks)]
+    for rank, planner in enumerate(planners):
+        planner.set_up_planner(dict(state), is_coordinator=rank == 0)
+    plans, _ = planners[0].create_global_plan([planner.create_local_plan() for planner in planners])
+    return [{item.index: state[item.index.fqn] for item in plan.items} for plan in plans]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_nodes_hold_as_much_memory_as_planned(nodes: list[Node], strategy: str) -> None:
+    """With two ranks on each node."""
+    config = parse_config({"preset": "nano", "strategy": strategy})
+    load = build_workload(config, world_size=4, ranks_per_node=2, vocab=BYTES_VOCABULARY)
+    model = Decoder(SHAPES["nano"], vocab_size=BYTES_VOCABULARY, dropout=0.0)
+    state = {
+        f"{kind}.{name}": value.detach() for kind in ("model", "m", "v") for name, value in model.named_parameters()
+    }
+    shares, pair = shares_of(state, strategy, 4), list[Node]()
+    for first in (0, 2):
+        memory = MemoryFiles(2)
+        pair.append(Node(memory, Buddies(memory, "127.0.0.1")))
+        own = [parse_place({**memory.environment, "LOCAL_RANK": str(rank)}).own_copies for rank in range(2)]
+        for rank in range(2):
+            pair[-1].writers += [CopyWriter(path) for path in own[rank]]
+            for writer in pair[-1].writers[-2:]:
+                writer.reserve(shares[first + rank])
+    begin(pair, 1, workers=2)
+    for step in (0, 1):
+        writers = [writer for node in pair for writer in node.writers[step::2]]
+        for rank, writer in enumerate(writers):
+            seal(writer, step + 1, 1, rank, shares[rank])
+        await_mirrors(writers)
+    held = [sum(os.fstat(file).st_blocks * 512 for file in node.memory.served()) for node in pair]
+    for node in pair:
+        node.buddies.close()
+        node.memory.close()
+    assert held == [pytest.approx(copies_bytes(load, 2), rel=0.05)] * 2
 
 
 def test_copies_that_were_restored_remain_until_the_new_generation_has_two(nodes: list[Node]) -> None:

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks import yardstick
+from deploy.dev.network import Network, NoNamespaces
 from deploy.dev.postgres import NoPostgres, find_binaries
 from deploy.dev.sections import replace_section
 
@@ -60,6 +61,14 @@ def _needs_gpu() -> str | None:
     return None if yardstick.list_gpus() else "nvidia-smi finds no GPU"
 
 
+def _needs_namespaces() -> str | None:
+    try:
+        with Network(1):
+            return None
+    except NoNamespaces as error:
+        return str(error)
+
+
 _SMALL_LOAD = "--jobs 200 --live 50 --submissions 50 --reads 20 --report-rounds 1 --paced-s 2"
 _SMALL_TRAINER = "--strategies ddp --global-batch 2 --seq-len 32 --rounds 2 --turn 1"
 _SMALL_TRAINER_GPU = "--device cuda --strategies ddp --preset 124m --no-compile --rounds 2 --turn 3"
@@ -70,6 +79,7 @@ BENCHMARKS = (
     Benchmark("control_plane", "control_plane", "", _SMALL_LOAD, _needs_postgres),
     Benchmark("slurm", "slurm", "", "--jobs 50 --foreign 2000 --passes 2"),
     Benchmark("recovery", "recovery", "--kills 30", _A_KILL),
+    Benchmark("nodes", "nodes", "--losses 12", "--nodes 2 --losses 1 --how killed", _needs_namespaces),
     Benchmark("suspicion", "suspicion", "", "--hours 2"),
     Benchmark("snapshot", "snapshot", "", "--preset nano --strategies ddp --rounds 1"),
     Benchmark("trainer", "trainer", "", _SMALL_TRAINER),

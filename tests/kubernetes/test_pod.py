@@ -32,6 +32,7 @@ from trainer.contract.pod import (
     render_pod_launch,
 )
 from trainer.elastic.pod import read_pod, unpack
+from trainer.elastic.rendezvous.terms import Served, Terms
 
 UNTIL_SIGTERM = """
 import signal, sys, time
@@ -101,6 +102,17 @@ def test_another_pod_waits_until_the_rendezvous_of_the_first_answers(tmp_path: P
         listener.listen()
         printed, _ = process.communicate(timeout=300)
     assert printed.strip() == f"--rdzv-endpoint=127.0.0.1:{port}"
+
+
+def test_a_replaced_pod_goes_to_the_agent_that_serves_the_newest_store(tmp_path: Path) -> None:
+    """The first pod may have been replaced, too. Then nobody listens at its port."""
+    attempt_dir = tmp_path / "job/attempts/2"
+    attempt_dir.mkdir(parents=True)
+    for term, address in ((1, "10.1.2.3"), (2, "10.1.2.4")):
+        Terms(attempt_dir).claim(Served(node="n", address=address, port=20000), above=term - 1)
+    given = {"JOB_COMPLETION_INDEX": "1", "ORCHESTRATOR_HEAD": "no-such-name.invalid"}
+    printed, _ = start(tmp_path, "import sys; print(sys.argv[1])", **given).communicate(timeout=300)
+    assert printed.strip() == "--rdzv-endpoint=10.1.2.4:20000"
 
 
 def test_a_pod_that_waits_for_the_first_one_ends_on_sigterm(tmp_path: Path) -> None:

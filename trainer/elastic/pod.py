@@ -29,6 +29,7 @@ from trainer.contract.node import fill_in, find_port
 from trainer.contract.pod import LastWords, PodLaunch, parse_pod_launch, render_last_words, render_pod_launch
 from trainer.elastic.node import put_first
 from trainer.elastic.records.files import read_document, say, write_document
+from trainer.elastic.rendezvous.terms import Terms
 from trainer.elastic.stop import DEFAULT_SIGNALS
 from trainer.elastic.workers.echo import Echo
 from trainer.elastic.workers.wakeup import Wakeup
@@ -90,14 +91,15 @@ def read_pod(environ: Mapping[str, str]) -> Pod:
 
 def _run(pod: Pod, launch: PodLaunch) -> int:
     watch, node = _Watch(), launch.node
-    head = pod.address if pod.replica == 0 else find_head(pod.head, find_port(node.command), watch)
+    environment = {**os.environ, **_network(launch), **node.environment}
+    attempt_dir = layout.attempt_dir(Path(environment[env.JOB_DIR]), int(environment[env.ATTEMPT]))
+    port = find_port(node.command)
+    head = pod.address if pod.replica == 0 else find_head(pod.head, port, Terms(attempt_dir), watch)
     if head is None:
         return 143
-    environment = {**os.environ, **_network(launch), **node.environment}
     environment |= {env.REPLICA: str(pod.replica), env.CLAIM: pod.claim, "PYTHONPATH": put_first(environment)}
     for name in (HEAD_NAME, POD_IP, JOB_UID):
         environment.pop(name, None)
-    attempt_dir = layout.attempt_dir(Path(environment[env.JOB_DIR]), int(environment[env.ATTEMPT]))
     _write_launch(attempt_dir, launch)
     command = fill_in(node.host_command if pod.replica == 0 else node.command, head=head, local=pod.address)
     echo = Echo(layout.replica_dir(Path(environment[env.JOB_DIR]), int(environment[env.ATTEMPT]), pod.replica), _print)
@@ -108,8 +110,10 @@ def _run(pod: Pod, launch: PodLaunch) -> int:
     return code if code >= 0 else 128 - code
 
 
-def find_head(name: str, port: int | None, watch: _Watch) -> str | None:
-    """Wait for the first pod's rendezvous and return its address. None if a signal stops this pod first.
+def find_head(name: str, port: int | None, terms: Terms, watch: _Watch) -> str | None:
+    """Wait for the first pod's rendezvous, or for a term of another one, and return its address.
+
+    None if a signal stops this pod first.
 
     DNS resolves the name about a second after that pod is scheduled. The port answers once its image is pulled and its
     agent runs. Either can take hours in a full cluster, so there is no timeout. The service sees the whole attempt
@@ -117,7 +121,8 @@ def find_head(name: str, port: int | None, watch: _Watch) -> str | None:
     """
     has_logged = False
     while not watch.received:
-        found = _answering(name, port)
+        newest = terms.newest()
+        found = _answering(name, port) if newest is None else newest[1].address
         if found is not None:
             return found
         if not has_logged:

@@ -149,7 +149,7 @@ def _zombie(sighting: Sighting, job: SlurmJob, nodes: Sequence[str]) -> Sighting
     """Judge a --no-kill job that lost its first node. Its script is dead, but Slurm keeps the allocation."""
     if meaning(job).standing is not Standing.RUNS or not nodes or not job.nodes or nodes[0] in job.nodes:
         return None
-    words = f"Slurm job {job.id} lost {nodes[0]}, where its script and its rendezvous ran"
+    words = f"Slurm job {job.id} lost {nodes[0]}, where its script ran"
     replicas = (
         replace(_dead(0, words), node=nodes[0], leftovers=True),
         *(replace(each, liveness=Liveness.DEAD, leftovers=True, node=None) for each in sighting.replicas[1:]),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.nodes.fleet import Fleet, find_split
 from deploy.dev.network import Network, NoNamespaces
-from tests.elastic.fleet import Fleet, find_split
 from trainer.contract.exit_record import EventKind
 
 pytestmark = pytest.mark.timeout(300)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.nodes.fleet import Fleet, find_split
 from benchmarks.recovery.steps import Step
 from deploy.dev.network import Network, NoNamespaces
-from tests.elastic.fleet import Fleet, find_split
 from tests.elastic.harness import wait_for
 from trainer.contract.exit_record import EventKind, parse_exit_record
 from trainer.contract.failure import FailureKind, is_collateral

@@ -16,6 +16,7 @@ from deploy.dev.network import Network
 from deploy.dev.service import outer_environment
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
+from trainer.elastic.rendezvous.terms import Terms
 
 _PATIENCE_S = 90.0
 _PORT = 28777
@@ -78,6 +79,12 @@ class Fleet:
             self.network.repair(node)
         for agent in self.agents:
             agent.wait(300)
+
+    def store_host(self) -> int | None:
+        """The node whose agent serves the rendezvous store."""
+        newest = Terms(layout.attempt_dir(self.folder, 1)).newest()
+        numbers = {self.network.address(node): node for node in range(self.network.count)}
+        return None if newest is None else numbers.get(newest[1].address)
 
     def until_world(self, size: int, *, after_s: float, steps: int = 1) -> Step:
         """Wait until each worker of a group of `size` has made `steps` steps after `after_s`. Raises NoRecovery.

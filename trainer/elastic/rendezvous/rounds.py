@@ -19,7 +19,7 @@ from enum import Enum
 # the next change of the group closes the round.
 _AT_ONCE, _MOST_UNSETTLED = 3, 20
 _LONGEST_PAUSE_S = 30.0
-_UNSEEN_ROUNDS = 1000
+_UNSEEN_ROUNDS = 1000  # more than can form while an agent does not see them
 _GIVEN_UP = "the other nodes have dropped this one"
 
 
@@ -144,7 +144,7 @@ def succeed(round_: Round, term: int, lost: str, address: str) -> Round:
     if round_.stage is Stage.CLOSED or round_.finished:
         return replace(drop(round_, {lost}), term=term)
     return Round(
-        number=round_.number + _UNSEEN_ROUNDS,
+        number=max(round_.number, term * _UNSEEN_ROUNDS) + _UNSEEN_ROUNDS,
         generation=round_.generation,
         term=term,
         group=round_.group,

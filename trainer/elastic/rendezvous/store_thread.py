@@ -129,7 +129,7 @@ class StoreThread:
     def _run(self) -> None:
         answer: Future[Round] | None = None
         try:
-            self._use(self._succession.open())
+            self._use(self._succession.open(self._seed))
             order: tuple[Callable[[Round], Round] | None, Future[Round]] | None
             while True:
                 try:

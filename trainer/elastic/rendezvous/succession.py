@@ -33,6 +33,9 @@ _OUTSIDE_S = 10.0
 _TURN_S, _LAST_TURN_S = 0.1, 1.0  # the agents try one after the other, so that one of them serves and others connect
 
 
+Seed = Callable[[Store, Round], None]  # writes the first document of a new store
+
+
 class Superseded(Exception):
     """Another store has the next term."""
 
@@ -81,7 +84,7 @@ class Succession:
         """End `replace` soon. May be called in any thread."""
         self._is_over = True
 
-    def open(self) -> Connection:
+    def open(self, seed: Seed) -> Connection:
         """Serve the first store, or connect to the newest. Raises RendezvousFailed."""
         endpoint = self._endpoint
         if (endpoint.serves or (endpoint.serves is None and is_here(endpoint.host))) and self._newest() is None:
@@ -90,12 +93,12 @@ class Succession:
             store = None if term is None else serve(served, self.timing, is_required=bool(endpoint.serves))
             if term is not None and store is not None:
                 return Connection(store=store, served=served, term=term, serves=True)
-        return self._follow()
+        return self._follow(seed)
 
-    def replace(self, lost: Connection, last: Round, seed: Callable[[Store, Round], None]) -> Connection:
+    def replace(self, lost: Connection, last: Round, seed: Seed) -> Connection:
         """Reach the store again, or the next one, or serve the next one. Raises RendezvousFailed after a while.
 
-        `last` is the newest document that this agent knows. `seed` writes the first document of a new store.
+        `last` is the newest document that this agent knows.
         """
         limit_s = self.timing.patience_s if self._terms is None else self.timing.join_s
         clock = AwakeClock(_LONGEST_TURN_S)
@@ -138,8 +141,8 @@ class Succession:
             raise RendezvousFailed(_closed(newest[1].closed))
         return newest
 
-    def _follow(self) -> Connection:
-        """Connect to the newest store once it answers."""
+    def _follow(self, seed: Seed) -> Connection:
+        """Connect to the newest store once it answers. Serve the next one if it was served by an agent of this name."""
         endpoint = self._endpoint
         first = Served(node="", address=endpoint.host, port=endpoint.port)
         clock, notice = AwakeClock(_LONGEST_TURN_S), Notice(f"waiting for the rendezvous store at {_name(first)}")
@@ -147,6 +150,8 @@ class Succession:
             term, served = self._newest() or (0, first)
             answer = probe(served)
             connection = self._connect(term, served) if answer is Answer.YES else None
+            if connection is None and served.node == self._node:  # that one has died, and this one replaces it
+                connection = self._take_over(term, served, Round(awaited=frozenset(served.nodes)), seed)
             if connection is not None:
                 return connection
             notice.give()
@@ -180,9 +185,7 @@ class Succession:
         is_certain = is_gone or self.observer.is_missed_by_most(served.node, len(group))
         return turn_s if is_certain else turn_s + _GRACE_S
 
-    def _take_over(
-        self, term: int, lost: Served, last: Round, seed: Callable[[Store, Round], None]
-    ) -> Connection | None:
+    def _take_over(self, term: int, lost: Served, last: Round, seed: Seed) -> Connection | None:
         """Serve the next store. None if another agent does."""
         assert self._terms is not None
         first = rounds.succeed(last, term + 1, lost.node, lost.address)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from deploy.dev.service import outer_environment
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind, parse_journal_event
 from trainer.contract.launch import LaunchPolicy, render_policy
+from trainer.elastic.health.processes import descendants
 
 DEVICES = ("cpu", "cuda")
 SNAPSHOT_EVERY = 10  # steps; the scripts have the same
+_LOOK_EVERY_S = 0.01
 _NEVER = 1_000_000_000
 _SCRIPT = str(Path(__file__).with_name("user_script.py"))
 _SUPERVISED_SCRIPT = str(Path(__file__).with_name("supervised_script.py"))
@@ -92,6 +95,13 @@ class Training:
     def has_ended(self) -> bool:
         return self.process is not None and self.process.poll() is not None
 
+    def find_agent(self) -> int:
+        """The pid of elasticrun's agent, once there is one."""
+        assert self.process is not None
+        while not (pid := find_agent(self.process.pid)):
+            time.sleep(_LOOK_EVERY_S)
+        return pid
+
     def end(self) -> None:
         """Send SIGKILL to the launcher and all processes that it started."""
         if self.process is None:
@@ -155,6 +165,15 @@ class Training:
         if self.launcher == "torchrun-safe":
             marks["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         return outer_environment() | marks
+
+
+def find_agent(keeper: int) -> int:
+    """The pid of the agent that the process `elasticrun` keeps. 0 while there is none."""
+    for process in descendants(keeper):
+        with contextlib.suppress(OSError):
+            if f"trainer.elastic.agent of {keeper}" in Path(f"/proc/{process.pid}/cmdline").read_text():
+                return process.pid
+    return 0
 
 
 def _belongs(entry: Path, folder: Path, session: int) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recovery.contestants import find_agent
 from trainer.contract import env
 from trainer.contract.exit_record import ExitRecord, parse_exit_record
 from trainer.contract.launch import LaunchPolicy, render_policy
@@ -105,6 +106,11 @@ class Agent:
             return {entry["rank"] for entry in self.progress(generation)} >= {0, 1}
 
         wait_for(reported, f"step of both ranks in generation {generation}")
+
+    @property
+    def agent_pid(self) -> int:
+        """The process that `process` keeps, and that looks after the workers. 0 while there is none."""
+        return find_agent(self.process.pid)
 
     def pids(self, generation: int) -> dict[int, int]:
         """The workers of a generation by rank, once it has started."""

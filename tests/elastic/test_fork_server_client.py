@@ -12,6 +12,7 @@ import pytest
 
 from tests.elastic.harness import wait_for
 from trainer.elastic.channel import Channel
+from trainer.elastic.workers.fork_server import ForkServer
 from trainer.elastic.workers.fork_server_client import ForkedProcess, ForkServerClient, ForkServerError
 
 
@@ -19,18 +20,15 @@ class Scripted(ForkServerClient):
     """A client whose server is the test."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._channel, self.server = Channel.pair()
+        channel, self.server = Channel.pair()
+        super().__init__(channel, server_pid=os.getpid(), base={}, kept=())
 
     def order(self) -> ForkedProcess:
         return self.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)
 
 
 @pytest.fixture
-def fork_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    # They would kill and reap the other tests' processes.
-    monkeypatch.setattr("trainer.elastic.workers.fork_server_client.end_descendants", lambda _: None)
-    monkeypatch.setattr("trainer.elastic.workers.fork_server_client.reap_orphans", lambda: None)
+def fork_server() -> Iterator[Scripted]:
     made = Scripted()
     yield made
     made.server.close()
@@ -57,16 +55,25 @@ def test_a_worker_without_a_process_gets_no_signal(fork_server: Scripted, monkey
     monkeypatch.setattr(process, "poll", lambda: None)
     fork_server.server.close()
     process.send_signal(signal.SIGTERM)
-    assert sent == []
+    assert 0 not in [pid for pid, _ in sent]
 
 
-def test_a_server_without_workers_is_killed_during_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_of_a_lost_server_count_as_killed(fork_server: Scripted) -> None:
+    process = fork_server.order()
+    fork_server.server.close()
+    fork_server.listen(60)
+    assert process.poll() == -signal.SIGKILL
+    with pytest.raises(ForkServerError, match="the fork server is gone"):
+        fork_server.order()
+
+
+def test_a_server_without_an_agent_is_killed_during_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is only asked to end finishes the import first, which can take seconds."""
     (tmp_path / "slow.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w').close()\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("trainer.elastic.workers.fork_server_client.adopt_orphans", lambda: None)
-    monkeypatch.setattr("trainer.elastic.workers.fork_server_client._CLOSE_S", 600.0)
-    fork_server = ForkServerClient()
-    fork_server.prepare(["slow"])
-    wait_for((tmp_path / "begun").exists, "import")
-    fork_server.close()
+    monkeypatch.setattr("trainer.elastic.workers.fork_server.adopt_orphans", lambda: None)
+    monkeypatch.setattr("trainer.elastic.workers.fork_server._CLOSE_S", 600.0)
+    with Path(os.devnull).open("w") as results:
+        server = ForkServer(["slow"], results.fileno())
+        wait_for((tmp_path / "begun").exists, "import")
+        server.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 from trainer.contract.failure import FailureKind
 from trainer.elastic import launch
+from trainer.elastic.workers.program import find_imports
 
 
 def test_a_missing_program_and_one_without_permission_have_different_messages(tmp_path: Path) -> None:
@@ -24,5 +26,5 @@ def test_a_missing_program_and_one_without_permission_have_different_messages(tm
 def test_modules_that_are_preloaded_for_the_bundled_trainer_exist() -> None:
     """The agent only logs a missing module, and restarts become slower."""
     assert hasattr(importlib.import_module(launch._WARMUP), "warm_up")
-    for name in launch._OURS:
+    for name in (*find_imports([sys.executable, "-m", "trainer"]), *launch._LATER):
         assert importlib.util.find_spec(name) is not None, name

@@ -25,6 +25,7 @@ from trainer.elastic.health.postmortem import Death, Finding, find_failure, firs
 from trainer.elastic.health.rank_meter import RankMeter
 from trainer.elastic.health.stillness import GroupHang, Stillness
 from trainer.elastic.health.watch import RankHang, Watch
+from trainer.elastic.keeper_line import AgentState, KeeperLine, Predecessor
 from trainer.elastic.records.files import say
 from trainer.elastic.records.history import History, Processes, Running
 from trainer.elastic.records.record import Record
@@ -50,6 +51,9 @@ from trainer.elastic.workers.workers import (
 
 # A worker can die of the loss of a peer before the agent sees the peer's own death. Wait this long for the cause.
 _CAUSE_GRACE_S = 0.3
+# An agent that takes the place of another needs this long to say so. To form a group without a node takes longer.
+_CHANGE_GRACE_S = 1.5
+_LOOK_EVERY_S = 0.02
 
 
 class End(Enum):
@@ -71,6 +75,7 @@ class Agent:
         fork_server: ForkServerClient,
         membership: Membership,
         record: Record | None,
+        line: KeeperLine | None = None,
     ) -> None:
         """`workers` is their number on this node. The policy in the record, if any, overrides the flags."""
         policy = None if record is None else record.policy
@@ -82,7 +87,9 @@ class Agent:
         self._stop_timeout_s = flags.stop_timeout_s if policy is None else policy.stop_timeout_s
         self._max_restarts = flags.max_restarts if policy is None else policy.max_restarts
         self.history = History(record, max_restarts=self._max_restarts, min_nodes=flags.limits.min_nodes)
-        self._requests = None if record is None else AgentRequests(record)
+        self._line, before = line, None if line is None else line.before
+        stacks_done = 0 if before is None else before.state.stacks_done
+        self._requests = None if record is None else AgentRequests(record, stacks_done=stacks_done)
         self._streams = None if record is not None else Streams(flags)
         self._devices = Devices()
         self._memory, self._buddies = membership.memory, membership.buddies
@@ -96,13 +103,17 @@ class Agent:
                 policy.heartbeat_timeout_s,
                 rendezvous,
                 uses_gpu=self._devices.are_used_by,
-                read=lambda pids: read_activities(pids, fork_server.server_pid),
+                read=lambda pids: read_activities(
+                    pids, fork_server.server_pid, without={os.getpid(), *fork_server.kept}
+                ),
             )
         self._sampler = None if record is None else _build_sampler(record, self._devices)
         self._oom_kills: int | None = None  # the count before the workers started
         self._local: LocalWorkers | None = None
         self._ending = Ending()  # of the previous generation
         self._lost: frozenset[int] = frozenset()  # replicas reported as lost since the group formed
+        if before is not None:
+            self._continue(before)
 
     def run(self) -> None:
         """Run generations until one succeeds or none may follow. No worker survives this call.
@@ -114,6 +125,7 @@ class Agent:
                 pass
             if end is End.SUCCEEDED:
                 self.succeeded = True
+                self._note()
                 self._rendezvous.finish()
         finally:
             self._end_workers(self._stop_timeout_s)
@@ -126,6 +138,32 @@ class Agent:
             self._survivors.close()
             if self._streams is not None:
                 self._streams.close()
+
+    def _continue(self, before: Predecessor) -> None:
+        """Continue after an agent that has died. Its workers ended with it."""
+        self.generation = before.state.generation
+        if before.state.history:
+            self.history.resume(before.state.history)
+        if self.history.began:
+            self.history.notice(before.ended_s)
+        step = max(self._read_steps().values(), default=None)
+        self._ending = self.history.end(change=before.change, step=step)
+        self._devices.await_release(before.state.pids)
+
+    def _note(self) -> None:
+        """Note what another agent would need, if this one died."""
+        if self._line is not None:
+            self._line.note_state(
+                AgentState(
+                    generation=self.generation,
+                    restarts=self.history.restarts,
+                    node=self._node,
+                    has_succeeded=self.succeeded,
+                    stacks_done=0 if self._requests is None else self._requests.stacks_done,
+                    pids=[] if self._local is None else [each.pid for each in self._local.processes.values()],
+                    history=self.history.render(),
+                )
+            )
 
     def _run_generation(self) -> End:
         place = self._form()
@@ -147,6 +185,7 @@ class Agent:
         known = self.generation if self._record is None else max(self.generation, known_generation(self._record))
         place = find_place(self._rendezvous.next_group(known, self._ending, self._report_lost), self._node)
         self.generation, self._lost = place.group.generation, frozenset()
+        self._note()
         return place
 
     def _await_fitness(self, record: Record) -> None:
@@ -162,6 +201,8 @@ class Agent:
     def _start(self, place: AgentPlace, store: WorkersStore) -> LocalWorkers:
         survivors = {} if self._local is None else self._local.running
         environs = self._render_environments(place, store, len(survivors))
+        if self._line is not None:
+            self._line.note_memory(self._memory.own, self._memory.mirrors)
         outputs: Mapping[int, Output] = {}
         if self._streams is not None:
             outputs = self._streams.open(environs)
@@ -182,6 +223,7 @@ class Agent:
             self._watch.begin(self.generation, place.ranks, time.monotonic())
             self._stillness.begin(time.monotonic())
         self._tell_start(local)
+        self._note()
         return local
 
     def _start_process(self, local: LocalWorkers, local_rank: int) -> None:
@@ -277,8 +319,10 @@ class Agent:
 
     def _run_requests(self, local: LocalWorkers) -> None:
         if self._requests is not None:
-            size = local.place.world_size
+            size, done = local.place.world_size, self._requests.stacks_done
             self._requests.run(Group(generation=self.generation, world_size=size, workers=local.by_rank))
+            if self._requests.stacks_done != done:
+                self._note()
 
     def _find_hang(self, local: LocalWorkers) -> RankHang | GroupHang | None:
         """Judge workers by their reports. If no worker has ever reported, judge them by what their processes do."""
@@ -295,13 +339,22 @@ class Agent:
         self.history.notice()
         steps, own_steps = self._read_steps(), self._read_steps(self.generation)
         failure = self._recall(first_cause(self._explain(deaths, local, own_steps)))
-        reason = self._rendezvous.explain_lost_peers() if is_collateral(failure) else None
+        reason = self._explain_lost_peers(local) if is_collateral(failure) else None
         if reason is not None:
             self._report_lost(self._rendezvous.find_lost())
             return self._follow(True, change=reason)
         survivors = self._find_survivors(local)
         restarts = self._judge(failure, local, max(steps.values(), default=None), survivors=survivors)
         return self._follow(restarts, survivors=survivors)
+
+    def _explain_lost_peers(self, local: LocalWorkers) -> str | None:
+        """Why the workers may have lost their peers without a failure. Give a node whose agent died time to say so."""
+        deadline = time.monotonic() + _CHANGE_GRACE_S
+        while (reason := self._rendezvous.explain_lost_peers()) is None:
+            if local.place.nodes == 1 or self._rendezvous.find_change() is not None or time.monotonic() > deadline:
+                return None
+            time.sleep(_LOOK_EVERY_S)
+        return reason
 
     def _find_survivors(self, local: LocalWorkers) -> list[int]:
         """The local ranks of the running workers that can join another generation."""
@@ -343,7 +396,9 @@ class Agent:
     ) -> bool:
         ending = [rank for local_rank, rank in enumerate(local.place.ranks) if local_rank not in survivors]
         ran = Running(generation=self.generation, ranks=ending, nodes=local.place.nodes)
-        return self.history.judge(failure, ran, step=step, silent_s=silent_s)
+        restarts = self.history.judge(failure, ran, step=step, silent_s=silent_s)
+        self._note()
+        return restarts
 
     def _explain(self, deaths: list[Death], local: LocalWorkers, steps: dict[int, int]) -> list[Finding]:
         policy = None if self._record is None else self._record.policy
@@ -358,7 +413,7 @@ class Agent:
             has_cause = any(not (is_collateral(f.failure) or is_echo(f.failure)) for f in findings)
             if everyone or has_cause or time.monotonic() > deadline:
                 return findings
-            time.sleep(0.02)
+            time.sleep(_LOOK_EVERY_S)
             deaths = local.find_deaths()
 
     def _end_workers(self, patience_s: float, *, hang: bool = False, survivors: Collection[int] = ()) -> None:

@@ -37,13 +37,14 @@ class Group:
 class AgentRequests:
     """Carries out each request once, on the main thread, in half a second at most, or in a few seconds with py-spy."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, *, stacks_done: int = 0) -> None:
+        """`stacks_done` is the last request for stacks that an earlier agent has carried out."""
         self._record = record
         self._path = record.attempt_dir / layout.DESIRED
         self._looked_s = float("-inf")
         self._seen: tuple[int, int, int] | None = None
         self._desired = DesiredDocument()
-        self._stacks_done = 0
+        self.stacks_done = stacks_done
         self._chaos_done = 0
 
     def run(self, group: Group) -> None:
@@ -56,8 +57,8 @@ class AgentRequests:
         desired = self._desired
         if desired.state is DesiredState.STOP or not group.workers:
             return
-        if desired.stacks > self._stacks_done:
-            self._stacks_done = desired.stacks
+        if desired.stacks > self.stacks_done:
+            self.stacks_done = desired.stacks
             self._save_stacks(group, desired.stacks, desired.stacks_rank)
         if desired.chaos is not None and desired.chaos.number > self._chaos_done:
             self._run_chaos(group, desired.chaos)
@@ -139,5 +140,6 @@ class AgentRequests:
             worker=group.workers[rank],
             incarnation_dir=self._record.incarnation_dir,
             snapshots=folder,
+            keeper=self._record.process.pid,
         )
         inject(request.fault, target, report)

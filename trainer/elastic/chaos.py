@@ -43,6 +43,7 @@ class Target:
     worker: Worker
     incarnation_dir: Path
     snapshots: str  # the folder of the job's snapshots, or a URL
+    keeper: int  # the process with which the node's part of the job ends
 
 
 def inject(fault: Fault, target: Target, report: Report) -> None:
@@ -68,10 +69,10 @@ def _inject(fault: Fault, target: Target, who: str, report: Report) -> None:
         report(f"{who} is stopped for {share:.0%} of the time during {SLOW_S:.0f} s")
     elif fault is Fault.PREEMPT:
         report("this agent gets SIGTERM, as from a scheduler that preempts it")
-        os.kill(os.getpid(), signal.SIGTERM)
+        _send(target.keeper, signal.SIGTERM)
     elif fault is Fault.NODE_LOSS:
-        report(f"this agent (pid {os.getpid()}) and its workers are killed by SIGKILL")
-        os.kill(os.getpid(), signal.SIGKILL)
+        report(f"this agent (pid {target.keeper}) and its workers are killed by SIGKILL")
+        _send(target.keeper, signal.SIGKILL)
     elif fault is Fault.DISK_FULL:
         (target.incarnation_dir / f"{layout.FULL_DISK}{target.rank}").touch()
         report(f"the next snapshot write of rank {target.rank} fails with 'no space left on device'")

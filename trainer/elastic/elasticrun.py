@@ -30,14 +30,13 @@ from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent_error import explain_exception
 from trainer.elastic.desired import ServiceRequests
 from trainer.elastic.flags import parse_flags
+from trainer.elastic.keeper import Keeper
 from trainer.elastic.records.claim import ClaimRefused
 from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record, build_exit_record, open_record
 from trainer.elastic.records.report import start_reporter
-from trainer.elastic.stop import StopRequest
-from trainer.elastic.workers.fork_server_client import ForkServerClient
+from trainer.elastic.stop import DEFAULT_SIGNALS, StopRequest
 from trainer.elastic.workers.log_limit import start_log_bounding
-from trainer.elastic.workers.program import Program, parse_program
 
 _EXIT_CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1, Outcome.PREEMPTED: 143, Outcome.CANCELLED: 143}
 _FINISH_PATIENCE_S, _FINISH_INTERVAL_S = 600.0, 1.0
@@ -153,20 +152,8 @@ def _run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[Exi
             say(str(error))
             raise SystemExit(_EXIT_USAGE) from None
         return _refuse(f"elasticrun: {error}"), ""
-    fork_server = ForkServerClient()
-    if isinstance(parse_program(flags.command), Program):
-        fork_server.prepare(["torch"])  # while this process imports it too
-    try:
-        # Declared lazy start-up path: torch takes seconds to import, and the records must be open before.
-        from trainer.elastic.launch import run_agent  # noqa: PLC0415
-
-        return run_agent(flags, record, stop, fork_server)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        return _refuse(f"{sys.executable} has no PyTorch; there, pip install 'elastic-orchestrator[torch]'"), ""
-    finally:
-        fork_server.close()
+    stop.install({*DEFAULT_SIGNALS, *flags.signals})
+    return Keeper(argv, flags, record, stop).run()
 
 
 def _refuse(message: str) -> ExitRecord:

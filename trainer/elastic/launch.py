@@ -18,6 +18,7 @@ from trainer.elastic.agent_error import explain_exception
 from trainer.elastic.copies.buddies import Buddies
 from trainer.elastic.flags import Flags
 from trainer.elastic.health.fitness import NodeUnfit
+from trainer.elastic.keeper_line import KeeperLine
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record, build_exit_record
@@ -39,15 +40,13 @@ from trainer.elastic.workers.workers import Membership, StoreHost
 # What workers import before their first step, besides torch. The fork server imports it once, after the first workers
 # have started.
 _LATER = (
+    "trainer.elastic.launch",  # for an agent that follows this one
     "torch._dynamo",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
     "torch.nn.parallel",
     "torch.utils.data",
 )
-# All that trainer/__main__.py imports, and torch._dynamo, whose import by DDP takes most of a second. Not
-# trainer.__main__ itself, because runpy warns about a module that is already imported.
-_OURS = ("torch.distributed.elastic.multiprocessing.errors", "torch._dynamo", f"{OURS}.train")
 PRELOAD = "ORCHESTRATOR_PRELOAD"
 SPARES = "ORCHESTRATOR_SPARES"  # how many spare workers; absent: one for each worker
 _WARMUP = f"{OURS}.loop.warmup"
@@ -56,7 +55,7 @@ _STATIC_READ_S = 600.0  # torchrun's default: how long other nodes wait for the 
 
 
 def run_agent(
-    flags: Flags, record: Record | None, stop: StopRequest, fork_server: ForkServerClient
+    flags: Flags, record: Record | None, stop: StopRequest, fork_server: ForkServerClient, line: KeeperLine
 ) -> tuple[ExitRecord, str]:
     """Run the workers to their end. Returns the exit record and, after a failure, why there is no restart."""
     missing = find_missing(flags.command)
@@ -75,7 +74,7 @@ def run_agent(
     if advice is not None:
         say(advice)
     _prepare(fork_server, flags.command, workers)
-    return _Run(flags, workers, record, stop, fork_server).run()
+    return _Run(flags, workers, record, stop, fork_server, line).run()
 
 
 def count_workers(text: str) -> int:
@@ -94,12 +93,11 @@ def count_workers(text: str) -> int:
 def _prepare(fork_server: ForkServerClient, command: Sequence[str], workers: int) -> None:
     program = parse_program(command)
     if not isinstance(program, Program):
+        fork_server.prepare([], later=_LATER[:1])
         return
     is_ours = program.is_module and program.target == OURS
     preload = [name for name in os.environ.get(PRELOAD, "").split(",") if name]
-    fork_server.prepare(
-        ["torch", *(_OURS if is_ours else ())], later=[*_LATER, *([_WARMUP] if is_ours else ()), *preload]
-    )
+    fork_server.prepare([], later=[*_LATER, *([_WARMUP] if is_ours else ()), *preload])
     spares = os.environ.get(SPARES, "")
     fork_server.keep_spares(int(spares) if spares.isdecimal() else workers, _WARMUP if is_ours else None)
 
@@ -117,10 +115,10 @@ def find_missing(command: Sequence[str]) -> Failure | None:
     return Failure(kind=FailureKind.LAUNCH, message=f"the script {script!r} does not exist (from {Path.cwd()})")
 
 
-def build_membership(flags: Flags, workers: int, record: Record | None) -> Membership:
-    """Raises ValueError."""
+def build_membership(flags: Flags, workers: int, record: Record | None, node: str = "") -> Membership:
+    """`node` is the name that an earlier agent of this node has in the group. Raises ValueError."""
     replica, terms = (None, None) if record is None else (record.replica, Terms(record.attempt_dir))
-    node = uuid.uuid4().hex[:12]
+    node = node or uuid.uuid4().hex[:12]
     static = flags.backend == "static"
     host, port = parse_endpoint(flags.endpoint or "127.0.0.1", _STATIC_PORT if static else _C10D_PORT)
     chosen = (host, port) if static else (flags.local_addr, 0)
@@ -152,15 +150,16 @@ class _Run:
     """One run of the agent, to its exit record."""
 
     def __init__(
-        self, flags: Flags, workers: int, record: Record | None, stop: StopRequest, fork_server: ForkServerClient
+        self,
+        flags: Flags,
+        workers: int,
+        record: Record | None,
+        stop: StopRequest,
+        fork_server: ForkServerClient,
+        line: KeeperLine,
     ) -> None:
-        self._flags, self._workers, self._record, self._stop, self._fork_server = (
-            flags,
-            workers,
-            record,
-            stop,
-            fork_server,
-        )
+        self._flags, self._workers, self._record, self._stop = flags, workers, record, stop
+        self._fork_server, self._line = fork_server, line
         self._agent: Agent | None = None
         self._rendezvous: Rendezvous | None = None
 
@@ -192,7 +191,11 @@ class _Run:
             self._stop.disarm()
 
     def _build(self) -> Agent:
-        membership = build_membership(self._flags, self._workers, self._record)
+        before = self._line.before
+        node = "" if before is None else before.state.node
+        membership = build_membership(self._flags, self._workers, self._record, node)
+        if before is not None and before.memory:
+            membership.memory.take_over(before.memory, before.mirrors)
         self._rendezvous = membership.rendezvous
         return Agent(
             self._flags,
@@ -200,6 +203,7 @@ class _Run:
             fork_server=self._fork_server,
             membership=membership,
             record=self._record,
+            line=self._line,
         )
 
     def _conclude(self, agent: Agent) -> tuple[ExitRecord, str]:

@@ -1,14 +1,14 @@
 """Files in memory that outlive workers. Each rank has two for copies of its state, and one to hand its state over.
 
-Where other nodes are in the group, each rank of one of them has two more, which mirror its copies. The kernel frees
-them all when the agent and its workers have ended, however they end.
+Where other nodes are in the group, each rank of one of them has two more, which mirror its copies. The keeper holds
+them too, for the next agent. The kernel frees them all when keeper, agent and workers have ended, however they end.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from trainer.contract import env
@@ -49,10 +49,67 @@ class MemoryFiles:
                 name = f"mirror of local rank {len(self.mirrors)}"
                 self.mirrors.append([_create(name) for _ in range(env.COPIES)])
 
+    def take_over(self, own: Sequence[Sequence[str]], mirrors: Sequence[Sequence[str]]) -> None:
+        """Use these files of an earlier agent instead. If one cannot be opened, keep the empty ones."""
+        with suppress(OSError):
+            opened = _open_all(own), _open_all(mirrors)
+            self.close()
+            self._files, self.mirrors = opened
+
+    @property
+    def own(self) -> Sequence[Sequence[int]]:
+        """All files of this node's ranks, by local rank."""
+        return self._files
+
     def close(self) -> None:
         every, self._files, self.mirrors = [*self._files, *self.mirrors], [], []
-        for file in (file for own in every for file in own):
-            os.close(file)
+        _close_all(every)
+
+
+class KeptFiles:
+    """The keeper's hold on the files of its newest agent."""
+
+    def __init__(self) -> None:
+        self._own: list[list[int]] = []
+        self._mirrors: list[list[int]] = []
+
+    def take(self, agent: int, own: Sequence[Sequence[int]], mirrors: Sequence[Sequence[int]]) -> None:
+        """Hold these descriptors of the agent instead of the earlier ones. If it is gone already, keep those."""
+        with suppress(OSError):
+            opened = _open_all(_paths(agent, own)), _open_all(_paths(agent, mirrors))
+            self.close()
+            self._own, self._mirrors = opened
+
+    def paths(self) -> tuple[list[list[str]], list[list[str]]]:
+        """The files of the ranks and the mirrors, as paths for another process."""
+        return _paths(os.getpid(), self._own), _paths(os.getpid(), self._mirrors)
+
+    def close(self) -> None:
+        every, self._own, self._mirrors = [*self._own, *self._mirrors], [], []
+        _close_all(every)
+
+
+def _paths(pid: int, files: Iterable[Iterable[int]]) -> list[list[str]]:
+    return [[f"/proc/{pid}/fd/{file}" for file in own] for own in files]
+
+
+def _open_all(files: Iterable[Iterable[str]]) -> list[list[int]]:
+    """Raises OSError if one cannot be opened, and then leaves none open."""
+    opened: list[list[int]] = []
+    try:
+        for own in files:
+            opened.append([])
+            for path in own:
+                opened[-1].append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        _close_all(opened)
+        raise
+    return opened
+
+
+def _close_all(files: Iterable[Iterable[int]]) -> None:
+    for file in (file for own in files for file in own):
+        os.close(file)
 
 
 def _create(name: str) -> int:

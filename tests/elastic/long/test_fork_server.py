@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.elastic.fork_servers import fork_server
 from tests.elastic.harness import ROOT, TWO, Agent, Job, alive, elasticrun, wait_for
 from trainer.elastic.health.processes import descendants
-from trainer.elastic.workers.fork_server_client import ForkServerClient
 
 
 def write(path: Path, text: str) -> str:
@@ -217,18 +217,20 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("victim", ["agent", "server", "worker"])
+@pytest.mark.parametrize("victim", ["keeper", "agent", "server", "worker"])
 def test_no_process_outlives_its_worker_or_its_agent(job: Job, tmp_path: Path, victim: str) -> None:
     agent = job.policy(max_restarts=1).start(TWO, write(tmp_path / "train.py", GRANDCHILDREN))
     pids = agent.pids(1)
     wait_for(lambda: len(re.findall(r"^\d+$", agent.log(), re.MULTILINE)) == 2, "both grandchildren")
     everyone = [*pids.values(), *map(int, agent.log().split())]
     server = next(child.pid for child in descendants(agent.process.pid) if child.parent == agent.process.pid)
-    os.kill({"agent": agent.process.pid, "server": server, "worker": pids[1]}[victim], signal.SIGKILL)
+    victims = {"keeper": agent.process.pid, "agent": agent.agent_pid, "server": server, "worker": pids[1]}
+    os.kill(victims[victim], signal.SIGKILL)
     wait_for(lambda: not any(map(alive, everyone)), "end of all")
-    if victim != "agent":
+    if victim != "keeper":
         assert set(agent.pids(2).values()).isdisjoint(everyone), "the group did not restart"
-        assert [event["evidence"]["signal"] for event in agent.events("worker.failed")] == ["SIGKILL"]
+        assert len(agent.events("worker.failed")) == (victim == "worker")
+        assert len(agent.events("agent.lost")) == (victim != "worker")
 
 
 PATIENT = """
@@ -302,28 +304,10 @@ def test_outside_a_job_output_goes_to_the_console_or_to_log_dir(tmp_path: Path) 
 
 
 def test_a_server_that_is_closed_with_unread_messages_prints_no_error(capfd: pytest.CaptureFixture[str]) -> None:
-    fork_server = ForkServerClient()
-    fork_server.prepare(["json"])
-    channel = fork_server._channel
-    assert channel is not None
-    assert select.select([channel], [], [], 60)[0], "an answer, which stays unread"
-    fork_server.close()
-    assert capfd.readouterr().err == ""
-
-
-def test_workers_of_a_lost_server_count_as_killed_even_if_the_cleanup_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: int) -> None:
-        raise RuntimeError("interrupted")
-
-    fork_server = ForkServerClient()
-    fork_server.prepare(["json"])
-    process = fork_server.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)
-    assert fork_server._server is not None
-    fork_server._server.kill()
-    monkeypatch.setattr("trainer.elastic.workers.fork_server_client.end_descendants", fail)
-    with pytest.raises(RuntimeError):
-        fork_server.listen(60)
-    assert process.poll() == -signal.SIGKILL
+    with fork_server() as served:
+        served.client.prepare(["this_module_is_missing"])
+        assert select.select([served.channel], [], [], 60)[0], "an answer, which stays unread"
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_command_line_may_be_very_long(job: Job, tmp_path: Path) -> None:
@@ -334,26 +318,20 @@ def test_a_command_line_may_be_very_long(job: Job, tmp_path: Path) -> None:
 
 
 def test_a_stopped_fork_server_is_continued_when_a_worker_is_needed() -> None:
-    fork_server = ForkServerClient()
-    fork_server.prepare(["json"])
-    assert fork_server._server is not None
-    os.kill(fork_server._server.pid, signal.SIGSTOP)
-    try:
-        process = fork_server.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)
+    with fork_server() as served:
+        served.client.prepare(["json"])
+        os.kill(served.process.pid, signal.SIGSTOP)
+        process = served.client.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)
         assert process.pid > 0
         assert process.wait(300) == 0
-    finally:
-        fork_server.close()
 
 
 def test_a_worker_that_gets_sigterm_just_after_its_fork_ends(tmp_path: Path) -> None:
     script = write(tmp_path / "sleep.py", "import time; time.sleep(600)")
-    fork_server = ForkServerClient()
-    try:
-        fork_server.prepare(["json"])
+    with fork_server() as served:
+        served.client.prepare(["json"])
         for _ in range(20):
-            process = fork_server.start([sys.executable, script], os.environ, local_rank=0, stdout=None, stderr=None)
+            command = [sys.executable, script]
+            process = served.client.start(command, os.environ, local_rank=0, stdout=None, stderr=None)
             os.kill(process.pid, signal.SIGTERM)
             assert process.wait(300) == -signal.SIGTERM
-    finally:
-        fork_server.close()

@@ -32,8 +32,9 @@ PAUSE_S = 12.0
 whole = pytest.mark.parametrize("whole", [False, True], ids=["agent", "agent and workers"])
 
 
-def pause(agent: int, *, whole: bool) -> None:
-    pids = [agent, *(each.pid for each in descendants(agent))] if whole else [agent]
+def pause(agent: Agent, *, whole: bool) -> None:
+    keeper = agent.process.pid
+    pids = [keeper, *(each.pid for each in descendants(keeper))] if whole else [agent.agent_pid]
     try:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -57,7 +58,7 @@ def test_a_paused_agent_continues_with_its_workers(job: Job, tmp_path: Path, has
     agent = job.policy().start(*flags, TWO, STEADY, str(tmp_path / "finish"))
     pids = agent.pids(1)
     wait_for(lambda: len(agent.progress(1)) > 20, "steps")
-    pause(agent.process.pid, whole=whole)
+    pause(agent, whole=whole)
     await_more(lambda: len(agent.progress(1)), by=100)
     request(job, DesiredDocument(number=1, stacks=1))
     # The agent has looked at its workers since the pause.
@@ -81,7 +82,7 @@ def test_a_paused_agent_of_two_rejoins_and_is_charged_no_failure(
     """No restart is allowed here. A change of the group because of its silence is not a failure of its workers."""
     agents = form(job, tmp_path, "--nnodes=1:2")
     before = newest(agents)
-    pause(agents[paused].process.pid, whole=whole)
+    pause(agents[paused], whole=whole)
     wait_for(lambda: world_size(agents[paused], newest(agents)) == 2 and steps(agents, newest(agents)), "steps of both")
     assert newest(agents) <= before + 2  # one without it, and one with it again
     finish(agents, tmp_path)
@@ -94,7 +95,7 @@ def test_a_group_of_fixed_size_waits_for_a_paused_agent_with_its_workers(
     job: Job, tmp_path: Path, paused: int, whole: bool
 ) -> None:
     agents = form(job, tmp_path, "--nnodes=2")
-    pause(agents[paused].process.pid, whole=whole)
+    pause(agents[paused], whole=whole)
     await_more(lambda: min(len(agent.progress(1)) for agent in agents), by=100)
     finish(agents, tmp_path)
     assert [len(agent.events("generation.started")) for agent in agents] == [1, 1]
@@ -104,11 +105,12 @@ def test_an_agent_that_is_paused_while_the_others_finish_succeeds(job: Job, tmp_
     """The store ends with the first agent."""
     host, guest = agents = form(job, tmp_path, "--nnodes=2")
     worker = guest.pids(1)[1]
-    os.kill(guest.process.pid, signal.SIGSTOP)
+    paused = guest.agent_pid
+    os.kill(paused, signal.SIGSTOP)
     (tmp_path / "finish").touch()
     assert host.wait(120) == 0
     wait_for(lambda: not alive(worker), "end of the worker")
-    os.kill(guest.process.pid, signal.SIGCONT)
+    os.kill(paused, signal.SIGCONT)
     assert guest.wait() == 0
     assert [agent.exit_record().outcome for agent in agents] == [Outcome.SUCCEEDED, Outcome.SUCCEEDED]
 

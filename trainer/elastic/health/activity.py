@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,15 +37,18 @@ class Activity:
     other_states: frozenset[str] = frozenset()  # of its other threads and of the processes below it
 
 
-def read_activities(pids: Iterable[int], server: int | None = None) -> dict[int, Activity]:
+def read_activities(
+    pids: Iterable[int], server: int | None = None, without: Collection[int] = ()
+) -> dict[int, Activity]:
     """The activity of each worker by pid, with one scan of /proc. A worker that has just ended is omitted.
 
-    Other processes below `server`, the fork server, may be daemons of any worker, so they count for every worker.
+    Other processes below `server`, the fork server, may be daemons of any worker, so they count for every worker,
+    except those in `without` and those below them.
     """
     workers = list(pids)
-    trees = descendants_of([*workers, *([] if server is None else [server])])
+    trees = descendants_of([*workers, *without, *([] if server is None else [server])])
     alive = {root: {each.pid for each in tree if not each.is_zombie} for root, tree in trees.items()}
-    known = {*workers, *(pid for worker in workers for pid in alive[worker])}
+    known = {*workers, *without, *(pid for root in (*workers, *without) for pid in alive[root])}
     daemons = set() if server is None else alive[server] - known
     connections = read_connections()
     found = {}

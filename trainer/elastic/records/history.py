@@ -6,12 +6,13 @@ counts them, and nothing is journaled.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from trainer.contract.exit_record import EventKind
-from trainer.contract.failure import Failure, FailureKind, is_collateral, render_failure
+from trainer.contract.failure import Failure, FailureKind, is_collateral, parse_failure, render_failure
 from trainer.contract.restart_policy import UPTIME_AS_PROGRESS_S, RestartSituation, Setback, decide_restart
 from trainer.elastic.records.record import Record
 from trainer.elastic.rendezvous.formation import Formation, classify_change, describe_failure, describe_restart
@@ -68,9 +69,38 @@ class History:
         """The last failure, until the workers have started again after it."""
         return self.failure if self._has_failed else None
 
-    def notice(self) -> None:
-        """Note the time of a reason for a restart. Until the next start only the first call counts."""
-        self._noticed_s = self._noticed_s or time.monotonic()
+    def notice(self, at_s: float | None = None) -> None:
+        """Note the time of a reason for a restart, by default now. Until the next start only the first call counts."""
+        self._noticed_s = self._noticed_s or at_s or time.monotonic()
+
+    def render(self) -> str:
+        """All of it, for `resume` in another process of this machine."""
+        past = {
+            "restarts": self.restarts,
+            "failures_survived": self.failures_survived,
+            "failure": None if self.failure is None else render_failure(self.failure),
+            "verdict": self.verdict,
+            "setbacks": [{**vars(each), "failure": render_failure(each.failure)} for each in self._setbacks],
+            "formed": None if self._formed is None else asdict(self._formed),
+            "noticed_s": self._noticed_s,
+            "best_step": self._best_step,
+            "started_s": self._started_s,
+            "healthy_since_s": self._healthy_since_s,
+            "has_failed": self._has_failed,
+        }
+        return json.dumps(past)
+
+    def resume(self, rendered: str) -> None:
+        """Continue the history of an agent that has ended."""
+        past = json.loads(rendered)
+        self.restarts, self.failures_survived = past["restarts"], past["failures_survived"]
+        self.failure = None if past["failure"] is None else parse_failure(past["failure"])
+        self.verdict = past["verdict"]
+        self._setbacks = [Setback(**each | {"failure": parse_failure(each["failure"])}) for each in past["setbacks"]]
+        self._formed = None if past["formed"] is None else Formation(**past["formed"])
+        self._noticed_s, self._best_step = past["noticed_s"], past["best_step"]
+        self._started_s, self._healthy_since_s = past["started_s"], past["healthy_since_s"]
+        self._has_failed = past["has_failed"]
 
     def end(self, *, change: str, step: int | None) -> Ending:
         """Note the end of a generation. `change` is empty after a failure; `step` is the highest ever reported.

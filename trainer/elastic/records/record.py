@@ -80,18 +80,27 @@ def open_record(environ: Mapping[str, str]) -> Record | None:
         raise ValueError(f"{env.JOB_DIR} is set but {env.CLAIM} is not: the attempt cannot be claimed")
     attempt_dir = layout.attempt_dir(job_dir, place.attempt)
     claim_attempt(attempt_dir, token)
-    launch = read_document(attempt_dir / layout.LAUNCH)
-    record = Record(
+    incarnation = _next_incarnation(layout.replica_dir(job_dir, place.attempt, place.replica))
+    record = reopen_record(environ, incarnation, os.getpid())
+    _introduce(record, token)
+    return record
+
+
+def reopen_record(environ: Mapping[str, str], incarnation: int, pid: int) -> Record:
+    """The record that the process `pid` has opened, in another process with the same environment."""
+    place = env.parse_place(environ)
+    assert place.job_dir is not None
+    job_dir = Path(place.job_dir)
+    launch = read_document(layout.attempt_dir(job_dir, place.attempt) / layout.LAUNCH)
+    return Record(
         job_id=place.job_id or job_dir.name,
         job_dir=job_dir,
         attempt=place.attempt,
         replica=place.replica,
-        incarnation=_next_incarnation(layout.replica_dir(job_dir, place.attempt, place.replica)),
+        incarnation=incarnation,
         policy=None if launch is None else _policy(launch),
-        process=identify_process(),
+        process=identify_process(pid),
     )
-    _introduce(record, token)
-    return record
 
 
 def _policy(launch: Mapping[str, object]) -> LaunchPolicy:

@@ -90,7 +90,11 @@ class SingleNodeRendezvous:
         time.sleep(pause_s)
         known = max(self._round.generation, generation)
         self._round = Round(
-            number=self._round.number + 1, stage=Stage.FORMED, generation=known + 1, members=(self._me,)
+            number=self._round.number + 1,
+            stage=Stage.FORMED,
+            generation=known + 1,
+            members=(self._me,),
+            change=ending.change,
         )
         return self._round
 
@@ -262,8 +266,12 @@ class StoreRendezvous:
 
 
 def _rejoin(now: Round, *, before: Round | None, ending: Ending, me: Member, limits: Limits) -> Round:
-    """Open the round after the one that this agent has left, unless another agent has. Then join it."""
-    is_mine = before is not None and before.number == now.number and now.has(me.node)
+    """Open the round after the one that this agent has left, unless another agent has. Then join it.
+
+    An agent that has just started may have the name of one that died. It leaves that one's group.
+    """
+    is_left = now.generation <= me.generation if before is None else before.number == now.number
+    is_mine = is_left and now.has(me.node)
     return rounds.join(rounds.reopen(now, me, limits, ending) if is_mine else now, me, limits)
 
 

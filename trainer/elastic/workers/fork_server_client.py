@@ -6,32 +6,16 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
-from trainer.contract import env
 from trainer.elastic.channel import Channel
-from trainer.elastic.health.processes import adopt_orphans, end_descendants, reap_orphans
 from trainer.elastic.workers.program import Program, parse_program
-from trainer.elastic.workers.title import ROOM
 
-_CLOSE_S = 10.0
 _ROUSE_EVERY_S = 1.0
 _KILLED = -signal.SIGKILL
 _NOBODY = 0  # the pid of a worker that never started. To kill(2) it would mean the process group
-_ROOT = Path(__file__).resolve().parents[2]
-# `-c` puts the current folder first on the path, where user modules could hide others. So remove it, and add this
-# package's root at the end.
-_BOOTSTRAP = """\
-import sys
-sys.path[:] = [p for p in sys.path if p] + [sys.argv[1]]
-from trainer.elastic.workers.forkserver import main
-sys.path.pop()
-main(int(sys.argv[2]), int(sys.argv[3]))
-"""
 
 
 class ForkServerError(Exception):
@@ -79,41 +63,35 @@ class ForkedProcess:
 
 
 class ForkServerClient:
-    """One fork server and its workers. Call all methods on the main thread.
+    """The agent's connection to the fork server. Call all methods on the main thread.
 
-    Workers die with their server (child.py). If the server is lost, they count as killed, and the next start begins
-    another server.
+    Agent and workers die with their server (child.py).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, channel: Channel, *, server_pid: int, base: Mapping[str, str], kept: Collection[int]) -> None:
+        """`base` is the environment of the server, and `kept` are the processes that outlive agents."""
+        self.server_pid = server_pid
+        self.kept = set(kept)
         self.imported_s = 0.0  # time that the server has spent on imports
         self.rss_bytes = 0  # of the server
         self.spare_bytes = 0  # private memory of the newest spare
-        self._spares: dict[str, object] | None = None
-        self._wanted: list[tuple[list[str], list[str]]] = []  # imports, kept for a server that replaces a lost one
         self._processes: dict[int, ForkedProcess] = {}  # by number, those that have not ended
         self._numbers = 0
-        self._base: dict[str, str] = {}
-        self._server: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
-
-    @property
-    def server_pid(self) -> int | None:
-        return None if self._server is None else self._server.pid
+        self._base = base
+        self._channel: Channel | None = channel
 
     def prepare(self, modules: Sequence[str], later: Sequence[str] = ()) -> None:
         """Import `modules` in the server before the next worker starts, and `later` while it is idle."""
-        self._wanted.append((list(modules), list(later)))
-        if self._channel is None:
-            self._open()
-        else:
-            self._send({"import": list(modules), "later": list(later)})
+        self._send({"import": list(modules), "later": list(later)})
 
     def keep_spares(self, count: int, warmup: str | None) -> None:
         """Keep `count` spare workers while others run; see spares.py."""
-        self._spares = {"spares": count, "warmup": warmup}
-        if self._channel is not None:
-            self._send(self._spares)
+        self._send({"spares": count, "warmup": warmup})
+
+    def keep(self, pid: int) -> None:
+        """Let this process below the agent outlive it."""
+        self.kept.add(pid)
+        self._send({"keep": pid})
 
     def start(
         self,
@@ -127,7 +105,7 @@ class ForkServerClient:
         """Order a worker with exactly this environment. Does not wait for its start; reading its pid does."""
         program = parse_program(command)
         if self._channel is None:
-            self._open()
+            raise ForkServerError("the fork server is gone")
         self._numbers += 1
         process = self._processes[self._numbers] = ForkedProcess(self, self._numbers)
         fields = program.render() if isinstance(program, Program) else None
@@ -163,42 +141,18 @@ class ForkServerClient:
 
     def rouse(self) -> None:
         """Send SIGCONT to the server, in case a signal has stopped it."""
-        if self._server is not None:
-            with suppress(ProcessLookupError):
-                self._server.send_signal(signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(self.server_pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """End the server, which kills what it has started. Idempotent."""
-        server, self._server = self._server, None
+        """Idempotent."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        if server is not None:
-            if not self._numbers:  # it has started no worker, and may be in the middle of an import
-                server.kill()
-            try:
-                server.wait(_CLOSE_S)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-
-    def _open(self) -> None:
-        adopt_orphans()
-        ours, theirs = Channel.pair()
-        # By default torch counts devices by initializing CUDA, and then no forked process could use a device.
-        self._base = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", env.FORK_SERVER: ROOM}
-        with closing(theirs):
-            command = [sys.executable, "-u", "-c", _BOOTSTRAP, str(_ROOT), str(theirs.fileno()), str(os.getpid()), ROOM]
-            self._server = subprocess.Popen(command, env=self._base, pass_fds=[theirs.fileno()], start_new_session=True)
-        self._channel = ours
-        for modules, later in self._wanted:
-            self._send({"import": modules, "later": later})
-        if self._spares is not None:
-            self._send(self._spares)
 
     def _send(self, message: Mapping[str, object]) -> None:
-        assert self._channel is not None
-        self._channel.send(message)
+        if self._channel is not None:
+            self._channel.send(message)
 
     def _take(self, message: Mapping[str, object]) -> str | None:
         """Process one message. Returns the reason if it says that a worker could not be started."""
@@ -217,8 +171,8 @@ class ForkServerClient:
             process = next(process for process in self._processes.values() if process.started_pid == pid)
             del self._processes[process.number]
             process.returncode = int(str(message["code"]))
-        elif "ready" in message:
-            self.imported_s += float(str(message["seconds"]))
+        elif "rss_bytes" in message:
+            self.imported_s = float(str(message["seconds"]))
             self.rss_bytes = int(str(message["rss_bytes"]))
         return None
 
@@ -229,5 +183,3 @@ class ForkServerClient:
             process.started_pid = process.started_pid or _NOBODY
             process.returncode = _KILLED
         self.close()
-        end_descendants(os.getpid())  # the workers died with the server; this process has adopted their orphans
-        reap_orphans()

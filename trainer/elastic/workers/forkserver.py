@@ -1,19 +1,31 @@
-"""The fork server, from which workers are forked. It has imported torch, so that a restart need not.
+"""The fork server, from which the agent and its workers are forked. It has imported torch, so that they need not.
 
-The agent starts it with one end of a socket and sends it orders for workers (fork_server_client.py). The server only
-imports: it has no tensor, no CUDA context and no threads. Every worker is its child and dies with it. As the workers'
-subreaper (prctl(2)) it also adopts their orphans, such as data loaders. It kills all of them when the agent is gone.
+The keeper starts it with one end of a socket (fork_server.py) and orders an agent. The agent orders the workers over a
+socket of its own (fork_server_client.py). The server only imports: it has no tensor, no CUDA context and no threads.
+Agent and workers are its children and die with it. As their subreaper (prctl(2)) it also adopts their orphans, such as
+data loaders. When the agent ends it kills the workers and their orphans and keeps the spares, and when the keeper is
+gone it kills all.
 
-Messages are lines of JSON (channel.py). The agent sends
+Messages are lines of JSON (channel.py). The keeper sends
 
-    {"import": [modules], "later": [modules]}   import the first at once, before any worker; the others when idle
+    {"import": [modules], "later": [modules]}   import the first at once; the others when idle
+    {"agent": {...}, "environ": {...}, "without": [names]}   see agent_process.py
+
+and receives
+
+    {"agent": pid}
+    {"agent_ended": pid, "code": as subprocess.Popen.returncode, "why": why it was not forked, else ""}
+
+The agent sends
+
     {"spares": how many, "warmup": module | null}
+    {"keep": pid}   a process below the agent that outlives it
     {"start": number, "environ": {...}, "without": [names], "program": {...} | null, "because": why there is none,
      "command": [...], "local_rank": "0", "stdout": path | null, "stderr": path | null}
 
 and receives
 
-    {"ready": [modules], "seconds": s, "rss_bytes": n}
+    {"seconds": spent on imports so far, "rss_bytes": n}   first of all, and after each import
     {"started": number, "pid": p, "because": why it is not a fork, else "", "spare": whether it was a spare}
     {"refused": number, "why": text}
     {"ended": pid, "code": as subprocess.Popen.returncode}
@@ -39,7 +51,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from trainer.elastic.channel import Channel
-from trainer.elastic.health.processes import adopt_orphans, end_descendants
+from trainer.elastic.health.processes import adopt_orphans, descendants, end_descendants, is_gone
 from trainer.elastic.records.files import say
 from trainer.elastic.workers.forked import HELD, become, names_of, program_of
 from trainer.elastic.workers.program import Program, find_shadowed, run_program
@@ -50,9 +62,14 @@ _QUIET_S = 0.5  # idle work waits this long after the last order, so as not to s
 
 
 class ForkServer:
-    def __init__(self, channel: Channel, agent: int) -> None:
-        self._channel = channel
-        self._agent = agent
+    def __init__(self, channel: Channel, keeper: int) -> None:
+        self.orders: Channel | None = None  # in a forked agent: its connection to the server
+        self._channel, self._keeper = channel, keeper
+        self._agent = 0  # its pid; 0: there is none
+        self._agent_channel: Channel | None = None
+        self._kept: set[int] = set()  # processes that outlive the agent
+        self._imported_s = 0.0
+        self._is_over = False
         self._later: deque[str] = deque()
         self._workers: set[int] = set()
         self._has_failed = False  # a worker of the current generation has failed
@@ -62,25 +79,23 @@ class ForkServer:
         self._spares = Spares()
 
     def serve(self) -> dict[str, object] | None:
-        """Serve until the agent is gone, then return None. In a forked worker, return the worker's order."""
+        """Serve until the keeper is gone, then return None. In a forked process, return its order."""
         self._listen_to_signals()
-        while os.getppid() == self._agent:
+        while os.getppid() == self._keeper and not self._is_over:
             ends: list[Channel | socket.socket] = [self._channel, self._woken, *self._spares.ends]
+            if self._agent_channel is not None:
+                ends.append(self._agent_channel)
             ready, _, _ = select.select(ends, [], [], self._patience_s())
             for pid, size_bytes in self._spares.collect_ready().items():
                 self._tell(spare=pid, bytes=size_bytes)
             if self._woken in ready:
                 self._woken.recv(4096)
                 self._reap()
-            if self._channel in ready:
-                messages = self._channel.receive()
-                if messages is None:
-                    break
-                for message in messages:
-                    order = self._handle(message)
-                    if order is not None:
-                        return order
-            elif not ready and self._later:
+            for channel in (self._channel, self._agent_channel):  # the agent may have ended a moment ago
+                order = self._follow(channel) if channel is not None and channel in ready else None
+                if order is not None:
+                    return order
+            if not ready and self._later:
                 self._import([self._later.popleft()])
             elif not ready:
                 order = self._fork_spare()
@@ -88,6 +103,19 @@ class ForkServer:
                     return order
         end_descendants(os.getpid())
         self._spares.sweep()
+        return None
+
+    def _follow(self, channel: Channel) -> dict[str, object] | None:
+        """Carry out the messages of keeper or agent. In a forked process, return its order."""
+        messages = channel.receive()
+        if messages is None and channel is self._channel:
+            self._is_over = True
+        elif messages is None:
+            self._drop_agent_channel()
+        for message in messages or ():
+            order = self._handle(message)
+            if order is not None:
+                return order
         return None
 
     def _patience_s(self) -> float | None:
@@ -107,11 +135,17 @@ class ForkServer:
         return order
 
     def close(self) -> None:
-        """In a forked worker, close what belongs to the server."""
+        """In a forked process, close what belongs to the server."""
         signal.set_wakeup_fd(-1)
         for end in (self._channel, self._wakeup, self._woken):
             end.close()
+        self._drop_agent_channel()
         self._spares.close()
+
+    def _drop_agent_channel(self) -> None:
+        if self._agent_channel is not None:
+            self._agent_channel.close()
+            self._agent_channel = None
 
     def _listen_to_signals(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
@@ -120,9 +154,14 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def _handle(self, message: dict[str, object]) -> dict[str, object] | None:
-        """Carry out a message. Returns an order in the worker that was forked for it, and None in the server."""
+        """Carry out a message. Returns an order in the process that was forked for it, and None in the server."""
+        if "keep" in message:
+            self._kept.add(int(str(message["keep"])))
+            return None
+        self._quiet_since = time.monotonic()
+        if "agent" in message:
+            return self._start_agent(message)
         if "start" in message:
-            self._quiet_since = time.monotonic()
             self._spares.pause()
             return self._start(message)
         if "spares" in message:
@@ -133,7 +172,28 @@ class ForkServer:
         self._import(names_of(message.get("import")))
         return None
 
+    def _start_agent(self, order: dict[str, object]) -> dict[str, object] | None:
+        ours, theirs = Channel.pair()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            ours.close()
+            theirs.close()
+            self._channel.send({"agent_ended": 0, "code": 1, "why": f"cannot be forked: {error.strerror}"})
+            return None
+        if pid == 0:
+            ours.close()
+            self.orders = theirs
+            return order | {"kept": [kept for kept in self._kept if not is_gone(kept)]}
+        theirs.close()
+        self._agent, self._agent_channel = pid, ours
+        self._channel.send({"agent": pid})
+        self._tell_imported()
+        return None
+
     def _import(self, names: list[str]) -> None:
+        if all(name in sys.modules for name in names):
+            return
         began = time.monotonic()
         for name in names:
             try:
@@ -143,7 +203,11 @@ class ForkServer:
         gc.collect()
         gc.freeze()  # or the garbage collector in a worker would write to, and so copy, the shared pages
         self._unsafe = why_unsafe()
-        self._tell(ready=names, seconds=round(time.monotonic() - began, 3), rss_bytes=_rss_bytes())
+        self._imported_s += time.monotonic() - began
+        self._tell_imported()
+
+    def _tell_imported(self) -> None:
+        self._tell(seconds=round(self._imported_s, 3), rss_bytes=_rss_bytes())
 
     def _start(self, order: dict[str, object]) -> dict[str, object] | None:
         program = program_of(order)
@@ -170,13 +234,14 @@ class ForkServer:
         return "" if shadowed is None else f"{program.folder} has a {shadowed} of its own"
 
     def _reap(self) -> None:
-        """Report the ends of workers, and kill the orphans of those that failed, such as data loaders.
+        """Report the ends of agent and workers, and kill the orphans of workers that failed, such as data loaders.
 
         Orphans have inherited the sockets of the group: until they end, its other ranks do not notice the failure.
         After the last worker of a failed generation all orphans are killed. They become children of this process, so
         without children there is nothing left to kill.
         """
         failed: set[int] = set()  # those that left something running
+        agent_ended: int | None = None
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -188,18 +253,45 @@ class ForkServer:
                     self._tell(ended=pid, code=os.waitstatus_to_exitcode(status))
                     if status != 0 and _has_members(pid):
                         failed.add(pid)
+                elif pid == self._agent:
+                    agent_ended = os.waitstatus_to_exitcode(status)
+                self._kept.discard(pid)
                 self._spares.forget(pid)
         except ChildProcessError:
+            pass
+        if agent_ended is not None:
+            self._follow_agent(agent_ended)
             return
         if failed:
             end_descendants(os.getpid(), lambda process: process.session in failed)
         if self._has_failed and not self._workers:
             self._has_failed = False
-            spares = self._spares.pids
-            end_descendants(os.getpid(), lambda process: process.pid not in spares)
+            self._end_workers()
+
+    def _follow_agent(self, code: int) -> None:
+        """End the workers of an agent that has ended.
+
+        The keeper may order another one. If this process must not fork, it ends too, and the keeper starts a new one.
+        """
+        pid, self._agent = self._agent, 0
+        self._drop_agent_channel()
+        self._end_workers()
+        self._workers.clear()
+        self._has_failed = False
+        self._channel.send({"agent_ended": pid, "code": code, "why": ""})
+        self._is_over = self._unsafe is not None
+
+    def _end_workers(self) -> None:
+        """Kill the workers and what they have left behind."""
+        kept = {*self._spares.pids, *self._kept}
+        if self._agent:
+            kept |= {self._agent, *(process.pid for process in descendants(self._agent))}
+        end_descendants(os.getpid(), lambda process: process.pid not in kept)
 
     def _tell(self, **message: object) -> None:
-        self._channel.send(message)
+        """Tell the agent."""
+        if self._agent_channel is not None:
+            self._agent_channel.send(message)
 
 
 def _has_members(group: int) -> bool:
@@ -238,15 +330,23 @@ def _rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def main(descriptor: int, agent: int) -> NoReturn:
+def main(descriptor: int, keeper: int, results: int) -> NoReturn:
     """Serve on the socket. In a forked worker, run its program and exit as Python would."""
     adopt_orphans()
-    show_command([sys.executable, "-m", __name__, "of", str(agent)])
-    server, me = ForkServer(Channel(socket.socket(fileno=descriptor)), agent), os.getpid()
-    order = server.serve()
+    show_command([sys.executable, "-m", __name__, "of", str(keeper)])
+    run(ForkServer(Channel(socket.socket(fileno=descriptor)), keeper), keeper, results)
+
+
+def run(server: ForkServer, keeper: int, results: int) -> NoReturn:
+    me, order = os.getpid(), server.serve()
     if order is None:
         os._exit(0)
     server.close()
+    if server.orders is not None:
+        from trainer.elastic.agent_process import run_as_agent  # noqa: PLC0415  # declared lazy: not for workers
+
+        run_as_agent(order, server=me, channel=server.orders, keeper=keeper, results=results)
+    os.close(results)
     try:
         become(order, me)
     except (SystemExit, KeyboardInterrupt):

@@ -53,6 +53,16 @@ def runs_our_trainer(command: Sequence[str]) -> bool:
     return ("-m", OURS) in pairwise(command)
 
 
+def find_imports(command: Sequence[str]) -> list[str]:
+    """Modules that the program of a worker's command imports before its first step, besides torch."""
+    program = parse_program(command)
+    is_ours = isinstance(program, Program) and program.is_module and program.target == OURS
+    # All that trainer/__main__.py imports, and torch._dynamo, whose import by DDP takes most of a second. Not
+    # trainer.__main__ itself, because runpy warns about a module that is already imported.
+    ours = ["torch.distributed.elastic.multiprocessing.errors", "torch._dynamo", f"{OURS}.train"]
+    return ours if is_ours else []
+
+
 def parse_program(command: Sequence[str]) -> Program | str:
     """The program in a worker's command, or the reason why this Python process cannot run it itself."""
     if not _is_this_python(command[0]):

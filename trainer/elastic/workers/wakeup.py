@@ -29,6 +29,10 @@ class Wakeup:
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)  # a full pipe wakes too
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
+    def fileno(self) -> int:
+        """Readable when `wait` returns at once."""
+        return self._woken
+
     def wait(self) -> None:
         """Return after the next signal and its handler, or at once if a signal has arrived since the last wait."""
         os.read(self._woken, _BYTES)

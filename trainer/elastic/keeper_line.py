@@ -1,0 +1,104 @@
+"""An agent's line to its keeper: notes for the agent that may follow it, and its result. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from trainer.contract.exit_record import ExitRecord, parse_exit_record, render_exit_record
+
+Files = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentState:
+    """What an agent leaves to the next one."""
+
+    generation: int = 0  # the highest of which it may have started workers
+    restarts: int = 0
+    node: str = ""  # its name in the group
+    has_succeeded: bool = False
+    stacks_done: int = 0  # the last request for stacks that was carried out
+    pids: Sequence[int] = ()  # of its workers
+    history: str = ""  # as rendered by History
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predecessor:
+    """The agent before this one: its state, how and when it ended, and its files in memory as paths."""
+
+    state: AgentState
+    change: str  # of the group, as a sentence
+    ended_s: float  # by the monotonic clock
+    memory: Sequence[Sequence[str]] = ()
+    mirrors: Sequence[Sequence[str]] = ()
+
+
+class KeeperLine:
+    """The agent's end. `before` is None in the first agent."""
+
+    def __init__(self, descriptor: int, keeper: int, before: Predecessor | None) -> None:
+        self.keeper, self.before = keeper, before
+        self._descriptor = descriptor
+
+    def note_state(self, state: AgentState) -> None:
+        self._write({"state": asdict(state)})
+
+    def note_memory(self, own: Files, mirrors: Files) -> None:
+        """Tell the files in memory that the next agent needs."""
+        self._write({"memory": [list(files) for files in own], "mirrors": [list(files) for files in mirrors]})
+
+    def finish(self, record: ExitRecord, verdict: str) -> None:
+        self._write({"result": render_exit_record(record), "verdict": verdict})
+
+    def close(self) -> None:
+        """In a forked process."""
+        os.close(self._descriptor)
+
+    def _write(self, message: Mapping[str, object]) -> None:
+        # A signal can end a long write early. So each message begins a new line.
+        content = b"\n" + json.dumps(message).encode() + b"\n"
+        while content:
+            content = content[os.write(self._descriptor, content) :]
+
+
+@dataclass
+class Notes:
+    """What an agent has told so far, as its keeper knows it."""
+
+    state: AgentState = field(default_factory=AgentState)
+    result: tuple[ExitRecord, str] | None = None
+    files: tuple[Files, Files] | None = None  # news about the files in memory: own and mirrors
+    _rest: bytes = b""
+
+    def take(self, content: bytes) -> None:
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        for line in filter(None, lines):
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                continue  # torn
+
+    def forget_rest(self) -> None:
+        """The writer has ended in the middle of a line."""
+        self._rest = b""
+
+    def _take(self, message: Mapping[str, object]) -> None:
+        if isinstance(state := message.get("state"), dict):
+            self.state = AgentState(**state)
+        elif isinstance(result := message.get("result"), dict):
+            self.result = parse_exit_record(result), str(message["verdict"])
+        elif isinstance(own := message.get("memory"), list) and isinstance(mirrors := message["mirrors"], list):
+            self.files = own, mirrors
+
+
+def render_predecessor(before: Predecessor | None) -> dict[str, object] | None:
+    return None if before is None else asdict(before)
+
+
+def parse_predecessor(document: object) -> Predecessor | None:
+    if not isinstance(document, dict):
+        return None
+    return Predecessor(**{**document, "state": AgentState(**document["state"])})

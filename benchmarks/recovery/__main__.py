@@ -3,6 +3,7 @@
     python -m benchmarks.recovery [--kills N] [--launchers ...] [--programs ...] [--steps-between A B] [--seed N]
     python -m benchmarks.recovery --json [--strategy ddp|fsdp|hsdp] [--script FILE [--script-args "..."]]
     python -m benchmarks.recovery --device cuda [--preset 124m]
+    python -m benchmarks.recovery --agents [--kills N] [--programs ...]
 
 Two workers train on this machine; on one GPU the trainer has one, because NCCL refuses two ranks there. After some
 steps of each generation a random rank gets SIGKILL, at a random moment of its next step. The workers themselves write
@@ -13,6 +14,8 @@ step within two minutes has not recovered and is started again.
 and `steps_redone` as the mean per kill. For the bundled trainer it also has `split`: the median of each part of the
 time from the kill to rank 0's next step. The program `script-supervised` is `script` with trainer.supervised, and
 `script-reentered` also has `reenter`. Your own script runs unchanged; its steps are those of its optimizer.
+
+--agents kills elasticrun's agent instead of a worker. Its workers die with it, and another agent starts all of them.
 """
 
 from __future__ import annotations
@@ -121,7 +124,10 @@ def measure(
     script: tuple[str, ...] = (),
     steps_between: tuple[int, int] = _STEPS_BETWEEN_KILLS,
     setting: Setting = ON_CPU,
+    *,
+    agents: bool = False,
 ) -> Score:
+    """`agents`: kill elasticrun's agent, not a worker."""
     score = Score(launcher, program)
     while score.kills < kills:
         with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +135,7 @@ def measure(
             training.start()
             before, restarts = score.kills, list[Kill]()
             try:
-                kill_workers(training, score, kills, rng, steps_between, restarts)
+                kill_all(training, score, kills, rng, steps_between, restarts, agents=agents)
                 if score.kills == before:
                     raise NeverStarted(f"training ended before a kill: {training.printed()}")
             finally:
@@ -139,15 +145,25 @@ def measure(
     return score
 
 
-def kill_workers(
+def measure_agent_kills(program: str, kills: int, rng: random.Random) -> Score:
+    """From the kill of elasticrun's agent to the next step of all ranks."""
+    return measure("ours", program, kills, rng, agents=True)
+
+
+def kill_all(
     training: Training,
     score: Score,
     kills: int,
     rng: random.Random,
     steps_between: tuple[int, int],
     restarts: list[Kill],
+    *,
+    agents: bool = False,
 ) -> None:
-    """Kill workers until there were enough kills or training does not recover. Appends each kill to `restarts`."""
+    """Kill workers or agents until there were enough kills or training does not recover.
+
+    Appends each kill to `restarts`.
+    """
     follower, workers = Follower(training.lines), training.workers
     first = follower.until(lambda seen: len({step.rank for step in seen}) == workers, _PATIENCE_S)
     if first is None:
@@ -165,8 +181,9 @@ def kill_workers(
         step_s = (victim.at_s - begun[victim.rank].at_s) / max(1, victim.number - begun[victim.rank].number)
         time.sleep(rng.uniform(0, step_s))  # at any moment of a step
         score.kills += 1
+        pid = training.find_agent() if agents else victim.pid
         killed_at = time.time()
-        os.kill(victim.pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         old = {step.life for step in begun.values()}
         after = follower.until(partial(is_whole, old=old, workers=workers), _PATIENCE_S)
         if after is None:
@@ -212,7 +229,7 @@ def _measure_all(options: Namespace) -> Iterable[Score]:
         for launcher in options.launchers:
             kills = min(options.kills, _MOST_DEFAULT_KILLS) if launcher == "torchrun" else options.kills
             rng, between = random.Random(options.seed), tuple(options.steps_between)
-            score = measure(launcher, program, kills, rng, options.script, between, setting)
+            score = measure(launcher, program, kills, rng, options.script, between, setting, agents=options.agents)
             print(f"{score.name}: {score.document()}", file=sys.stderr, flush=True)
             yield score
 
@@ -231,8 +248,11 @@ def _parse_options() -> Namespace:
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="of the trainer and of the plain script")
     parser.add_argument("--preset", default="nano", help="the bundled trainer's model")
     parser.add_argument("--memory", default="auto", help="how often the bundled trainer copies its state into memory")
+    parser.add_argument("--agents", action="store_true", help="kill elasticrun's agent instead of a worker")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.agents:
+        options.launchers = LAUNCHERS[:1]
     if options.strategy is not None:
         options.programs = [f"trainer-{options.strategy}"]
     elif options.script is not None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from trainer.contract import env
@@ -14,7 +14,7 @@ from trainer.elastic.channel import Channel
 from trainer.elastic.health.processes import adopt_orphans, end_descendants, reap_orphans
 from trainer.elastic.workers.title import ROOM
 
-_CLOSE_S = 10.0
+_CLOSE_S, _ENDS_WITHIN_S = 10.0, 1.0
 _ROOT = Path(__file__).resolve().parents[2]
 # `-c` puts the current folder first on the path, where user modules could hide others. So remove it, and add this
 # package's root at the end.
@@ -65,6 +65,8 @@ class ForkServer:
         """Blocks until messages arrive. None if the server is gone: then all that it started has ended too."""
         messages = self._channel.receive()
         if messages is None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ENDS_WITHIN_S)  # or `close` would be the cause of its end
             self.close()
             end_descendants(os.getpid())  # this process has adopted the orphans
             reap_orphans()

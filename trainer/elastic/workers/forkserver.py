@@ -305,8 +305,8 @@ def _has_members(group: int) -> bool:
 
 def why_unsafe() -> str | None:
     """Why this process must not fork now. None if it may."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is not None and cuda.is_initialized():
         return "a preloaded module initialized CUDA"
     if any(_link(entry).startswith("/dev/nvidia") for entry in Path("/proc/self/fd").iterdir()):
         return "a preloaded module opened the GPU"

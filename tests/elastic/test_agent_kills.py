@@ -29,6 +29,8 @@ from trainer.elastic.health.processes import descendants
 from trainer.elastic.keeper_line import AgentState, KeeperLine, Notes
 from trainer.elastic.memory_files import KeptFiles, MemoryFiles
 from trainer.elastic.records.history import History
+from trainer.elastic.rendezvous.join import _rejoin
+from trainer.elastic.rendezvous.rounds import Ending, Limits, Member, Round, Stage
 
 
 def kill_agent(agent: Agent) -> None:
@@ -98,6 +100,15 @@ def test_agents_that_die_without_progress_end_the_attempt(job: Job, tmp_path: Pa
     assert len(agent.events("agent.lost")) == 6
 
 
+def test_what_a_stopped_fork_server_has_started_ends_with_the_keeper(job: Job, tmp_path: Path) -> None:
+    agent = job.policy().start(TWO, STEADY, str(tmp_path / "finish"))
+    agent.await_steps(1)
+    below = descendants(agent.process.pid)
+    os.kill(next(each.pid for each in below if each.parent == agent.process.pid), signal.SIGSTOP)
+    agent.process.kill()
+    wait_for(lambda: not any(alive(each.pid) for each in below), "end of all")
+
+
 def test_outside_a_job_a_killed_agent_is_replaced_too(tmp_path: Path) -> None:
     script = tmp_path / "mark.py"
     script.write_text(
@@ -143,6 +154,15 @@ def test_a_group_of_two_forms_again_after_the_death_of_either_agent(job: Job, tm
     assert [agent.events("worker.failed") for agent in agents] == [[], []]
     assert [len(agent.events("agent.lost")) for agent in agents] == [2 * (victim == 0), 2 * (victim == 1)]
     wait_for(lambda: not any(map(alive, below)), "end of all")
+
+
+@pytest.mark.parametrize(("known", "number"), [(3, 8), (2, 7)], ids=["it trained", "it formed without it"])
+def test_an_agent_leaves_the_group_of_its_predecessor_unless_that_never_trained(known: int, number: int) -> None:
+    me, other = (Member(node=name, node_rank=None, address=name, workers=1, generation=known) for name in "ab")
+    formed = Round(number=7, stage=Stage.FORMED, generation=3, members=(me, other))
+    limits = Limits(min_nodes=2, max_nodes=2)
+    now = _rejoin(formed, before=None, ending=Ending(change="the agent was killed"), me=me, limits=limits)
+    assert (now.number, now.has("a")) == (number, True)
 
 
 def test_a_torn_note_is_skipped_and_the_next_one_counts() -> None:

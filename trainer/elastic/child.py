@@ -39,9 +39,9 @@ def _split(argv: list[str]) -> tuple[dict[str, str], list[str]]:
     return options, rest
 
 
-def die_with_parent(parent: int) -> None:
-    """Get SIGKILL when the parent's thread ends (prctl(2); kept across execve). Exit if the parent is gone already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Get a signal when the parent's thread ends (prctl(2); kept across execve). Exit if the parent is gone already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(_EXIT_ORPHAN)
 

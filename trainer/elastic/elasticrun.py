@@ -1,4 +1,4 @@
-"""`elasticrun`: torchrun's flags and environment, with fast restarts, records, and workers that die with the agent.
+"""`elasticrun`: torchrun's flags and environment, with fast restarts, records, and an agent that can be replaced.
 
 For each replica of an attempt the service renders
 

@@ -124,11 +124,12 @@ def test_two_nodes_survive_twenty_deaths_of_either_agent(job: Job) -> None:
 
 
 def kill(agent: Agent) -> None:
-    """Kill the agent, unless it has just ended."""
-    pid = agent.agent_pid
+    """Kill the agent, unless it has just ended, and wait until its workers have ended too."""
+    pid, before = agent.agent_pid, len(agent.events("agent.lost"))
     if pid:
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not alive(pid), "end of the agent")
+        ended = agent.folder / "exit.json"
+        wait_for(lambda: len(agent.events("agent.lost")) > before or ended.exists(), "end of the agent")
 
 
 def assert_stops(agent: Agent) -> None:

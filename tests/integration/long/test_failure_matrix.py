@@ -380,7 +380,7 @@ def test_workers_that_never_form_a_group_are_reported_as_such(
     }
     with Client(running_service.url) as client:
         job = client.submit(spec)
-        kill(running_service, job, lambda one: one.replica == 1 and one.is_agent, signal.SIGSTOP)
+        kill(running_service, job, lambda one: one.replica == 1, signal.SIGSTOP)
         until(client, job.id, ended, timeout_s=PATIENCE_S)
         why = client.why(job.id)
     assert why.cause is not None, why

@@ -50,6 +50,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from trainer.elastic import child
 from trainer.elastic.channel import Channel
 from trainer.elastic.health.processes import adopt_orphans, descendants, end_descendants, is_gone
 from trainer.elastic.records.files import say
@@ -332,6 +333,7 @@ def _rss_bytes() -> int:
 
 def main(descriptor: int, keeper: int, results: int) -> NoReturn:
     """Serve on the socket. In a forked worker, run its program and exit as Python would."""
+    child.die_with_parent(keeper, signal.SIGCONT)  # even if it is stopped, it then ends what it has started
     adopt_orphans()
     show_command([sys.executable, "-m", __name__, "of", str(keeper)])
     run(ForkServer(Channel(socket.socket(fileno=descriptor)), keeper), keeper, results)

@@ -145,9 +145,11 @@ def measure(
     return score
 
 
-def measure_agent_kills(program: str, kills: int, rng: random.Random) -> Score:
+def measure_agent_kills(
+    program: str, kills: int, rng: random.Random, steps_between: tuple[int, int] = _STEPS_BETWEEN_KILLS
+) -> Score:
     """From the kill of elasticrun's agent to the next step of all ranks."""
-    return measure("ours", program, kills, rng, agents=True)
+    return measure("ours", program, kills, rng, steps_between=steps_between, agents=True)
 
 
 def kill_all(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.recovery.__main__ import NeverStarted, measure
+from benchmarks.recovery.__main__ import NeverStarted, measure, measure_agent_kills
 
 SCRIPT = """
 import sys, time
@@ -39,6 +39,12 @@ def test_an_unchanged_script_is_killed_and_recovers(script: str) -> None:
     assert (score.kills, len(score.recovered_s)) == (2, 2)
     assert all(0 < seconds < 120 for seconds in score.recovered_s)
     assert all(steps >= 3 for steps in score.steps_redone), "it saves nothing, so it repeats all steps"
+
+
+def test_the_agent_is_killed_and_training_recovers() -> None:
+    score = measure_agent_kills("trainer-ddp", 2, random.Random(0), (12, 20))
+    assert (score.kills, len(score.recovered_s)) == (2, 2)
+    assert all(0 < seconds < 120 for seconds in score.recovered_s)
 
 
 def test_a_script_too_short_for_a_kill_is_an_error(script: str) -> None:

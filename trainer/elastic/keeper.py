@@ -46,7 +46,7 @@ class Keeper:
         self._server = self._open_server()
         self._agent = 0  # its pid; 0: none runs
         self._agent_began_s = 0.0
-        self._is_told = False  # the agent has got the signal to stop
+        self._has_signal = False  # the agent has got the signal to stop
         self._order_at_s: float | None = 0.0  # None: an agent is ordered
         self._before: Predecessor | None = None
         self._deaths = 0  # in a row without progress
@@ -100,8 +100,8 @@ class Keeper:
         self._server.prepare(find_imports(self._flags.command))  # while the agent starts
 
     def _forward_stop(self) -> None:
-        if self._stop.signal is not None and self._agent and not self._is_told:
-            self._is_told = True
+        if self._stop.signal is not None and self._agent and not self._has_signal:
+            self._has_signal = True
             with suppress(ProcessLookupError):
                 os.kill(self._agent, self._stop.signal)
 
@@ -129,7 +129,7 @@ class Keeper:
         for message in messages:
             if "agent" in message:
                 self._agent, self._agent_began_s = int(str(message["agent"])), time.monotonic()
-                self._is_told = False
+                self._has_signal = False
             elif "agent_ended" in message:
                 self._read_notes()
                 self._notes.forget_rest()

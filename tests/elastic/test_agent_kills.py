@@ -156,6 +156,21 @@ def test_a_group_of_two_forms_again_after_the_death_of_either_agent(job: Job, tm
     wait_for(lambda: not any(map(alive, below)), "end of all")
 
 
+def test_an_agent_may_die_while_it_waits_for_the_other_nodes(job: Job, tmp_path: Path) -> None:
+    """It has joined a round, which the other node finds when it starts."""
+    port, finish = free_port(), str(tmp_path / "finish")
+    job.policy(max_restarts=0)
+    host = job.start("--nnodes=2", *c10d(port, host=True), COLLECTIVE, finish, replica=0)
+    wait_for(lambda: "waiting for other nodes" in host.printed(), "the wait for the other node")
+    kill_agent(host)
+    guest = job.start("--nnodes=2", *c10d(port, host=False), COLLECTIVE, finish, replica=1)
+    agents = [host, guest]
+    wait_for(lambda: all(agent.progress(1) for agent in agents), "steps")
+    (tmp_path / "finish").touch()
+    assert [agent.wait() for agent in agents] == [0, 0], [agent.printed() for agent in agents]
+    assert [agent.exit_record().generation for agent in agents] == [1, 1]
+
+
 @pytest.mark.parametrize(("known", "number"), [(3, 8), (2, 7)], ids=["it trained", "it formed without it"])
 def test_an_agent_leaves_the_group_of_its_predecessor_unless_that_never_trained(known: int, number: int) -> None:
     me, other = (Member(node=name, node_rank=None, address=name, workers=1, generation=known) for name in "ab")

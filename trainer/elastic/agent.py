@@ -121,6 +121,7 @@ class Agent:
         Raises RendezvousFailed, NodeUnfit, ForkServerError, Stopped.
         """
         try:
+            self._note()  # before the first round has this agent's name
             while (end := self._run_generation()) is End.AGAIN:
                 pass
             if end is End.SUCCEEDED:

@@ -45,7 +45,7 @@ def fork_server() -> Iterator[Served]:
     for end in (keepers, agents):
         end.close()
     os.close(null)
-    client = ForkServerClient(agent, server_pid=process.pid, base=base, kept=())
+    client = ForkServerClient(agent, server_pid=process.pid, base=base)
     try:
         yield Served(client, agent, process)
     finally:

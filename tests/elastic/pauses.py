@@ -266,7 +266,6 @@ class FakeForkServer:
     """The fork server of one agent. It starts fake workers."""
 
     server_pid = None
-    kept: frozenset[int] = frozenset()
     imported_s, rss_bytes, spare_bytes = 0.0, 0, 0
 
     def __init__(self, nodes: Nodes, node: str) -> None:

@@ -21,7 +21,7 @@ class Scripted(ForkServerClient):
 
     def __init__(self) -> None:
         channel, self.server = Channel.pair()
-        super().__init__(channel, server_pid=os.getpid(), base={}, kept=())
+        super().__init__(channel, server_pid=os.getpid(), base={})
 
     def order(self) -> ForkedProcess:
         return self.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)

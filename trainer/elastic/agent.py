@@ -103,9 +103,7 @@ class Agent:
                 policy.heartbeat_timeout_s,
                 rendezvous,
                 uses_gpu=self._devices.are_used_by,
-                read=lambda pids: read_activities(
-                    pids, fork_server.server_pid, without={os.getpid(), *fork_server.kept}
-                ),
+                read=lambda pids: read_activities(pids, fork_server.server_pid, without={os.getpid()}),
             )
         self._sampler = None if record is None else _build_sampler(record, self._devices)
         self._oom_kills: int | None = None  # the count before the workers started

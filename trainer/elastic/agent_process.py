@@ -35,8 +35,7 @@ def run_as_agent(
     order = message["agent"]
     assert isinstance(order, dict)
     line = KeeperLine(results, keeper, parse_predecessor(order["before"]))
-    kept = [int(pid) for pid in names_of(message["kept"])]
-    fork_server = ForkServerClient(channel, server_pid=server, base=base, kept=kept)
+    fork_server = ForkServerClient(channel, server_pid=server, base=base)
     flags = replace(parse_flags(names_of(order["argv"])), run_id=str(order["run_id"]))
     stop = StopRequest()
     stop.install({*DEFAULT_SIGNALS, *flags.signals})

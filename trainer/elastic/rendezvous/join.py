@@ -24,7 +24,6 @@ from trainer.elastic.rendezvous.succession import Succession
 
 _LONGEST_TURN_S = 0.5  # for one turn of a waiting loop; the rest of a longer turn was a pause of this process
 _ASK_S = 2.0  # for an optional answer of the store
-_NOTICED_S, _LOOK_EVERY_S = 0.7, 0.05  # the end of a node's processes, by heartbeats that are refused
 _PAUSES = "waiting before the workers start again: the last generations made no progress"
 _LAST_TO_FINISH_S = 300.0  # torchrun's exit barrier
 
@@ -57,7 +56,7 @@ class Rendezvous(Protocol):
     def explain_lost_peers(self) -> str | None:
         """Why workers may have lost their peers without a failure: the group changed, or this node was unreachable.
 
-        None if there is no such reason. Takes at most three seconds.
+        None if there is no such reason. Takes at most two seconds.
         """
 
     def report_stillness(self, report: str | None) -> None:
@@ -214,16 +213,10 @@ class StoreRendezvous:
 
     def explain_lost_peers(self) -> str | None:
         assert self._formed is not None
-        clock = AwakeClock(_LONGEST_TURN_S)
         with suppress(RendezvousFailed):
-            while clock.now_s() < _NOTICED_S:  # workers notice the end of another node before any agent does
-                now = self._store.look(_ASK_S)
-                reason = rounds.explain_lost_peers(now, self._formed, self._me.node)
-                if reason is not None:
-                    return reason
-                if now.number != self._formed.number:
-                    break
-                time.sleep(_LOOK_EVERY_S)
+            reason = rounds.explain_lost_peers(self._store.look(_ASK_S), self._formed, self._me.node)
+            if reason is not None:
+                return reason
         if not self._store.is_connected:
             return "the rendezvous store is lost"
         away_s = self._store.find_absence()

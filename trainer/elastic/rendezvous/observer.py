@@ -15,6 +15,7 @@ from trainer.elastic.rendezvous.rounds import Round
 _ASK_AFTER_S = 1.0  # of silence, so that the others have answered when it becomes suspicious
 _ANSWER_S = 1.3  # in which others answer: they may probe for a second
 _ASKED = 3  # agents
+_REPLACED_S = 0.8  # an agent that dies alone is replaced within this time (keeper.py)
 _COUNTS_BEATS = 1.5  # a count in the store that rose within so many intervals is a sign of life
 
 
@@ -47,14 +48,15 @@ class Observer:
                 self._links.follow({node: self._places[node] for node in linked})
 
     def is_gone(self, node: str) -> bool:
-        """Whether the agent's process has certainly ended."""
-        return self._links.silence(node).refused
+        """Whether the agent's process has ended, and no other agent has soon taken its place."""
+        silence = self._links.silence(node)
+        return silence.refused and silence.silent_s > _REPLACED_S
 
     def is_silent(self, node: str, counted_s: float) -> bool:
         """Whether the agent has been silent for too long. `counted_s`: since its last sign of life in the store."""
         silence = self._links.silence(node)
         if silence.refused:
-            return True
+            return self.is_gone(node)
         if not silence.heard:  # UDP may be blocked
             return counted_s > self._timing.silence_s
         if silence.silent_s < _ASK_AFTER_S:

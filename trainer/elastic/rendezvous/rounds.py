@@ -135,9 +135,10 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
     )
 
 
-def succeed(round_: Round, term: int, lost: str, address: str) -> Round:
+def succeed(round_: Round, term: int, lost: str, address: str, *, may_return: bool) -> Round:
     """The first document of the next store, after the agent `lost` at `address`, which served the store, is gone.
 
+    `may_return`: only its process has ended, so another one may soon take its place under the same name.
     `round_` is the document as its new agent knew it. Others may have known a newer one, so the number of the new round
     is far above it.
     """
@@ -148,7 +149,7 @@ def succeed(round_: Round, term: int, lost: str, address: str) -> Round:
         generation=round_.generation,
         term=term,
         group=round_.group,
-        awaited=(round_.nodes | round_.awaited) - {lost},
+        awaited=(round_.nodes | round_.awaited) - (frozenset() if may_return else {lost}),
         change=f"the group lost {address}, which served its rendezvous",
         unsettled=round_.unsettled,
     )

@@ -112,7 +112,7 @@ class Succession:
             self.observer.ask(known[1].node)
             after_s = self._claims_after_s(*known, last, is_gone=answer is Answer.REFUSED)
             if connection is None and after_s is not None and clock.now_s() - since_s >= after_s:
-                connection = self._take_over(*known, last, seed)
+                connection = self._take_over(*known, last, seed, may_return=answer is Answer.REFUSED)
             if connection is not None:
                 return connection
             time.sleep(_TRY_EVERY_S)
@@ -151,7 +151,8 @@ class Succession:
             answer = probe(served)
             connection = self._connect(term, served) if answer is Answer.YES else None
             if connection is None and served.node == self._node:  # that one has died, and this one replaces it
-                connection = self._take_over(term, served, Round(awaited=frozenset(served.nodes)), seed)
+                last = Round(awaited=frozenset(served.nodes))
+                connection = self._take_over(term, served, last, seed, may_return=True)
             if connection is not None:
                 return connection
             notice.give()
@@ -185,10 +186,10 @@ class Succession:
         is_certain = is_gone or self.observer.is_missed_by_most(served.node, len(group))
         return turn_s if is_certain else turn_s + _GRACE_S
 
-    def _take_over(self, term: int, lost: Served, last: Round, seed: Seed) -> Connection | None:
+    def _take_over(self, term: int, lost: Served, last: Round, seed: Seed, *, may_return: bool) -> Connection | None:
         """Serve the next store. None if another agent does."""
         assert self._terms is not None
-        first = rounds.succeed(last, term + 1, lost.node, lost.address)
+        first = rounds.succeed(last, term + 1, lost.node, lost.address, may_return=may_return)
         if term != last.term:  # generations may have begun without this agent
             first = replace(first, generation=max(first.generation, self._terms.newest_generation()))
         store = serve(Served(node=self._node, address=self._address, port=0), self.timing, is_required=True)

@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from trainer.elastic.channel import Channel
@@ -68,10 +68,9 @@ class ForkServerClient:
     Agent and workers die with their server (child.py).
     """
 
-    def __init__(self, channel: Channel, *, server_pid: int, base: Mapping[str, str], kept: Collection[int]) -> None:
-        """`base` is the environment of the server, and `kept` are the processes that outlive agents."""
+    def __init__(self, channel: Channel, *, server_pid: int, base: Mapping[str, str]) -> None:
+        """`base` is the environment of the server."""
         self.server_pid = server_pid
-        self.kept = set(kept)
         self.imported_s = 0.0  # time that the server has spent on imports
         self.rss_bytes = 0  # of the server
         self.spare_bytes = 0  # private memory of the newest spare
@@ -87,11 +86,6 @@ class ForkServerClient:
     def keep_spares(self, count: int, warmup: str | None) -> None:
         """Keep `count` spare workers while others run; see spares.py."""
         self._send({"spares": count, "warmup": warmup})
-
-    def keep(self, pid: int) -> None:
-        """Let this process below the agent outlive it."""
-        self.kept.add(pid)
-        self._send({"keep": pid})
 
     def start(
         self,

@@ -19,7 +19,6 @@ and receives
 The agent sends
 
     {"spares": how many, "warmup": module | null}
-    {"keep": pid}   a process below the agent that outlives it
     {"start": number, "environ": {...}, "without": [names], "program": {...} | null, "because": why there is none,
      "command": [...], "local_rank": "0", "stdout": path | null, "stderr": path | null}
 
@@ -52,7 +51,7 @@ from typing import NoReturn
 
 from trainer.elastic import child
 from trainer.elastic.channel import Channel
-from trainer.elastic.health.processes import adopt_orphans, descendants, end_descendants, is_gone
+from trainer.elastic.health.processes import adopt_orphans, descendants, end_descendants
 from trainer.elastic.records.files import say
 from trainer.elastic.workers.forked import HELD, become, names_of, program_of
 from trainer.elastic.workers.program import Program, find_shadowed, run_program
@@ -68,7 +67,6 @@ class ForkServer:
         self._channel, self._keeper = channel, keeper
         self._agent = 0  # its pid; 0: there is none
         self._agent_channel: Channel | None = None
-        self._kept: set[int] = set()  # processes that outlive the agent
         self._imported_s = 0.0
         self._is_over = False
         self._later: deque[str] = deque()
@@ -156,9 +154,6 @@ class ForkServer:
 
     def _handle(self, message: dict[str, object]) -> dict[str, object] | None:
         """Carry out a message. Returns an order in the process that was forked for it, and None in the server."""
-        if "keep" in message:
-            self._kept.add(int(str(message["keep"])))
-            return None
         self._quiet_since = time.monotonic()
         if "agent" in message:
             return self._start_agent(message)
@@ -185,7 +180,7 @@ class ForkServer:
         if pid == 0:
             ours.close()
             self.orders = theirs
-            return order | {"kept": [kept for kept in self._kept if not is_gone(kept)]}
+            return order
         theirs.close()
         self._agent, self._agent_channel = pid, ours
         self._channel.send({"agent": pid})
@@ -256,7 +251,6 @@ class ForkServer:
                         failed.add(pid)
                 elif pid == self._agent:
                     agent_ended = os.waitstatus_to_exitcode(status)
-                self._kept.discard(pid)
                 self._spares.forget(pid)
         except ChildProcessError:
             pass
@@ -284,7 +278,7 @@ class ForkServer:
 
     def _end_workers(self) -> None:
         """Kill the workers and what they have left behind."""
-        kept = {*self._spares.pids, *self._kept}
+        kept = self._spares.pids
         if self._agent:
             kept |= {self._agent, *(process.pid for process in descendants(self._agent))}
         end_descendants(os.getpid(), lambda process: process.pid not in kept)

@@ -16,7 +16,7 @@ from deploy.dev.network import Network
 from deploy.dev.service import outer_environment
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
-from trainer.elastic.rendezvous.terms import Terms
+from trainer.elastic.rendezvous.epochs import Epochs
 
 _PATIENCE_S = 90.0
 _PORT = 28777
@@ -82,7 +82,7 @@ class Fleet:
 
     def store_host(self) -> int | None:
         """The node whose agent serves the rendezvous store."""
-        newest = Terms(layout.attempt_dir(self.folder, 1)).newest()
+        newest = Epochs(layout.attempt_dir(self.folder, 1)).newest()
         numbers = {self.network.address(node): node for node in range(self.network.count)}
         return None if newest is None else numbers.get(newest[1].address)
 

@@ -27,6 +27,7 @@ from trainer.elastic.rendezvous import join as rendezvous
 from trainer.elastic.rendezvous import observer, store_thread, succession
 from trainer.elastic.rendezvous import patience as waits
 from trainer.elastic.rendezvous.endpoint import Answer
+from trainer.elastic.rendezvous.epochs import Served
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.join import Rendezvous, SingleNodeRendezvous, StoreRendezvous
 from trainer.elastic.rendezvous.link import Silence
@@ -34,7 +35,6 @@ from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.rounds import Limits, Member
 from trainer.elastic.rendezvous.succession import Endpoint, Succession
-from trainer.elastic.rendezvous.terms import Served
 from trainer.elastic.workers import ending
 from trainer.elastic.workers.workers import Membership, StoreHost
 
@@ -43,6 +43,8 @@ _ANSWER_S = 0.002  # of the store
 _SUSPICIOUS_S, _REFUSED_S, _PROBE_S = 2.0, 0.4, 1.0  # of heartbeats
 _TCP_GIVES_UP_S = 30.0  # on a silent node
 _LOOK_AGAIN_S = 0.05
+_CONNECTED_WITHIN_S = 2.0
+_FOLDER_S = 0.02  # a claim in a shared folder
 _STEP_S = 0.5
 _FIRST_PID = 2**22 + 1  # above the highest pid of a process (proc(5))
 _LOST_PEER = """\
@@ -134,7 +136,7 @@ class Nodes:
     finish_at_s: float = float("inf")  # after which the workers end with success
     cuts: Sequence[Cut] = ()
     deaths: Sequence[Death] = ()
-    has_terms: bool = True  # the nodes share the attempt's folder
+    has_epochs: bool = True  # the nodes share the attempt's folder
     steps: list[Step] = field(default_factory=list)
     failures: dict[str, Failure | None] = field(default_factory=dict)  # of agents that have ended
     ended_s: dict[str, float] = field(default_factory=dict)  # of agents
@@ -217,10 +219,10 @@ class Nodes:
             return SingleNodeRendezvous(me)
         me = replace(me, beats_port=1)
         first = Endpoint(host="10.0.0.1", port=1, serves=me.node == "node-0")
-        terms: Any = self.network if self.has_terms else None
+        epochs: Any = self.network if self.has_epochs else None
         timing = Timing(read_s=600.0)  # the first agent may be paused before it serves its store
         observes = Observer(VirtualLinks(self, me.node), me.node, timing)
-        return StoreRendezvous(Succession(first, me, timing, observes, terms), "run", me, limits)
+        return StoreRendezvous(Succession(first, "run", me, timing, observes, epochs), me, limits)
 
     def _train(self) -> None:
         while True:
@@ -279,7 +281,7 @@ class FakeForkServer:
 
 
 class Network:
-    """The stores of all agents, how each node reaches them, and the terms in the shared folder."""
+    """The stores of all agents, how each node reaches them, and the epochs in the shared folder."""
 
     def __init__(self, clock: Clock, has_ended: Callable[[str], bool], cuts: Sequence[Cut]) -> None:
         self.clock, self._has_ended, self._cuts = clock, has_ended, cuts
@@ -287,18 +289,22 @@ class Network:
         self.generation: Callable[[], int] = lambda: 0  # the newest that has begun
         self._stores: dict[int, Store] = {}  # by port
         self._hung_up: set[tuple[str, int]] = set()
-        self._terms: list[Served] = []
+        self._epochs: list[Served] = []
 
     def serve(self, served: Served, timing: Timing, *, is_required: bool) -> Store:
         port = served.port or 1000 + len(self._stores)
         store = self._stores[port] = Store(self, self.clock.node, port)
         return store
 
-    def connect(self, served: Served, timing: Timing) -> Store | None:
+    def connect(self, served: Served, timing: Timing, key: str) -> Store | None:
         if self.probe(served) is not Answer.YES:
             return None
+        store = self._stores[served.port]
+        if self.clock.is_paused(store.host):  # its kernel accepts the connection
+            self.clock.sleep(_CONNECTED_WITHIN_S)
+            return None
         self._hung_up.discard((self.clock.node, served.port))
-        return self._stores[served.port]
+        return store if store.check([key]) else None
 
     def probe(self, served: Served) -> Answer:
         self.clock.sleep(_ANSWER_S)
@@ -310,8 +316,8 @@ class Network:
             return Answer.SILENT
         return Answer.REFUSED if self._has_ended(store.host) else Answer.YES
 
-    def hang_up(self, port: int) -> None:
-        self._hung_up.add((self.clock.node, port))
+    def hang_up(self, served: Served) -> None:
+        self._hung_up.add((self.clock.node, served.port))
 
     def refuses(self, node: str) -> bool:
         """Whether the node's kernel says that its agent has ended."""
@@ -337,19 +343,20 @@ class Network:
         if (me, port) in self._hung_up or is_silent or self._has_ended(host):
             raise RuntimeError("Connection reset by peer")
 
-    # The interface of Terms.
+    # The interface of Epochs.
 
     def newest_generation(self) -> int:
         return self.generation()
 
     def newest(self) -> tuple[int, Served] | None:
-        return (len(self._terms), self._terms[-1]) if self._terms else None
+        return (len(self._epochs), self._epochs[-1]) if self._epochs else None
 
-    def claim(self, served: Served, above: int) -> int | None:
-        if len(self._terms) > above:
-            return len(self._terms) if self._terms[-1] == served else None
-        self._terms.append(served)
-        return len(self._terms)
+    def claim(self, served: Served, above: int, holder: Served | None = None) -> int | None:
+        self.clock.sleep(_FOLDER_S)
+        if len(self._epochs) > above and self._epochs[-1] != holder:
+            return None
+        self._epochs.append(served)
+        return len(self._epochs)
 
 
 class VirtualLinks:
@@ -359,6 +366,7 @@ class VirtualLinks:
         self._nodes, self._node = nodes, node
         self._heard: set[str] = set()
         self._asked: dict[str, tuple[float, Collection[str]]] = {}
+        self._answers: dict[str, Mapping[str, bool]] = {}
 
     def follow(self, peers: Mapping[str, tuple[str, int]]) -> None:
         self._heard |= {node for node in peers if not self._silent_s(self._node, node)}
@@ -375,12 +383,16 @@ class VirtualLinks:
 
     def ask(self, about: str, whom: Collection[str]) -> None:
         self._asked[about] = self._nodes.clock.now_s, whom
+        self._answers.pop(about, None)
 
     def answers(self, about: str) -> Mapping[str, bool]:
+        """As of the end of the probes: later answers do not come."""
         asked_s, whom = self._asked.get(about, (float("inf"), ()))
-        if self._nodes.clock.now_s < asked_s + _PROBE_S:
-            return {}
-        return {node: not self._silent_s(node, about) for node in whom if not self._silent_s(self._node, node)}
+        if self._nodes.clock.now_s >= asked_s + _PROBE_S and about not in self._answers:
+            self._answers[about] = {
+                node: self._silent_s(node, about) < _PROBE_S for node in whom if not self._silent_s(self._node, node)
+            }
+        return self._answers.get(about, {})
 
     def close(self) -> None:
         return
@@ -411,6 +423,14 @@ class Store:
         count = int(self._values.get(key, b"0")) + amount
         self._values[key] = str(count).encode()
         return count
+
+    def check(self, keys: Sequence[str]) -> bool:
+        self._await_answer()
+        return all(key in self._values for key in keys)
+
+    def set(self, key: str, value: str) -> None:
+        self._await_answer()
+        self._values[key] = value.encode()
 
     def get(self, key: str) -> bytes:
         self._await_answer()

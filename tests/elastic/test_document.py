@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from trainer.elastic.rendezvous.document import Document
+from trainer.elastic.rendezvous.document import Document, write_first
 from trainer.elastic.rendezvous.rounds import Round
 
 
@@ -53,8 +53,9 @@ def test_no_agent_misses_or_undoes_a_change_of_another_agent(seed: int, turns: i
             act(level)
             level -= 1
 
+    write_first(store, "run", Round())
     documents: list[Document] = []
-    documents.extend(Document(Interleaved(store, meanwhile), "run", Round(), lambda after: after.term) for _ in "abc")  # type: ignore[arg-type]
+    documents.extend(Document(Interleaved(store, meanwhile), "run", lambda _, after: after.epoch) for _ in "abc")  # type: ignore[arg-type]
     for _ in range(turns):
         act(0)
     level = len(documents)  # no agent acts any more

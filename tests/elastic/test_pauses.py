@@ -170,6 +170,28 @@ def test_whatever_nodes_are_lost_or_cut_off_one_group_trains_and_the_living_find
     assert_one_group_in_each_generation(nodes)
 
 
+@pytest.mark.parametrize("breaks", [True, False])
+@pytest.mark.parametrize("with_workers", [True, False])
+def test_the_others_go_on_soon_without_a_paused_agent_that_serves_the_store(breaks: bool, with_workers: bool) -> None:
+    nodes = Nodes(3, 1, [Stop(node=0, begin_s=20.0, length_s=80.0, with_workers=with_workers)], breaks=breaks)
+    nodes.run(200.0)
+    assert first_step_s(nodes, {"node-1", "node-2"}) < 20.0 + 10.0
+    assert_all_train(nodes)
+
+
+@pytest.mark.parametrize("later_s", [0.3, 0.8, 1.5, 2.5])
+def test_the_others_go_on_soon_if_the_host_of_the_store_falls_silent_while_they_form_a_group(later_s: float) -> None:
+    deaths = [Death(node="node-3", at_s=20.0, silently=False), Death(node="node-0", at_s=20.0 + later_s, silently=True)]
+    nodes = Nodes(4, 1, deaths=deaths, max_restarts=9)
+    nodes.run(60.0)
+    assert first_step_s(nodes, {"node-1", "node-2"}) < 20.0 + later_s + 10.0
+
+
+def first_step_s(nodes: Nodes, group: set[str]) -> float:
+    """When exactly this group made its first step."""
+    return next(step.at_s for step in nodes.steps if step.nodes == group) - 1000.0
+
+
 def assert_one_group_in_each_generation(nodes: Nodes) -> None:
     groups: dict[int, frozenset[str]] = {}
     for step in nodes.steps:

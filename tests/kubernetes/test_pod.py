@@ -32,7 +32,7 @@ from trainer.contract.pod import (
     render_pod_launch,
 )
 from trainer.elastic.pod import read_pod, unpack
-from trainer.elastic.rendezvous.terms import Served, Terms
+from trainer.elastic.rendezvous.epochs import Epochs, Served
 
 UNTIL_SIGTERM = """
 import signal, sys, time
@@ -108,11 +108,21 @@ def test_a_replaced_pod_goes_to_the_agent_that_serves_the_newest_store(tmp_path:
     """The first pod may have been replaced, too. Then nobody listens at its port."""
     attempt_dir = tmp_path / "job/attempts/2"
     attempt_dir.mkdir(parents=True)
-    for term, address in ((1, "10.1.2.3"), (2, "10.1.2.4")):
-        Terms(attempt_dir).claim(Served(node="n", address=address, port=20000), above=term - 1)
+    given = {"JOB_COMPLETION_INDEX": "1", "ORCHESTRATOR_HEAD": "no-such-name.invalid"}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for epoch, port in ((1, 1), (2, listener.getsockname()[1])):
+            Epochs(attempt_dir).claim(Served(node="n", address="127.0.0.1", port=port), above=epoch)
+        printed, _ = start(tmp_path, "import sys; print(sys.argv[1])", **given).communicate(timeout=300)
+    assert printed.strip() == "--rdzv-endpoint=127.0.0.1:20000"
+
+
+def test_a_pod_of_an_attempt_whose_rendezvous_is_closed_starts_its_agent(tmp_path: Path) -> None:
+    attempt_dir = tmp_path / "job/attempts/2"
+    attempt_dir.mkdir(parents=True)
+    Epochs(attempt_dir).claim(Served(node="", address="", port=0, closed="over"), above=0)
     given = {"JOB_COMPLETION_INDEX": "1", "ORCHESTRATOR_HEAD": "no-such-name.invalid"}
     printed, _ = start(tmp_path, "import sys; print(sys.argv[1])", **given).communicate(timeout=300)
-    assert printed.strip() == "--rdzv-endpoint=10.1.2.4:20000"
+    assert printed.strip() == "--rdzv-endpoint=no-such-name.invalid:20000"
 
 
 def test_a_pod_that_waits_for_the_first_one_ends_on_sigterm(tmp_path: Path) -> None:

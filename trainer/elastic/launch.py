@@ -23,6 +23,7 @@ from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record, build_exit_record
 from trainer.elastic.rendezvous.endpoint import find_address
+from trainer.elastic.rendezvous.epochs import Epochs
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.join import Rendezvous, SingleNodeRendezvous, StoreRendezvous
 from trainer.elastic.rendezvous.links import Links
@@ -30,7 +31,6 @@ from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import parse_endpoint, parse_is_host, parse_timing
 from trainer.elastic.rendezvous.rounds import Member
 from trainer.elastic.rendezvous.succession import Endpoint, Succession
-from trainer.elastic.rendezvous.terms import Terms
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
 from trainer.elastic.workers.fork_server_client import ForkServerClient
 from trainer.elastic.workers.program import OURS, Program, parse_program, runs_our_trainer
@@ -117,7 +117,7 @@ def find_missing(command: Sequence[str]) -> Failure | None:
 
 def build_membership(flags: Flags, workers: int, record: Record | None, node: str = "") -> Membership:
     """`node` is the name that an earlier agent of this node has in the group. Raises ValueError."""
-    replica, terms = (None, None) if record is None else (record.replica, Terms(record.attempt_dir))
+    replica, epochs = (None, None) if record is None else (record.replica, Epochs(record.attempt_dir))
     node = node or uuid.uuid4().hex[:12]
     static = flags.backend == "static"
     host, port = parse_endpoint(flags.endpoint or "127.0.0.1", _STATIC_PORT if static else _C10D_PORT)
@@ -140,9 +140,9 @@ def build_membership(flags: Flags, workers: int, record: Record | None, node: st
         copies_url="" if buddies is None else buddies.url,
         beats_port=links.port,
     )
-    observer = Observer(links, node, timing)
-    succession = Succession(Endpoint(host=host, port=port, serves=serves), me, timing, observer, terms)
-    shared = StoreRendezvous(succession, flags.run_id, me, flags.limits)
+    endpoint, key = Endpoint(host=host, port=port, serves=serves), f"elasticrun/{flags.run_id}"
+    succession = Succession(endpoint, key, me, timing, Observer(links, node, timing), epochs)
+    shared = StoreRendezvous(succession, me, flags.limits)
     return Membership(node=node, rendezvous=shared, store_host=StoreHost(), memory=memory, buddies=buddies)
 
 

@@ -29,7 +29,7 @@ from trainer.contract.node import fill_in, find_port
 from trainer.contract.pod import LastWords, PodLaunch, parse_pod_launch, render_last_words, render_pod_launch
 from trainer.elastic.node import put_first
 from trainer.elastic.records.files import read_document, say, write_document
-from trainer.elastic.rendezvous.terms import Terms
+from trainer.elastic.rendezvous.epochs import Epochs
 from trainer.elastic.stop import DEFAULT_SIGNALS
 from trainer.elastic.workers.echo import Echo
 from trainer.elastic.workers.wakeup import Wakeup
@@ -94,7 +94,7 @@ def _run(pod: Pod, launch: PodLaunch) -> int:
     environment = {**os.environ, **_network(launch), **node.environment}
     attempt_dir = layout.attempt_dir(Path(environment[env.JOB_DIR]), int(environment[env.ATTEMPT]))
     port = find_port(node.command)
-    head = pod.address if pod.replica == 0 else find_head(pod.head, port, Terms(attempt_dir), watch)
+    head = pod.address if pod.replica == 0 else find_head(pod.head, port, Epochs(attempt_dir), watch)
     if head is None:
         return 143
     environment |= {env.REPLICA: str(pod.replica), env.CLAIM: pod.claim, "PYTHONPATH": put_first(environment)}
@@ -110,8 +110,8 @@ def _run(pod: Pod, launch: PodLaunch) -> int:
     return code if code >= 0 else 128 - code
 
 
-def find_head(name: str, port: int | None, terms: Terms, watch: _Watch) -> str | None:
-    """Wait for the first pod's rendezvous, or for a term of another one, and return its address.
+def find_head(name: str, port: int | None, epochs: Epochs, watch: _Watch) -> str | None:
+    """Wait for the first pod's rendezvous, or for a later store, and return its address.
 
     None if a signal stops this pod first.
 
@@ -121,8 +121,11 @@ def find_head(name: str, port: int | None, terms: Terms, watch: _Watch) -> str |
     """
     has_logged = False
     while not watch.received:
-        newest = terms.newest()
-        found = _answering(name, port) if newest is None else newest[1].address
+        newest = epochs.newest()
+        if newest is not None and newest[1].closed:
+            return name  # the agent says why it cannot join
+        where = (name, port) if newest is None else (newest[1].address, newest[1].port)
+        found = _answering(*where)
         if found is not None:
             return found
         if not has_logged:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 from torch.distributed import Store, TCPStore
 
+from trainer.elastic.rendezvous.epochs import Served
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.options import Timing
-from trainer.elastic.rendezvous.terms import Served
 
-_PROBE_S = 1.0
+_PROBE_S, _CONNECTED_WITHIN_S = 1.0, 2.0
 _SILENT_STORE_S = 30
 # tcp(7): sent data must be acknowledged within this time. On an idle connection the kernel probes every five seconds.
 _KEEP_ALIVE = {
@@ -36,7 +38,7 @@ class Answer(Enum):
 
 
 def serve(served: Served, timing: Timing, *, is_required: bool) -> TCPStore | None:
-    """Serve a store, with port 0 at a port that the system chooses. Raises RendezvousFailed.
+    """Serve a store. Port 0: the system chooses one. Raises RendezvousFailed.
 
     None if the port is taken and the store is not required.
     """
@@ -49,14 +51,21 @@ def serve(served: Served, timing: Timing, *, is_required: bool) -> TCPStore | No
         return None
 
 
-def connect(served: Served, timing: Timing) -> Store | None:
-    """Connect to a store. None if that fails."""
+def connect(served: Served, timing: Timing, key: str) -> Store | None:
+    """Connect to a store. None if that fails or takes long, or if it has no document under `key`.
+
+    The kernel accepts a connection to a stopped process, and torch then waits without a limit.
+    """
+    limit = threading.Timer(_CONNECTED_WITHIN_S, hang_up, (served,))
+    limit.start()
     try:
         store = TCPStore(served.address, served.port, is_master=False, wait_for_workers=False, timeout=_limit(timing))
-    except RuntimeError:
+        give_up_on_silence(served)
+        return store if store.check([key]) else None
+    except (RuntimeError, OSError):
         return None
-    give_up_on_silence(served.port)
-    return store
+    finally:
+        limit.cancel()
 
 
 def probe(served: Served) -> Answer:
@@ -70,32 +79,43 @@ def probe(served: Served) -> Answer:
     return Answer.YES
 
 
-def give_up_on_silence(port: int) -> None:
-    """Make the connections to the store at `port` fail once its node has been silent for _SILENT_STORE_S.
+def give_up_on_silence(served: Served) -> None:
+    """Make the connections to a store fail once its node has been silent for _SILENT_STORE_S.
 
     By default TCP retries for a quarter of an hour. If only the store's process is stopped, the node is not silent,
     because its kernel still answers.
     """
-    for connection in _connections_to(port):
+    for connection in _connections_to(served):
         for option, value in _KEEP_ALIVE.items():
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def hang_up(port: int) -> None:
-    """Shut down the connections to the store at `port`, so that a call that waits there fails."""
-    for connection in _connections_to(port):
+def hang_up(served: Served) -> None:
+    """Shut down the connections to a store, so that a call that waits there fails."""
+    for connection in _connections_to(served):
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
 
-def _connections_to(port: int) -> Iterator[socket.socket]:
-    """This process's connections to a port, as duplicates that are closed at the end."""
+def _connections_to(served: Served) -> Iterator[socket.socket]:
+    """This process's connections to a store, as duplicates that are closed at the end."""
     # Only sockets: for another descriptor socket() fails and leaves the duplicate open.
     for descriptor in filter(Path.is_socket, Path("/proc/self/fd").iterdir()):
         with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
-            if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] == port:
+            if connection.family in (socket.AF_INET, socket.AF_INET6) and _is_at(connection.getpeername(), served):
                 yield connection
+
+
+def _is_at(peer: tuple[str, int], served: Served) -> bool:
+    """Whether a connection's peer is the store. A name is not resolved: then only the port is compared."""
+    try:
+        address = ip_address(served.address)
+    except ValueError:
+        return peer[1] == served.port
+    found = ip_address(peer[0].partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return peer[1] == served.port and address in (found, mapped)
 
 
 def is_here(host: str) -> bool:

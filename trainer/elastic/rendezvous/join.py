@@ -128,12 +128,11 @@ class SingleNodeRendezvous:
 class StoreRendezvous:
     """The rendezvous of several agents, over the store that `succession` finds."""
 
-    def __init__(self, succession: Succession, run_id: str, me: Member, limits: Limits) -> None:
+    def __init__(self, succession: Succession, me: Member, limits: Limits) -> None:
         self._me, self._limits = me, limits
         self._timing, self._observer = succession.timing, succession.observer
-        self._store = StoreThread(succession, f"elasticrun/{run_id}", me.node, limits)
+        self._store = StoreThread(succession, me.node, limits)
         self._formed: Round | None = None
-        self._silence = Unchanged(AwakeClock(_LONGEST_TURN_S))  # of the store
 
     def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
         me = self._me = replace(self._me, generation=generation)
@@ -186,8 +185,8 @@ class StoreRendezvous:
     def find_change(self) -> str | None:
         if self._formed is None:
             return None
-        now, answers = self._store.newest()
-        silent_s = self._find_silence(now, answers)
+        now = self._store.newest()
+        silent_s = self._find_silence(now)
         if silent_s is not None:
             self._store.hang_up()
             return f"the rendezvous store has not answered for {silent_s:.0f} s"
@@ -196,17 +195,16 @@ class StoreRendezvous:
     def find_lost(self) -> Sequence[Member]:
         if self._formed is None:
             return ()
-        now, answers = self._store.newest()
-        if self._find_silence(now, answers) is None:
+        now = self._store.newest()
+        if self._find_silence(now) is None:
             return rounds.find_lost(now, self._formed)
         return [member for member in self._formed.members if member.node == self._store.host]
 
-    def _find_silence(self, now: Round, answers: int) -> float | None:
-        """For how many seconds the store has been silent, if that is too long. `answers` counts its answers so far."""
+    def _find_silence(self, now: Round) -> float | None:
+        """For how many seconds the store has been silent, if that is too long for the workers."""
         assert self._formed is not None
-        silent_s = self._silence.measure_s(answers)
-        host = self._store.host
-        if len(self._formed.members) < 2 or self._store.serves or not self._observer.is_silent(host, silent_s):
+        silent_s = self._store.find_silence()
+        if silent_s is None or len(self._formed.members) < 2:
             return None
         needs_it = not rounds.can_do_without(now, {self._me.node}, self._limits)
         return None if needs_it and silent_s < self._timing.patience_s else silent_s
@@ -217,8 +215,8 @@ class StoreRendezvous:
             reason = rounds.explain_lost_peers(self._store.look(_ASK_S), self._formed, self._me.node)
             if reason is not None:
                 return reason
-        if not self._store.is_connected:
-            return "the rendezvous store is lost"
+        if self._store.find_silence() is not None:
+            return "the rendezvous store does not answer"
         away_s = self._store.find_absence()
         return None if away_s is None else f"this node was out of contact with the others for {away_s:.0f} s"
 
@@ -228,8 +226,7 @@ class StoreRendezvous:
         self._store.amend(partial(rounds.report_stillness, number=number, node=node, report=report))
 
     def find_stillness(self) -> Sequence[str] | None:
-        now, _ = self._store.newest()
-        return rounds.find_stillness(now)
+        return rounds.find_stillness(self._store.newest())
 
     def finish(self) -> None:
         assert self._formed is not None

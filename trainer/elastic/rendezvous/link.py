@@ -39,13 +39,11 @@ class Link:
         self.sent = 0  # heartbeats
         self._beat_s = beat_s
         self._detector = Detector(now_s)
-        self._heard_s = float("-inf")
         self._refused_s: float | None = None  # the first refusal since the last heartbeat
         self._is_refused = False
 
     def hear(self, heartbeat: Heartbeat, now_s: float) -> None:
         if self._detector.hear(heartbeat, now_s):
-            self._heard_s = now_s
             self._refused_s, self._is_refused = None, False
 
     def refuse(self, now_s: float) -> bool:
@@ -60,9 +58,6 @@ class Link:
     def skip(self, now_s: float) -> None:
         """This agent was paused until `now_s`."""
         self._detector.skip(now_s)
-
-    def was_heard_within(self, seconds: float, now_s: float) -> bool:
-        return now_s - self._heard_s <= seconds
 
     def silence(self, now_s: float) -> Silence:
         """`now_s` is the time until which this agent has read all that arrived."""

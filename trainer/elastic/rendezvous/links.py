@@ -30,7 +30,6 @@ from trainer.elastic.rendezvous.suspicion import FLOOR_S, Arrivals, Heartbeat
 _MESSAGES_PER_S = 2000  # the most heartbeats that one agent sends and receives
 _AWAY_S = FLOOR_S / 2  # between two turns of the thread: then this agent was paused
 _LONGEST_TURN_S = 0.25
-_LATELY_S = 1.0  # for the answer to a question
 _RETRY_NAMES_S = 5.0
 _PARTING_S = 2.0
 
@@ -199,7 +198,7 @@ class Links:
 
     def _answer(self, question: Message, about: str, sender: Address, now_s: float) -> None:
         link = self._links.get(about)
-        if about == self._node or (link is not None and link.was_heard_within(_LATELY_S, now_s)):
+        if about == self._node:
             self._reply([Reply(sender, question.sender, about, question.sequence, Verdict.HEARD)])
             return
         target = None if link is None else link.address

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from trainer.elastic.rendezvous import rounds
@@ -13,8 +15,10 @@ from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.rounds import Round
 
 _ASK_AFTER_S = 1.0  # of silence, so that the others have answered when it becomes suspicious
-_ANSWER_S = 1.3  # in which others answer: they may probe for a second
+_ANSWER_S = 1.2  # in which others answer: they probe for a second
+_ASK_AGAIN_S = 1.5
 _ASKED = 3  # agents
+_HEARD_S = 0.5  # a heartbeat that is younger shows that its sender lives
 _REPLACED_S = 0.8  # an agent that dies alone is replaced within this time (keeper.py)
 _COUNTS_BEATS = 1.5  # a count in the store that rose within so many intervals is a sign of life
 
@@ -29,6 +33,12 @@ class LinksToPeers(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass
+class _Question:
+    asked_s: float
+    is_vouched_for: bool = False  # as far as the answers to earlier questions tell
+
+
 class Observer:
     """What one agent knows of the others. Thread-safe, and never waits."""
 
@@ -36,57 +46,82 @@ class Observer:
         self._links, self._node, self._timing = links, node, timing
         self._places: dict[str, tuple[str, int]] = {}
         self._linked: frozenset[str] = frozenset()
-        self._asked_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._questions: dict[str, _Question] = {}  # about silent agents
+
+    def close(self) -> None:
+        self._links.close()
 
     def follow(self, round_: Round, host: str) -> None:
         """Link to the agents of the document. `host` serves the store."""
-        self._places |= {each.node: (each.address, each.beats_port) for each in (*round_.members, *round_.waiting)}
-        linked = frozenset(rounds.linked_to(round_, self._node, host) & self._places.keys())
-        if linked != self._linked:
+        members = {each.node: (each.address, each.beats_port) for each in (*round_.members, *round_.waiting)}
+        linked = frozenset(rounds.linked_to(round_, self._node, host) & (self._places | members).keys())
+        if linked != self._linked or any(self._places.get(node) != members[node] for node in members):
+            self._places |= members
             self._linked = linked
             with suppress(ValueError):  # a malformed document of another agent
                 self._links.follow({node: self._places[node] for node in linked})
+
+    def hears(self, node: str) -> bool:
+        """Whether a heartbeat has arrived a moment ago."""
+        silence = self._links.silence(node)
+        return silence.heard and not silence.refused and silence.silent_s < _HEARD_S
+
+    def suspects(self, node: str) -> bool:
+        """Whether heartbeats arrived and stopped for suspiciously long, and nothing says that the agent has ended."""
+        silence = self._links.silence(node)
+        return silence.suspected and not silence.refused
 
     def is_gone(self, node: str) -> bool:
         """Whether the agent's process has ended, and no other agent has soon taken its place."""
         silence = self._links.silence(node)
         return silence.refused and silence.silent_s > _REPLACED_S
 
-    def is_silent(self, node: str, counted_s: float) -> bool:
-        """Whether the agent has been silent for too long. `counted_s`: since its last sign of life in the store."""
+    def is_silent(self, node: str, unanswered_s: float) -> bool:
+        """Whether the agent has been silent for too long. `unanswered_s`: since its last sign of life in the store."""
         silence = self._links.silence(node)
         if silence.refused:
             return self.is_gone(node)
         if not silence.heard:  # UDP may be blocked
-            return counted_s > self._timing.silence_s
+            return unanswered_s > self._timing.silence_s
         if silence.silent_s < _ASK_AFTER_S:
-            self._asked_s.pop(node, None)
-            return False
+            with self._lock:
+                self._questions.pop(node, None)
+            return unanswered_s > self._timing.patience_s  # it sends heartbeats, and does nothing else
         self.ask(node)
-        if not silence.suspected or counted_s < _COUNTS_BEATS * self._timing.beat_s:
+        if not silence.suspected or unanswered_s < _COUNTS_BEATS * self._timing.beat_s:
             return False
         if self.is_vouched_for(node):
-            return counted_s > self._timing.silence_s
-        waited_s = time.monotonic() - self._asked_s[node]
-        return waited_s > _ANSWER_S or len(self._links.answers(node)) == len(self._witnesses(node))
+            return unanswered_s > self._timing.silence_s
+        return self._is_answered(node)
 
     def ask(self, node: str) -> None:
-        """Ask other agents whether they hear this one. Idempotent until it is heard again."""
-        if node not in self._asked_s:
-            self._asked_s[node] = time.monotonic()
+        """Ask other agents whether they hear this one, unless they were asked lately."""
+        now_s = time.monotonic()
+        with self._lock:
+            before = self._questions.get(node)
+            if before is not None and now_s - before.asked_s < _ASK_AGAIN_S:
+                return
+            is_vouched_for = before is not None and self._judge(node, before)
+            self._questions[node] = _Question(now_s, is_vouched_for)
             with suppress(ValueError):
                 self._links.ask(node, self._witnesses(node))
 
     def is_vouched_for(self, node: str) -> bool:
-        """Whether another agent has answered that it hears this one."""
-        return any(self._links.answers(node).values())
+        """Whether an agent that was asked hears this one."""
+        with self._lock:
+            question = self._questions.get(node)
+            return question is not None and self._judge(node, question)
 
-    def is_missed_by_most(self, node: str, group: int) -> bool:
-        """Whether this agent and those that answered that they do not hear `node` are more than half of `group`."""
-        return 2 * (1 + sum(not hears for hears in self._links.answers(node).values())) > group
+    def _judge(self, node: str, question: _Question) -> bool:
+        answers = self._links.answers(node)
+        return any(answers.values()) if answers else question.is_vouched_for
 
-    def close(self) -> None:
-        self._links.close()
+    def _is_answered(self, node: str) -> bool:
+        with self._lock:
+            question = self._questions.get(node)
+            waited_s = 0.0 if question is None else time.monotonic() - question.asked_s
+            return waited_s > _ANSWER_S or len(self._links.answers(node)) == len(self._witnesses(node))
 
     def _witnesses(self, node: str) -> list[str]:
         return sorted(self._linked - {node})[:_ASKED]

@@ -74,8 +74,7 @@ class Round:
     number: int = 0
     stage: Stage = Stage.OPEN
     generation: int = 0
-    term: int = 0  # of the store in which the newest group formed; see terms.py
-    group: frozenset[str] = frozenset()  # the newest group, with members that are lost since
+    epoch: int = 0  # of the newest group or store; see epochs.py
     members: tuple[Member, ...] = ()
     awaited: frozenset[str] = frozenset()  # members of the previous round that are expected back
     waiting: tuple[Member, ...] = ()  # newcomers to a formed round
@@ -126,8 +125,7 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
     return Round(
         number=round_.number + 1,
         generation=round_.generation,
-        term=round_.term,
-        group=round_.group,
+        epoch=round_.epoch,
         members=(me, *_without(round_.waiting, {me.node})[: max(0, room)]),
         awaited=round_.nodes - {me.node},
         change=ending.change,
@@ -135,7 +133,7 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
     )
 
 
-def succeed(round_: Round, term: int, lost: str, address: str, *, may_return: bool) -> Round:
+def succeed(round_: Round, epoch: int, lost: str, address: str, *, may_return: bool) -> Round:
     """The first document of the next store, after the agent `lost` at `address`, which served the store, is gone.
 
     `may_return`: only its process has ended, so another one may soon take its place under the same name.
@@ -143,15 +141,14 @@ def succeed(round_: Round, term: int, lost: str, address: str, *, may_return: bo
     is far above it.
     """
     if round_.stage is Stage.CLOSED or round_.finished:
-        return replace(drop(round_, {lost}), term=term)
+        return replace(drop(round_, {lost}), epoch=epoch)
     return Round(
-        number=max(round_.number, term * _UNSEEN_ROUNDS) + _UNSEEN_ROUNDS,
+        number=max(round_.number, epoch * _UNSEEN_ROUNDS) + _UNSEEN_ROUNDS,
         generation=round_.generation,
-        term=term,
-        group=round_.group,
+        epoch=epoch,
         awaited=(round_.nodes | round_.awaited) - (frozenset() if may_return else {lost}),
         change=f"the group lost {address}, which served its rendezvous",
-        unsettled=round_.unsettled,
+        unsettled=round_.unsettled + 1,  # whether it lasted is not known here
     )
 
 
@@ -165,7 +162,7 @@ def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
     """Turn an open round with at least `min_nodes` members into a group.
 
     It forms with `max_nodes` members, or when all awaited members are back, or when `time_is_up` for latecomers.
-    Members beyond `max_nodes` wait. A group without a member of the one before needs the next term.
+    Members beyond `max_nodes` wait. Each group needs the next epoch.
     """
     if round_.stage is not Stage.OPEN or len(round_.members) < limits.min_nodes:
         return round_
@@ -178,13 +175,11 @@ def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
     )
     members = tuple(ordered[: limits.max_nodes])
     known = max([round_.generation, *(member.generation for member in members)])
-    group = frozenset(member.node for member in members)
     return replace(
         round_,
         stage=Stage.FORMED,
         generation=known + 1,
-        term=round_.term if round_.group <= group else round_.term + 1,
-        group=group,
+        epoch=round_.epoch + 1,
         members=members,
         awaited=frozenset(),
         waiting=tuple(ordered[limits.max_nodes :]),
@@ -228,10 +223,10 @@ def find_stillness(round_: Round) -> tuple[str, ...] | None:
 
 
 def close(round_: Round, reason: str) -> Round:
-    """Allow no further group. The first reason is kept. It needs the next term: nobody may claim one after it."""
+    """Allow no further group. The first reason is kept. It needs the next epoch, and none follows it."""
     if round_.stage is Stage.CLOSED:
         return round_
-    return replace(round_, stage=Stage.CLOSED, reason=reason, term=round_.term + 1)
+    return replace(round_, stage=Stage.CLOSED, reason=reason, epoch=round_.epoch + 1)
 
 
 def watched_by(round_: Round, node: str) -> frozenset[str]:
@@ -318,7 +313,7 @@ def explain_lost_peers(now: Round, formed: Round, node: str) -> str | None:
 
 
 def render_round(round_: Round) -> str:
-    sets = {name: sorted(getattr(round_, name)) for name in ("group", "awaited", "finished")}
+    sets = {name: sorted(getattr(round_, name)) for name in ("awaited", "finished")}
     document = asdict(round_) | sets
     return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
@@ -331,8 +326,7 @@ def parse_round(text: str) -> Round:
             number=document["number"],
             stage=Stage(document["stage"]),
             generation=document["generation"],
-            term=document["term"],
-            group=frozenset(document["group"]),
+            epoch=document["epoch"],
             members=_parse_members(document["members"]),
             awaited=frozenset(document["awaited"]),
             waiting=_parse_members(document["waiting"]),

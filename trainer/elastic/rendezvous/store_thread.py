@@ -1,6 +1,6 @@
 """The thread that owns an agent's connection to the rendezvous store. It sends heartbeats and drops silent members.
 
-If the store is lost, the thread goes on with the next one (succession.py) and repeats the order that had failed.
+If the store is lost, the thread goes on with the next one (succession.py) and repeats the request that failed.
 
 A call of the store can block in C++ for as long as the network takes, and no signal interrupts it. So the main thread
 waits for this thread instead, and a signal ends that wait.
@@ -20,34 +20,37 @@ from concurrent.futures import TimeoutError as NoAnswerYet
 from contextlib import suppress
 from functools import partial
 
-from torch.distributed import Store
-
+from trainer.elastic.health.awake import AwakeClock
 from trainer.elastic.rendezvous import rounds
-from trainer.elastic.rendezvous.document import Document
+from trainer.elastic.rendezvous.document import Document, count_key
 from trainer.elastic.rendezvous.failed import RendezvousFailed
-from trainer.elastic.rendezvous.patience import LOOKS_PER_S
+from trainer.elastic.rendezvous.patience import LOOKS_PER_S, Unchanged
 from trainer.elastic.rendezvous.rounds import Limits, Round
 from trainer.elastic.rendezvous.succession import Connection, Succession, Superseded
 
 PARTING_S = 2.0  # the most to wait for the store's last answer, and again for the thread's end
 _CHECK_S = 0.2  # between two checks whether the thread is alive
 _LOOK_EVERY_S = 0.05
+_LONGEST_TURN_S = 0.5  # between two measurements of a silence; the rest was a pause of this process
+_RETRY_S = 0.5  # after an error of the folder
+_REPLACED_WITHIN_S = 2.0  # a lost store; after that this node is alone, and must not train
 _AFTERMATH_S = 10.0  # after an absence, for workers here to notice the peers that ended during it
 
 
 class StoreThread:
-    """One agent's access to the document under `key`, which all agents of a run share. Call it on the main thread."""
+    """One agent's access to the document, which all agents of a run share. Call it on the main thread."""
 
-    def __init__(self, succession: Succession, key: str, node: str, limits: Limits) -> None:
-        self._succession, self._key, self._node, self._limits = succession, key, node, limits
-        self._observer, self._timing = succession.observer, succession.timing
-        self._connection: Connection | None = None
-        self._host, self._is_replacing = "", False
+    def __init__(self, succession: Succession, node: str, limits: Limits) -> None:
+        self._succession, self._node, self._limits = succession, node, limits
+        self._observer, self._timing, self._key = succession.observer, succession.timing, succession.key
+        self._connection: Connection | None = None  # the last one
+        self._lost_s: float | None = None  # since when there is none
         self._orders: queue.SimpleQueue[tuple[Callable[[Round], Round] | None, Future[Round]] | None]
         self._orders = queue.SimpleQueue()
         self._error: RendezvousFailed | None = None
         self._document: Document | None = None
         self._round, self._answers = Round(), 0  # the document, and how often it was read
+        self._unanswered = Unchanged(AwakeClock(_LONGEST_TURN_S))
         self._heard: dict[str, tuple[bytes, float]] = {}  # of each watched node: its count, and when that changed
         self._listened_s = float("-inf")
         self._absence = 0.0, float("-inf")  # the last time without a heartbeat from here: its length, and its end
@@ -58,19 +61,25 @@ class StoreThread:
         return self._connection is not None and self._connection.serves
 
     @property
-    def is_connected(self) -> bool:
-        """Whether there is a store, which may be silent."""
-        return self._connection is not None and not self._is_replacing
-
-    @property
     def host(self) -> str:
         """The node of the agent that serves the store. Empty if that is not known."""
-        return self._host
+        return "" if self._connection is None else self._connection.served.node
 
     @property
     def is_open(self) -> bool:
         """Whether the document has been read once."""
         return self._document is not None
+
+    def find_silence(self) -> float | None:
+        """For how many seconds there has been no store, or it and its host have been silent. None if not for too long.
+
+        Call it often.
+        """
+        unanswered_s, lost_s = self._unanswered.measure_s(self._answers), self._lost_s
+        if lost_s is not None:
+            return unanswered_s if time.monotonic() - lost_s > _REPLACED_WITHIN_S else None
+        is_silent = self.is_open and not self.serves and self._observer.is_silent(self.host, unanswered_s)
+        return unanswered_s if is_silent else None
 
     def start_once(self) -> None:
         if not self._thread.ident:
@@ -82,11 +91,11 @@ class StoreThread:
         if self._thread.ident:
             self._thread.join(PARTING_S)
 
-    def newest(self) -> tuple[Round, int]:
-        """The document as last read, and how often it was read. Raises RendezvousFailed once the store is lost."""
+    def newest(self) -> Round:
+        """The document as last read. Raises RendezvousFailed once the store is lost for good."""
         if self._error is not None:
             raise self._error
-        return self._round, self._answers
+        return self._round
 
     def find_absence(self) -> float | None:
         """How many seconds this agent has been silent, now or until a moment ago. None if it was not silent.
@@ -103,7 +112,7 @@ class StoreThread:
     def hang_up(self) -> None:
         """Give up on the store, which has been silent for too long."""
         connection = self._connection
-        if connection is not None:
+        if connection is not None and self._lost_s is None:
             connection.hang_up()
 
     def look(self, timeout_s: float | None = None) -> Round:
@@ -121,6 +130,8 @@ class StoreThread:
         while True:
             with suppress(NoAnswerYet):
                 return answer.result(_CHECK_S)
+            if self.find_silence() is not None:
+                self.hang_up()
             if not self._thread.is_alive() and not answer.done():
                 raise self._error or RendezvousFailed("the rendezvous has ended")
             if deadline is not None and time.monotonic() > deadline:
@@ -129,7 +140,9 @@ class StoreThread:
     def _run(self) -> None:
         answer: Future[Round] | None = None
         try:
-            self._use(self._succession.open(self._seed))
+            self._connection = self._succession.open()
+            if not self._use(self._connection):
+                self._replace_store()
             order: tuple[Callable[[Round], Round] | None, Future[Round]] | None
             while True:
                 try:
@@ -147,6 +160,8 @@ class StoreThread:
                     answer = None
                 except (RuntimeError, Superseded):
                     self._replace_store()
+                except OSError:  # of the folder
+                    time.sleep(_RETRY_S)
         except (RuntimeError, ValueError, OSError, RendezvousFailed) as error:
             self._error = error if isinstance(error, RendezvousFailed) else _lost(error)
             self._error.was_member |= self.is_open
@@ -155,24 +170,24 @@ class StoreThread:
 
     def _replace_store(self) -> None:
         assert self._connection is not None
-        self._is_replacing = True
-        self._connection = self._succession.replace(self._connection, self._round, self._seed)
-        self._is_replacing = False
-        with suppress(RuntimeError):  # it is lost again: the next call for it fails too
-            self._use(self._connection)
+        self._lost_s = time.monotonic()
+        while True:
+            self._connection = self._succession.replace(self._connection, self._round)
+            if self._use(self._connection):
+                self._lost_s = None
+                return
+            time.sleep(_LOOK_EVERY_S)
 
-    def _use(self, connection: Connection) -> None:
-        self._connection, self._host = connection, connection.served.node
-        connection.store.add(self._beat(self._node), 1)
-        claim = partial(self._succession.claim, connection)
-        self._document = Document(connection.store, self._key, connection.first, claim)
-        self._hear(self._document.round)
-
-    def _seed(self, store: Store, first: Round) -> None:
-        """Write the first document of the next store, and the counts that are read before all agents have arrived."""
-        for node in first.nodes | first.awaited:
-            store.add(self._beat(node), 0)
-        Document(store, self._key, first, lambda after: after.term)
+    def _use(self, connection: Connection) -> bool:
+        """False if the store is lost again."""
+        try:
+            connection.store.add(count_key(self._key, self._node), 1)
+            document = Document(connection.store, self._key, partial(self._succession.claim, connection))
+        except RuntimeError:
+            return False
+        self._document, self._heard = document, {}
+        self._hear(document.round)
+        return True
 
     def _apply(self, change: Callable[[Round], Round] | None) -> Round:
         assert self._document is not None
@@ -180,7 +195,7 @@ class StoreThread:
 
     def _hear(self, now: Round) -> Round:
         self._round, self._answers = now, self._answers + 1
-        self._observer.follow(now, self._host)
+        self._observer.follow(now, self.host)
         return now
 
     def _poll_s(self) -> float:
@@ -205,10 +220,11 @@ class StoreThread:
         if was_away:
             self._absence = since_s, now_s
         self._listened_s = now_s
-        store.add(self._beat(self._node), 1)
+        store.add(count_key(self._key, self._node), 1)
+        self._succession.check(self._connection)
         self._apply(None)
         watched = sorted(rounds.watched_by(self._round, self._node))
-        counts = store.multi_get([self._beat(node) for node in watched]) if watched else []
+        counts = store.multi_get([count_key(self._key, node) for node in watched]) if watched else []
         heard = {}
         for node, count in zip(watched, counts, strict=True):
             before = self._heard.get(node)
@@ -219,9 +235,6 @@ class StoreThread:
     def _away_s(self) -> float:
         """After so long without a heartbeat from here, others may have dropped this agent."""
         return 2 * self._timing.beat_s
-
-    def _beat(self, node: str) -> str:
-        return f"{self._key}/beat/{node}"
 
 
 def _lost(error: Exception) -> RendezvousFailed:

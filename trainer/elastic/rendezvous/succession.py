@@ -1,62 +1,56 @@
 """Which store the agents of a run use: the first agent's, or that of the agent that takes its place.
 
 If the store is lost, the agents of its group try to reach it again. If nobody answers there, one of them serves the
-next store. terms.py decides which one, and that only one of two separated sides goes on.
+next store. epochs.py decides which one, and that only one of two separated sides goes on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch.distributed import Store
 
 from trainer.elastic.health.awake import AwakeClock
 from trainer.elastic.rendezvous import rounds
+from trainer.elastic.rendezvous.document import write_first
 from trainer.elastic.rendezvous.endpoint import Answer, connect, explain, hang_up, is_here, probe, serve
+from trainer.elastic.rendezvous.epochs import Epochs, Served
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.patience import Notice
 from trainer.elastic.rendezvous.rounds import Member, Round, Stage
-from trainer.elastic.rendezvous.terms import Served, Terms
 
 _TRY_EVERY_S = 0.05
-_LONGEST_TURN_S = 2.0  # with a probe; the rest of a longer turn was a pause of this process
-# Before an agent takes the place of a silent store, unless most of the group misses it. The side that has the store
-# waits for nothing, so it gets the next term if both sides live.
-_GRACE_S = 1.0
-# Before an agent outside the newest group does, and only if the store's agent has certainly ended: then the group's own
-# agents would have served the next store long ago.
+_LONGEST_TURN_S = 4.0  # with a probe and a connection; the rest of a longer turn was a pause of this process
+# Agents try one after the other, so that one of them serves and the others connect.
+_TURN_S = 0.1
+# How long an agent waits before it replaces a silent store. The others have answered then whether they hear its host.
+# The side that still has the store does not wait, so it wins.
+_GRACE_S = 1.3
+# How long the host must refuse connections before an agent outside the newest group replaces the store. The agents of
+# that group would have replaced it long before.
 _OUTSIDE_S = 10.0
-_TURN_S, _LAST_TURN_S = 0.1, 1.0  # the agents try one after the other, so that one of them serves and others connect
-
-
-Seed = Callable[[Store, Round], None]  # writes the first document of a new store
 
 
 class Superseded(Exception):
-    """Another store has the next term."""
+    """Another store has the next epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """A store and where it is. `term` 0: this run has no terms. `first` is the document of a new store."""
+    """A store and where it is. `epoch` 0: this run has no epochs."""
 
     store: Store
     served: Served
-    term: int
+    epoch: int
     serves: bool = False  # this agent serves it
-
-    @property
-    def first(self) -> Round:
-        return Round(term=self.term)
 
     def hang_up(self) -> None:
         """Make a call that waits for this store fail. Does nothing in the agent that serves it."""
         if not self.serves:
-            hang_up(self.served.port)
+            hang_up(self.served)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,137 +62,184 @@ class Endpoint:
     serves: bool | None
 
 
+@dataclass
+class _Search:
+    """One search for a store: the newest epoch, and for how long nobody has answered there."""
+
+    epoch: int
+    served: Served
+    since_s: float = 0.0
+    refused_since_s: float | None = None
+
+    def note(self, newest: tuple[int, Served] | None, now_s: float) -> None:
+        if newest is not None and newest != (self.epoch, self.served):
+            (self.epoch, self.served), self.since_s, self.refused_since_s = newest, now_s, None
+
+    def note_answer(self, answer: Answer, now_s: float) -> None:
+        if answer is not Answer.REFUSED:
+            self.refused_since_s = None
+        elif self.refused_since_s is None:
+            self.refused_since_s = now_s
+
+
 class Succession:
     """One agent's way to the store of its run. Call it in the thread that owns the connection."""
 
     def __init__(
-        self, endpoint: Endpoint, me: Member, timing: Timing, observer: Observer, terms: Terms | None = None
+        self, endpoint: Endpoint, key: str, me: Member, timing: Timing, observer: Observer, epochs: Epochs | None
     ) -> None:
-        """Without `terms` nobody takes the place of a lost store."""
-        self.timing, self.observer = timing, observer
+        """Without `epochs` nobody takes the place of a lost store. `key` is the document's in each store."""
+        self.key, self.timing, self.observer = key, timing, observer
         self._endpoint, self._node, self._address = endpoint, me.node, me.address
-        self._terms = terms
+        self._epochs = epochs
         self._is_over = False
 
     def stop(self) -> None:
-        """End `replace` soon. May be called in any thread."""
+        """End a search soon. May be called in any thread."""
         self._is_over = True
 
-    def open(self, seed: Seed) -> Connection:
+    def open(self) -> Connection:
         """Serve the first store, or connect to the newest. Raises RendezvousFailed."""
         endpoint = self._endpoint
-        if (endpoint.serves or (endpoint.serves is None and is_here(endpoint.host))) and self._newest() is None:
-            served = Served(node=self._node, address=endpoint.host, port=endpoint.port)
-            term = 0 if self._terms is None else self._terms.claim(served, above=0)
-            store = None if term is None else serve(served, self.timing, is_required=bool(endpoint.serves))
-            if term is not None and store is not None:
-                return Connection(store=store, served=served, term=term, serves=True)
-        return self._follow(seed)
+        first = Served(node=self._node, address=endpoint.host, port=endpoint.port)
+        if endpoint.serves or (endpoint.serves is None and is_here(endpoint.host)):
+            connection = self._serve_first(first, is_required=bool(endpoint.serves))
+            if connection is not None:
+                return connection
+        search = _Search(0, replace(first, node=""))
+        notice = Notice(f"waiting for the rendezvous store at {_name(first)}")
+        found = self._search(search, None, Round(), self.timing.read_s, notice)
+        if found is None:
+            raise explain(search.served, f"waited {self.timing.read_s:.0f} s")
+        return found
 
-    def replace(self, lost: Connection, last: Round, seed: Seed) -> Connection:
+    def replace(self, lost: Connection, last: Round) -> Connection:
         """Reach the store again, or the next one, or serve the next one. Raises RendezvousFailed after a while.
 
         `last` is the newest document that this agent knows.
         """
-        limit_s = self.timing.patience_s if self._terms is None else self.timing.join_s
-        clock = AwakeClock(_LONGEST_TURN_S)
-        known, since_s = (lost.term, lost.served), 0.0
-        while last.stage is not Stage.CLOSED and not self._is_over and clock.now_s() < limit_s:
-            newest = self._newest() or known
-            if newest != known:
-                known, since_s = newest, clock.now_s()
-            answer = probe(known[1])
-            connection = self._connect(*known) if answer is Answer.YES else None
-            self.observer.ask(known[1].node)
-            after_s = self._claims_after_s(*known, last, is_gone=answer is Answer.REFUSED)
-            if connection is None and after_s is not None and clock.now_s() - since_s >= after_s:
-                connection = self._take_over(*known, last, seed, may_return=answer is Answer.REFUSED)
-            if connection is not None:
-                return connection
-            time.sleep(_TRY_EVERY_S)
-        is_closed = last.stage is Stage.CLOSED
-        raise RendezvousFailed(
-            _closed(last.reason) if is_closed else f"the rendezvous store is lost: {_name(known[1])} does not answer"
-        )
+        if last.stage is Stage.CLOSED:
+            raise RendezvousFailed(_closed(last.reason))
+        limit_s = self.timing.patience_s if self._epochs is None else self.timing.join_s
+        search = _Search(lost.epoch, lost.served)
+        found = self._search(search, lost, last, limit_s, None)
+        if found is None:
+            raise RendezvousFailed(f"the rendezvous store is lost: {_name(search.served)} does not answer")
+        return found
 
-    def claim(self, connection: Connection, after: Round) -> int:
-        """Claim the next term for the group in `after`, or for its end. Returns its number. Raises Superseded."""
-        if self._terms is None:
-            return after.term
+    def claim(self, connection: Connection, before: Round, after: Round) -> int:
+        """Claim the next epoch for the group in `after`, or for its end. Returns its number. Raises Superseded."""
+        if self._epochs is None:
+            return after.epoch
         if after.stage is Stage.CLOSED:
             served = Served(node="", address="", port=0, closed=after.reason)
         else:
-            served = replace(connection.served, nodes=sorted(after.group))
-        term = self._terms.claim(served, above=after.term - 1)
-        if term is None:
+            served = replace(connection.served, nodes=sorted(after.nodes))
+        epoch = self._epochs.claim(served, before.epoch, holder=connection.served)
+        if epoch is None:
             raise Superseded
-        return term
+        return epoch
+
+    def check(self, connection: Connection) -> None:
+        """Raises Superseded if this agent serves a store that another one has replaced, for example during a pause."""
+        newest = self._newest() if connection.serves else None
+        if newest is not None and newest[1] != connection.served:
+            raise Superseded
+
+    def _serve_first(self, served: Served, *, is_required: bool) -> Connection | None:
+        if self._newest() is not None:
+            return None
+        store = serve(served, self.timing, is_required=is_required)
+        epoch = 0 if self._epochs is None else self._epochs.claim(served, above=0)
+        if store is None or epoch is None:
+            return None
+        write_first(store, self.key, Round(epoch=epoch))
+        return Connection(store=store, served=served, epoch=epoch, serves=True)
 
     def _newest(self) -> tuple[int, Served] | None:
         """Raises RendezvousFailed if no group may follow."""
-        newest = None if self._terms is None else self._terms.newest()
+        newest = None if self._epochs is None else self._epochs.newest()
         if newest is not None and newest[1].closed:
             raise RendezvousFailed(_closed(newest[1].closed))
         return newest
 
-    def _follow(self, seed: Seed) -> Connection:
-        """Connect to the newest store once it answers. Serve the next one if it was served by an agent of this name."""
-        endpoint = self._endpoint
-        first = Served(node="", address=endpoint.host, port=endpoint.port)
-        clock, notice = AwakeClock(_LONGEST_TURN_S), Notice(f"waiting for the rendezvous store at {_name(first)}")
-        while True:
-            term, served = self._newest() or (0, first)
-            answer = probe(served)
-            connection = self._connect(term, served) if answer is Answer.YES else None
-            if connection is None and served.node == self._node:  # that one has died, and this one replaces it
-                last = Round(awaited=frozenset(served.nodes))
-                connection = self._take_over(term, served, last, seed, may_return=True)
-            if connection is not None:
-                return connection
-            notice.give()
-            if clock.now_s() > self.timing.read_s:
-                raise explain(served, f"{answer.value}, waited {self.timing.read_s:.0f} s")
+    def _search(
+        self, search: _Search, lost: Connection | None, last: Round, limit_s: float, notice: Notice | None
+    ) -> Connection | None:
+        """The next connection. None if the time is up."""
+        clock = AwakeClock(_LONGEST_TURN_S)
+        while not self._is_over and clock.now_s() < limit_s:
+            try:
+                found = self._try(search, lost, last, clock)
+            except OSError:  # the folder is full or does not answer
+                found = None
+            if found is not None:
+                return found
+            if notice is not None:
+                notice.give()
             time.sleep(_TRY_EVERY_S)
+        return None
 
-    def _connect(self, term: int, served: Served) -> Connection | None:
-        store = connect(served, self.timing)
-        if store is None:
+    def _try(self, search: _Search, lost: Connection | None, last: Round, clock: AwakeClock) -> Connection | None:
+        search.note(self._newest(), clock.now_s())
+        served = search.served
+        if lost is not None and lost.serves and lost.served == served:
+            return lost
+        answer = Answer.SILENT if self.observer.suspects(served.node) else probe(served)
+        store = connect(served, self.timing, self.key) if answer is Answer.YES else None
+        if store is not None:
+            return self._describe(store, search)
+        search.note_answer(answer, clock.now_s())
+        self.observer.ask(served.node)
+        after_s = self._claims_after_s(search, last, clock.now_s())
+        if after_s is None or clock.now_s() - search.since_s < after_s:
             return None
-        if not term and self._terms is not None:
-            newest = self._newest()
+        return self._take_over(search, last, may_return=answer is Answer.REFUSED)
+
+    def _describe(self, store: Store, search: _Search) -> Connection:
+        if not search.epoch and self._epochs is not None:
+            newest = self._newest()  # the first document is written after the first epoch is claimed
             if newest is None:  # the nodes do not share the job's folder
-                self._terms = None
-            else:
-                term, served = newest[0], served if newest[1].port != served.port else newest[1]
-        return Connection(store=store, served=served, term=term)
+                self._epochs = None
+            elif newest[1].port == search.served.port:
+                return Connection(store=store, served=newest[1], epoch=newest[0])
+        return Connection(store=store, served=search.served, epoch=search.epoch)
 
-    def _claims_after_s(self, term: int, served: Served, last: Round, *, is_gone: bool) -> float | None:
-        """How long this agent waits for others before it takes the place of the store. None: forever."""
-        if self._terms is None:
+    def _claims_after_s(self, search: _Search, last: Round, now_s: float) -> float | None:
+        """How long this agent waits for others before it takes the place of the store. None: it does not."""
+        served, observer = search.served, self.observer
+        if self._epochs is None or not search.epoch:
             return None
-        is_member = self._node in served.nodes or (term == last.term and self._node in last.nodes | last.awaited)
-        if not is_member:
-            return _OUTSIDE_S if is_gone else None
-        if self.observer.is_vouched_for(served.node):  # only this agent has lost it
-            return None
-        group = last.nodes | last.awaited | {served.node}
-        turn_s = min(_LAST_TURN_S, _TURN_S * sorted(group - {served.node} | {self._node}).index(self._node))
-        is_certain = is_gone or self.observer.is_missed_by_most(served.node, len(group))
-        return turn_s if is_certain else turn_s + _GRACE_S
+        if served.node == self._node:  # its agent has died, and this one has replaced it
+            return 0.0
+        refused_s = None if search.refused_since_s is None else now_s - search.refused_since_s
+        if served.nodes and self._node not in served.nodes:
+            is_over = refused_s is not None and refused_s > _OUTSIDE_S and not any(map(observer.hears, served.nodes))
+            return 0.0 if is_over else None
+        if observer.hears(served.node) or (refused_s is None and observer.is_vouched_for(served.node)):
+            return None  # only this agent has lost the store
+        others = sorted({*served.nodes, *last.nodes, *last.awaited, self._node} - {served.node})
+        turn_s = _TURN_S * others.index(self._node)
+        return turn_s if refused_s is not None else turn_s + _GRACE_S
 
-    def _take_over(self, term: int, lost: Served, last: Round, seed: Seed, *, may_return: bool) -> Connection | None:
-        """Serve the next store. None if another agent does."""
-        assert self._terms is not None
-        first = rounds.succeed(last, term + 1, lost.node, lost.address, may_return=may_return)
-        if term != last.term:  # generations may have begun without this agent
-            first = replace(first, generation=max(first.generation, self._terms.newest_generation()))
-        store = serve(Served(node=self._node, address=self._address, port=0), self.timing, is_required=True)
+    def _take_over(self, search: _Search, last: Round, *, may_return: bool) -> Connection | None:
+        """Serve the next store. None if another agent does, or if that fails."""
+        assert self._epochs is not None
+        lost, nodes = search.served, {*search.served.nodes, *last.nodes, *last.awaited}
+        known = replace(last, generation=max(last.generation, self._epochs.newest_generation()))
+        if not (known.nodes | known.awaited):
+            known = replace(known, awaited=frozenset(nodes))
+        try:
+            store = serve(Served(node=self._node, address=self._address, port=0), self.timing, is_required=True)
+        except RendezvousFailed:
+            return None
         assert store is not None
-        seed(store, first)  # before others can find it
-        nodes = sorted(first.nodes | first.awaited)
-        served = Served(node=self._node, address=self._address, port=store.port, nodes=nodes)
-        claimed = self._terms.claim(served, above=term)
-        return None if claimed is None else Connection(store=store, served=served, term=claimed, serves=True)
+        served = Served(node=self._node, address=self._address, port=store.port, nodes=sorted(nodes | {self._node}))
+        epoch = self._epochs.claim(served, above=search.epoch)
+        if epoch is None:
+            return None
+        write_first(store, self.key, rounds.succeed(known, epoch, lost.node, lost.address, may_return=may_return))
+        return Connection(store=store, served=served, epoch=epoch, serves=True)
 
 
 def _closed(reason: str) -> str:

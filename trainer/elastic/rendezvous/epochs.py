@@ -1,0 +1,84 @@
+"""Who serves the rendezvous store, and for which group: files in the attempt's folder, created exclusively.
+
+Each epoch is a file. The first is the first agent's. Each group that forms, and each agent that takes the place of a
+lost store, needs the next one. If the network is cut in two, one side gets it. The other side finds that it is taken,
+and can only join the store that the file names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from trainer.contract import layout
+from trainer.elastic.records.claim import create_once
+
+_WRITTEN_WITHIN_S = 10.0  # a file that is empty or torn for longer will stay so
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A store, and the agent that serves it. `nodes` may claim the next epoch if the store is lost; none: all may."""
+
+    node: str
+    address: str
+    port: int
+    nodes: Sequence[str] = field(default=(), compare=False)
+    closed: str = ""  # why no group may follow; then there is no store
+
+
+class Epochs:
+    """The epochs of one attempt. Methods raise OSError if the folder cannot be read or written."""
+
+    def __init__(self, attempt_dir: Path) -> None:
+        self._folder = attempt_dir
+
+    def newest(self) -> tuple[int, Served] | None:
+        """The newest epoch and its store. None before the first."""
+        return next(((epoch, served) for epoch, served in self._listed() if served is not None), None)
+
+    def claim(self, served: Served, above: int, holder: Served | None = None) -> int | None:
+        """Claim the next epoch for a store, and return its number. None if another store has one after `above`.
+
+        `holder` is the store whose epochs do not count as another's: that of the agents that claim. An epoch that one
+        of them claimed but could not use is passed over.
+        """
+        while True:
+            epoch, newest = next(iter(self._listed()), (0, None))
+            if epoch > above and newest is not None and newest != holder:
+                return None
+            content = json.dumps(asdict(served) | {"claim": os.urandom(8).hex()})
+            number = max(epoch, above) + 1
+            if create_once(self._folder / f"{layout.STORE}{number}", content) == content:
+                return number
+
+    def newest_generation(self) -> int:
+        """The highest generation that any agent of the attempt has begun."""
+        folders = (folder.name for folder in self._folder.glob("replica-*/*/g*"))
+        return max((int(name[1:]) for name in folders if name[1:].isdecimal()), default=0)
+
+    def _listed(self) -> Iterator[tuple[int, Served | None]]:
+        """The newest first. It lists the folder, because NFS may deny for half a minute that a single file exists."""
+        try:
+            names = os.listdir(self._folder)  # noqa: PTH208  # only names are needed
+        except FileNotFoundError:
+            return
+        numbers = (name.removeprefix(layout.STORE) for name in names if name.startswith(layout.STORE))
+        for epoch in sorted((int(number) for number in numbers if number.isdecimal()), reverse=True):
+            yield epoch, _read(self._folder / f"{layout.STORE}{epoch}")
+
+
+def _read(path: Path) -> Served | None:
+    """None for a file that is no epoch, because its writer crashed. Raises OSError while it may still be written."""
+    try:
+        document = json.loads(path.read_text())
+        document.pop("claim", None)
+        return Served(**document)
+    except (ValueError, TypeError, AttributeError):
+        if time.time() - path.stat().st_mtime < _WRITTEN_WITHIN_S:
+            raise BlockingIOError(f"{path} is being written") from None
+        return None

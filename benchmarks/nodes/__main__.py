@@ -6,7 +6,7 @@ The nodes are network namespaces of this machine. Each runs an agent with one wo
 node is lost, also the one whose agent serves the rendezvous store:
 
     killed  SIGKILL to all its processes; its kernel closes their connections
-    off     its power fails: it says nothing more
+    off     its power fails: it sends nothing more
     cut     no packet leaves or reaches it, but its processes live
     mute    no packet leaves it; it still receives
 

@@ -16,7 +16,7 @@ from pathlib import Path
 CLAIM = "claim"  # text: the ORCHESTRATOR_CLAIM token of the submission that owns the attempt
 LAUNCH = "launch.json"
 DESIRED = "desired.json"
-STORE = "store-"  # <term> in attempts/<n>/: which agent serves the rendezvous store, and where; see terms.py
+STORE = "store-"  # <epoch> in attempts/<n>/: which agent serves the rendezvous store, and for whom; see epochs.py
 DEPARTED = "departed-"  # <replica>.json in attempts/<n>/: how an agent ended, by the process that started it
 NODE_LAUNCH = "node.json"  # in attempts/<n>/, mode 0600: what each node starts, if a scheduler starts it
 AGENT = "agent.json"

@@ -8,11 +8,10 @@ For each replica of an attempt the service renders
 
 HOST:PORT is the same for all replicas. H is 1 on replica 0, which binds the port and fails within two seconds if the
 port is taken. H is 0 on the others, which wait up to read_timeout for the port. ADDRESS is this node's address as other
-nodes reach it, or 127.0.0.1 if there is one machine. The id is new in every attempt. N is a number or MIN:MAX. With
-keep_alive_max_attempt below 3, a healthy group on a busy machine can split in two. The environment has all names of
-`trainer.contract.env` down to REPORT_TOKEN. `attempts/<n>/launch.json` exists before the start; its policy, at the top
-or under "policy", overrides --max-restarts and --shutdown-timeout. Without ORCHESTRATOR_JOB_DIR elasticrun is a
-torchrun with safe settings.
+nodes reach it, or 127.0.0.1 if there is one machine. The id is new in every attempt. N is a number or MIN:MAX. The
+environment has all names of `trainer.contract.env` down to REPORT_TOKEN. `attempts/<n>/launch.json` exists before the
+start; its policy, at the top or under "policy", overrides --max-restarts and --shutdown-timeout. Without
+ORCHESTRATOR_JOB_DIR elasticrun is a torchrun with safe settings.
 
 Exit codes: 0 succeeded, 1 failed, 2 wrong flags or environment, 3 refused by the claim, 143 stopped.
 """

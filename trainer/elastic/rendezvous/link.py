@@ -26,7 +26,7 @@ class Silence:
 
 
 class Link:
-    """All times are the same clock's.
+    """All times are from one clock.
 
     `place` is a host and a port. `address` is None while the host's name is not resolved. `incarnation` goes with the
     heartbeats that this link sends: their number starts again with each link.

@@ -35,7 +35,7 @@ _PARTING_S = 2.0
 
 
 def find_interval_s(beat_s: float, peers: int) -> float:
-    """The time between two heartbeats to each of `peers`: `beat_s` up to 200 peers at 0.2 s, then a second a thousand.
+    """The time between two heartbeats to each of `peers`: `beat_s`, but at least a millisecond for each peer.
 
     A heartbeat carries it, and a silence of fewer than five of them is never suspicious (suspicion.py). So the floor
     stays at 2 s up to 400 peers.
@@ -105,8 +105,7 @@ class Links:
     def ask(self, about: str, whom: Collection[str]) -> None:
         """Ask peers whether they hear a node. Earlier answers about it are forgotten.
 
-        A peer answers within a second if it has heard the node itself, or has probed it. The question is repeated for
-        three seconds.
+        A peer probes the node, and answers within about a second. The question is repeated for three seconds.
         """
         check_node(about)
         with self._lock:

@@ -15,8 +15,7 @@ class Timing:
     """Seconds. The names in --rdzv-conf are torchrun's."""
 
     join_s: float = 600.0
-    # torch waits 30 s for late nodes in every round, and 15 s for a node that is gone. With a limit below 3 missing
-    # heartbeats, a healthy group on a busy machine can split.
+    # torch waits 30 s for late nodes in every round, and 15 s for a node that is gone.
     last_call_s: float = 1.0
     beat_s: float = 1.0
     beats: int = 5
@@ -27,7 +26,7 @@ class Timing:
 
     @property
     def silence_s(self) -> float:
-        """A node that is silent for longer counts as lost."""
+        """A node whose count in the store is older counts as lost, if no datagram of it ever arrived."""
         return self.beat_s * self.beats
 
 

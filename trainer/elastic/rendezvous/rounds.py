@@ -242,9 +242,10 @@ def watched_by(round_: Round, node: str) -> frozenset[str]:
 
 
 def linked_to(round_: Round, node: str, host: str) -> frozenset[str]:
-    """The agents with which this one exchanges heartbeats. The first member and `host`, which serves the store: all.
+    """The agents with which this one exchanges heartbeats.
 
-    The others: these two, and two more that can be asked.
+    The first member and `host`, which serves the store, link to all. All others link to these two and to two neighbors,
+    whom they can ask.
     """
     known = sorted(round_.nodes | round_.awaited | {member.node for member in round_.waiting})
     if node == host or len(watched_by(round_, node)) > 1 or node not in known:

@@ -26,6 +26,7 @@ from trainer.elastic.rendezvous.rounds import (
     find_stillness,
     finish,
     form,
+    is_running,
     join,
     offer,
     parse_round,
@@ -90,6 +91,20 @@ def test_a_newcomer_waits_beside_a_formed_group_and_joins_the_next_round() -> No
     assert seen.nodes == group.nodes
     assert find_change(seen, group, "a", LIMITS) == "host-c is waiting to join"
     assert reopen(seen, A, LIMITS, Ending()).nodes == frozenset("ac")
+
+
+def test_a_newcomer_that_is_not_ready_waits_beside_every_round_and_changes_nothing() -> None:
+    group, unready = formed(A, B), replace(C, is_ready=False)
+    seen = join(group, unready, LIMITS)
+    assert is_running(group, "c")
+    assert not is_running(Round(), "c")
+    assert find_change(seen, group, "a", LIMITS) is None
+    open_ = join(reopen(seen, A, LIMITS, Ending()), unready, LIMITS)
+    assert (open_.nodes, open_.waiting) == (frozenset("a"), (unready,))
+    again = form(join(open_, B, LIMITS), LIMITS, time_is_up=False)
+    assert (again.stage, again.waiting) == (Stage.FORMED, (unready,))
+    assert find_change(join(again, C, LIMITS), again, "a", LIMITS) == "host-c is waiting to join"
+    assert join(open_, C, LIMITS).waiting == ()
 
 
 def test_a_newcomer_to_a_full_group_waits_until_there_is_room() -> None:

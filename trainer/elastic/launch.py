@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,7 +115,9 @@ def find_missing(command: Sequence[str]) -> Failure | None:
     return Failure(kind=FailureKind.LAUNCH, message=f"the script {script!r} does not exist (from {Path.cwd()})")
 
 
-def build_membership(flags: Flags, workers: int, record: Record | None, node: str = "") -> Membership:
+def build_membership(
+    flags: Flags, workers: int, record: Record | None, node: str = "", is_ready: Callable[[], bool] = lambda: True
+) -> Membership:
     """`node` is the name that an earlier agent of this node has in the group. Raises ValueError."""
     replica, epochs = (None, None) if record is None else (record.replica, Epochs(record.attempt_dir))
     node = node or uuid.uuid4().hex[:12]
@@ -142,7 +144,7 @@ def build_membership(flags: Flags, workers: int, record: Record | None, node: st
     )
     endpoint, key = Endpoint(host=host, port=port, serves=serves), f"elasticrun/{flags.run_id}"
     succession = Succession(endpoint, key, me, timing, Observer(links, node, timing), epochs)
-    shared = StoreRendezvous(succession, me, flags.limits)
+    shared = StoreRendezvous(succession, me, flags.limits, is_ready)
     return Membership(node=node, rendezvous=shared, store_host=StoreHost(), memory=memory, buddies=buddies)
 
 
@@ -193,7 +195,7 @@ class _Run:
     def _build(self) -> Agent:
         before = self._line.before
         node = "" if before is None else before.state.node
-        membership = build_membership(self._flags, self._workers, self._record, node)
+        membership = build_membership(self._flags, self._workers, self._record, node, self._fork_server.warm_up)
         if before is not None and before.memory:
             membership.memory.take_over(before.memory, before.mirrors)
         self._rendezvous = membership.rendezvous

@@ -128,16 +128,20 @@ class SingleNodeRendezvous:
 class StoreRendezvous:
     """The rendezvous of several agents, over the store that `succession` finds."""
 
-    def __init__(self, succession: Succession, me: Member, limits: Limits) -> None:
-        self._me, self._limits = me, limits
+    def __init__(
+        self, succession: Succession, me: Member, limits: Limits, is_ready: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`is_ready`: whether workers could start at once. It is asked while others train without this agent."""
+        self._me, self._limits, self._is_ready = me, limits, is_ready
         self._timing, self._observer = succession.timing, succession.observer
         self._store = StoreThread(succession, me.node, limits)
         self._formed: Round | None = None
 
     def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
-        me = self._me = replace(self._me, generation=generation)
         before, self._formed = self._formed, None
         self._store.start_once()
+        is_new = before is None and rounds.is_running(self._store.look(), self._me.node)
+        me = self._me = replace(self._me, generation=generation, is_ready=not is_new)
         now = self._store.amend(partial(_rejoin, before=before, ending=ending, me=me, limits=self._limits))
         clock, backoff, missing = AwakeClock(_LONGEST_TURN_S), Backoff(), list[Member]()
         present, opened = Unchanged(clock), Unchanged(clock)
@@ -149,6 +153,8 @@ class StoreRendezvous:
             pause_s = rounds.pause_s(now.unsettled)
             if clock.now_s() > self._timing.join_s + pause_s:
                 raise self._too_few(now, was_member=before is not None)
+            if not me.is_ready:
+                me = replace(me, is_ready=self._is_ready())
             time_is_up = present.measure_s(now.nodes) > self._timing.last_call_s
             pauses = opened.measure_s(now.number) < pause_s
             step = partial(_step, me=me, limits=self._limits, pauses=pauses, time_is_up=time_is_up)

@@ -5,7 +5,7 @@ function must be correct after any order of other changes. No function reads a c
 for latecomers is over, are arguments.
 
 A round is OPEN while agents join it, FORMED once it has its group, and CLOSED when no group may follow. A formed round
-takes no new member: a newcomer waits, and the members open the next round for it.
+takes no new member: a newcomer waits. Once it is ready, the members open the next round for it.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Member:
     generation: int = 0
     copies_url: str = ""  # where its agent serves copies of the state
     beats_port: int = 0  # for heartbeats by UDP
+    is_ready: bool = True  # its workers could start at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,16 +95,29 @@ class Round:
 
 
 def join(round_: Round, me: Member, limits: Limits) -> Round:
-    """Join an open round, wait beside a formed one, or open the next one if all members are gone. Idempotent."""
+    """Join an open round, wait beside a formed one, or open the next one if all members are gone. Idempotent.
+
+    An agent that is not ready waits beside an open round, too.
+    """
     if round_.stage is Stage.CLOSED or me in round_.members:
         return round_
-    if round_.stage is Stage.OPEN:
-        return replace(round_, members=(*_without(round_.members, {me.node}), me), awaited=round_.awaited - {me.node})
+    if round_.stage is Stage.OPEN and me.is_ready:
+        return replace(
+            round_,
+            members=(*_without(round_.members, {me.node}), me),
+            awaited=round_.awaited - {me.node},
+            waiting=_without(round_.waiting, {me.node}),
+        )
     if round_.has(me.node):
         return round_
-    if not round_.members:
+    if not round_.members and round_.stage is Stage.FORMED:
         return reopen(round_, me, limits, Ending(change="all its agents are gone", lasted=False))
     return round_ if me in round_.waiting else replace(round_, waiting=(*_without(round_.waiting, {me.node}), me))
+
+
+def is_running(round_: Round, node: str) -> bool:
+    """Whether a group has formed, and others train without this agent."""
+    return round_.generation > 0 and bool(round_.members) and not (round_.has(node) or node in round_.awaited)
 
 
 def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
@@ -122,12 +136,15 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
             round_, f"{unsettled} generations in a row made no progress; the last ended because {ending.change}"
         )
     room = limits.max_nodes - len(round_.nodes | {me.node})
+    waiting = _without(round_.waiting, {me.node})
+    ready = tuple(member for member in waiting if member.is_ready)
     return Round(
         number=round_.number + 1,
         generation=round_.generation,
         epoch=round_.epoch,
-        members=(me, *_without(round_.waiting, {me.node})[: max(0, room)]),
+        members=(me, *ready[: max(0, room)]),
         awaited=round_.nodes - {me.node},
+        waiting=tuple(member for member in waiting if not member.is_ready),
         change=ending.change,
         unsettled=unsettled,
     )
@@ -182,7 +199,7 @@ def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
         epoch=round_.epoch + 1,
         members=members,
         awaited=frozenset(),
-        waiting=tuple(ordered[limits.max_nodes :]),
+        waiting=(*ordered[limits.max_nodes :], *round_.waiting),
     )
 
 
@@ -274,8 +291,9 @@ def find_change(now: Round, formed: Round, node: str, limits: Limits) -> str | N
     lost = find_lost(now, formed)
     if lost:
         return f"the group lost {', '.join(sorted(member.address for member in lost))}"
-    if now.waiting and len(now.members) < limits.max_nodes and not now.finished:
-        return f"{now.waiting[0].address} is waiting to join"
+    ready = [member for member in now.waiting if member.is_ready]
+    if ready and len(now.members) < limits.max_nodes and not now.finished:
+        return f"{ready[0].address} is waiting to join"
     return None
 
 

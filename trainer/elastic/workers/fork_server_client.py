@@ -14,6 +14,7 @@ from trainer.elastic.channel import Channel
 from trainer.elastic.workers.program import Program, parse_program
 
 _ROUSE_EVERY_S = 1.0
+_WARM_WITHIN_S = 30.0
 _KILLED = -signal.SIGKILL
 _NOBODY = 0  # the pid of a worker that never started. To kill(2) it would mean the process group
 
@@ -74,6 +75,8 @@ class ForkServerClient:
         self.imported_s = 0.0  # time that the server has spent on imports
         self.rss_bytes = 0  # of the server
         self.spare_bytes = 0  # private memory of the newest spare
+        self._spares_wanted, self._spares_ready = 0, 0
+        self._warm_until_s: float | None = None
         self._processes: dict[int, ForkedProcess] = {}  # by number, those that have not ended
         self._numbers = 0
         self._base = base
@@ -85,7 +88,16 @@ class ForkServerClient:
 
     def keep_spares(self, count: int, warmup: str | None) -> None:
         """Keep `count` spare workers while others run; see spares.py."""
+        self._spares_wanted = count
         self._send({"spares": count, "warmup": warmup})
+
+    def warm_up(self) -> bool:
+        """Make spares before the first worker starts. Whether they are ready, or have had enough time: call again."""
+        if self._warm_until_s is None:
+            self._warm_until_s = time.monotonic() + _WARM_WITHIN_S
+            self._send({"early": True})
+        self.listen(0.0)
+        return self._spares_ready >= self._spares_wanted or time.monotonic() > self._warm_until_s
 
     def start(
         self,
@@ -156,6 +168,9 @@ class ForkServerClient:
             process.was_spare = bool(message["spare"])
         elif "spare" in message:
             self.spare_bytes = int(str(message["bytes"]))
+            self._spares_ready += 1
+        elif "early" in message:
+            self._spares_ready = int(str(message["early"]))
         elif "refused" in message:
             process = self._processes.pop(int(str(message["refused"])))
             process.started_pid, process.returncode = _NOBODY, 1  # it never ran

@@ -19,6 +19,7 @@ and receives
 The agent sends
 
     {"spares": how many, "warmup": module | null}
+    {"early": true}   make spares before the first worker starts
     {"start": number, "environ": {...}, "without": [names], "program": {...} | null, "because": why there is none,
      "command": [...], "local_rank": "0", "stdout": path | null, "stderr": path | null}
 
@@ -29,6 +30,7 @@ and receives
     {"refused": number, "why": text}
     {"ended": pid, "code": as subprocess.Popen.returncode}
     {"spare": pid, "bytes": private memory}   the spare is ready
+    {"early": how many spares are ready}
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ class ForkServer:
         self._is_over = False
         self._later: deque[str] = deque()
         self._workers: set[int] = set()
+        self._is_early = False  # spares are made before the first worker starts
         self._has_failed = False  # a worker of the current generation has failed
         self._quiet_since = time.monotonic()
         self._wakeup, self._woken = socket.socketpair()
@@ -119,7 +122,8 @@ class ForkServer:
 
     def _patience_s(self) -> float | None:
         """How long to wait for a message before idle work. None: there is no idle work."""
-        is_idle = not self._later and not (self._workers and self._spares.has_work and self._unsafe is None)
+        wants_spares = (self._workers or self._is_early) and self._spares.has_work and self._unsafe is None
+        is_idle = not self._later and not wants_spares
         return None if is_idle else max(0.0, self._quiet_since + _QUIET_S - time.monotonic())
 
     def _fork_spare(self) -> dict[str, object] | None:
@@ -157,7 +161,12 @@ class ForkServer:
         self._quiet_since = time.monotonic()
         if "agent" in message:
             return self._start_agent(message)
+        if "early" in message:
+            self._is_early = True
+            self._tell(early=self._spares.count)
+            return None
         if "start" in message:
+            self._is_early = False
             self._spares.pause()
             return self._start(message)
         if "spares" in message:

@@ -41,6 +41,11 @@ class Spares:
         self._scratch: Scratch | None = None  # for warm-ups
 
     @property
+    def count(self) -> int:
+        """Of those that are ready."""
+        return len(self._ready)
+
+    @property
     def pids(self) -> set[int]:
         return {*self._ready, *self._warming}
 

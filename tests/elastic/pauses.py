@@ -139,6 +139,8 @@ class Nodes:
     has_epochs: bool = True  # the nodes share the attempt's folder
     steps: list[Step] = field(default_factory=list)
     failures: dict[str, Failure | None] = field(default_factory=dict)  # of agents that have ended
+    # Since when an agent sends another one no heartbeats, by the names of the receiver and the sender.
+    unfollowed_s: dict[tuple[str, str], float] = field(default_factory=dict)
     ended_s: dict[str, float] = field(default_factory=dict)  # of agents
     agents: dict[str, Agent] = field(default_factory=dict)
     workers: list[Worker] = field(default_factory=list)
@@ -365,10 +367,18 @@ class VirtualLinks:
     def __init__(self, nodes: Nodes, node: str) -> None:
         self._nodes, self._node = nodes, node
         self._heard: set[str] = set()
+        self._follows: dict[str, tuple[str, int]] = {}
         self._asked: dict[str, tuple[float, Collection[str]]] = {}
         self._answers: dict[str, Mapping[str, bool]] = {}
 
     def follow(self, peers: Mapping[str, tuple[str, int]]) -> None:
+        """Agents send heartbeats only to those that they follow."""
+        now_s = self._nodes.clock.now_s
+        for node in self._follows.keys() - peers.keys():
+            self._nodes.unfollowed_s[node, self._node] = now_s
+        for node in peers:
+            self._nodes.unfollowed_s.pop((node, self._node), None)
+        self._follows = dict(peers)
         self._heard |= {node for node in peers if not self._silent_s(self._node, node)}
 
     def silence(self, node: str) -> Silence:
@@ -404,6 +414,8 @@ class VirtualLinks:
         begun = [begin_s for begin_s in begun if nodes.network.is_cut(other, one)]
         begun += [nodes.ended_s[other]] if other in nodes.ended_s else []
         begun += nodes.clock.pauses_begun(other)
+        if (one, other) in nodes.unfollowed_s:
+            begun.append(nodes.unfollowed_s[one, other])
         awake_s = max([0.0, *nodes.clock.pauses_ended(one)])
         return max(0.0, now_s - max(awake_s, min(begun))) if begun else 0.0
 

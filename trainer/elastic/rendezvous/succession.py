@@ -185,7 +185,9 @@ class Succession:
         served = search.served
         if lost is not None and lost.serves and lost.served == served:
             return lost
-        answer = Answer.SILENT if self.observer.suspects(served.node) else probe(served)
+        # A host that is paused accepts connections. One that has given up on this agent sends it no heartbeats.
+        is_silent = self._node in served.nodes and self.observer.suspects(served.node)
+        answer = Answer.SILENT if is_silent else probe(served)
         store = connect(served, self.timing, self.key) if answer is Answer.YES else None
         if store is not None:
             return self._describe(store, search)

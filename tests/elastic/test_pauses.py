@@ -179,6 +179,18 @@ def test_the_others_go_on_soon_without_a_paused_agent_that_serves_the_store(brea
     assert_all_train(nodes)
 
 
+@pytest.mark.parametrize("breaks", [True, False])
+@pytest.mark.parametrize("alone", ["node-0", "node-2"])
+def test_most_of_a_group_goes_on_without_the_node_that_is_cut_off(alone: str, breaks: bool) -> None:
+    """Also if that node's agent serves the store."""
+    nodes = Nodes(3, 1, cuts=[Cut(nodes=frozenset({alone}), begin_s=20.0, length_s=60.0)], breaks=breaks)
+    nodes.run(140.0)
+    assert first_step_s(nodes, {"node-0", "node-1", "node-2"} - {alone}) < 20.0 + 8.0
+    assert not any(step.nodes == {alone} for step in nodes.steps)
+    assert_all_train(nodes)
+    assert_no_split(nodes)
+
+
 @pytest.mark.parametrize("later_s", [0.3, 0.8, 1.5, 2.5])
 def test_the_others_go_on_soon_if_the_host_of_the_store_falls_silent_while_they_form_a_group(later_s: float) -> None:
     deaths = [Death(node="node-3", at_s=20.0, silently=False), Death(node="node-0", at_s=20.0 + later_s, silently=True)]

@@ -17,6 +17,7 @@ from trainer.elastic.rendezvous.rounds import (
     Stage,
     WorkersStore,
     can_do_without,
+    can_train_without,
     close,
     drop,
     explain_lost_peers,
@@ -26,7 +27,6 @@ from trainer.elastic.rendezvous.rounds import (
     find_stillness,
     finish,
     form,
-    is_running,
     join,
     offer,
     parse_round,
@@ -96,8 +96,10 @@ def test_a_newcomer_waits_beside_a_formed_group_and_joins_the_next_round() -> No
 def test_a_newcomer_that_is_not_ready_waits_beside_every_round_and_changes_nothing() -> None:
     group, unready = formed(A, B), replace(C, is_ready=False)
     seen = join(group, unready, LIMITS)
-    assert is_running(group, "c")
-    assert not is_running(Round(), "c")
+    assert can_train_without(group, "c", LIMITS)
+    assert not can_train_without(group, "b", LIMITS)
+    assert not can_train_without(drop(group, {"b"}), "c", LIMITS)
+    assert not can_train_without(Round(), "c", LIMITS)
     assert find_change(seen, group, "a", LIMITS) is None
     open_ = join(reopen(seen, A, LIMITS, Ending()), unready, LIMITS)
     assert (open_.nodes, open_.waiting) == (frozenset("a"), (unready,))

@@ -57,7 +57,7 @@ class EventKind(str, Enum):
     GENERATION_STARTED = "generation.started"
     WORKER_FAILED = "worker.failed"
     WORKER_REPLACED = "worker.replaced"  # it kept its process after a failure, but did not join the next generation
-    AGENT_LOST = "agent.lost"  # the agent of this replica died; another one follows
+    AGENT_LOST = "agent.lost"  # the agent of this replica died; the sentence says what follows
     PEER_LOST = "peer.lost"  # no heartbeat of a replica arrives, or the store that one of them serves does not answer
     NODE_WAITED = "node.waited"  # before a generation, for room or memory
     STACKS_SAVED = "stacks.saved"  # of workers before they were killed, or on request

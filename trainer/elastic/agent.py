@@ -51,7 +51,7 @@ from trainer.elastic.workers.workers import (
 
 # A worker can die of the loss of a peer before the agent sees the peer's own death. Wait this long for the cause.
 _CAUSE_GRACE_S = 0.3
-# An agent that takes the place of another needs this long to say so. To form a group without a node takes longer.
+# A replacement agent opens the next round within this time. Dropping a lost node takes longer.
 _CHANGE_GRACE_S = 1.5
 _LOOK_EVERY_S = 0.02
 

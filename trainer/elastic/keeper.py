@@ -2,14 +2,15 @@
 
 The agent is forked by the fork server, which has imported torch, so that another agent runs within milliseconds. The
 keeper holds what must outlive an agent: the records, the files in memory, and the notes by which the next agent
-continues. An agent that ends tells its result. One that ends without a result has died: its workers end with it, and
-another agent starts the next generation.
+continues. An agent that ends normally reports its result. One that ends without a result has died: its workers end
+with it, and another agent starts the next generation.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -104,6 +105,7 @@ class Keeper:
             self._has_signal = True
             with suppress(ProcessLookupError):
                 os.kill(self._agent, self._stop.signal)
+                os.kill(self._agent, signal.SIGCONT)  # somebody may have stopped it
 
     def _read_notes(self) -> None:
         with suppress(BlockingIOError):
@@ -176,7 +178,8 @@ class Keeper:
         """A new step or a minute is progress, as for generations."""
         progress = {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
         step = max(progress.values(), default=-1)
-        lasted = self._agent_began_s > 0 and ended_s - self._agent_began_s >= UPTIME_AS_PROGRESS_S
+        began_s, self._agent_began_s = self._agent_began_s, 0.0  # the next agent may never begin
+        lasted = began_s > 0 and ended_s - began_s >= UPTIME_AS_PROGRESS_S
         self._deaths = 1 if step > self._best_step or lasted else self._deaths + 1
         self._best_step = max(step, self._best_step)
 

@@ -23,9 +23,11 @@ State = dict[str, Any]  # `state` by parameter name, and `param_groups` with the
 
 
 def read_optimizer(optimizer: Optimizer, model: nn.Module) -> State:
-    """The live tensors and the options."""
-    names, packed = name_parameters(model), optimizer.state_dict()
-    own = dict(zip(_flatten(packed["param_groups"]), map(names.get, _flatten(optimizer.param_groups)), strict=True))
+    """The live tensors and the options. Raises ValueError for a parameter that is not the model's."""
+    names, packed, parameters = name_parameters(model), optimizer.state_dict(), _flatten(optimizer.param_groups)
+    if any(parameter not in names for parameter in parameters):
+        raise ValueError("the optimizer has a parameter that the model does not have: give one model that has them all")
+    own = dict(zip(_flatten(packed["param_groups"]), map(names.__getitem__, parameters), strict=True))
     groups = [{**group, "params": [own[key] for key in group["params"]]} for group in packed["param_groups"]]
     return {"state": {own[key]: value for key, value in packed["state"].items()}, "param_groups": groups}
 

@@ -108,5 +108,6 @@ class RunState:
         found = [count for count in counts if count is not None]
         if not found:
             return {}
-        zero = torch.zeros_like(found[0])
-        return {"updates": torch.stack([zero if count is None else count for count in counts]).double()}
+        like = found[0].double()
+        zero = torch.zeros_like(like)
+        return {"updates": torch.stack([zero if count is None else count.to(like) for count in counts])}

@@ -6,6 +6,7 @@ state after.
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,16 @@ def read_state(state: RunState, restore: Restore, waits: Waits) -> None:
 def read_alone(state: RunState, restore: Restore) -> None:
     """Read this rank's part. Not collective. Raises SnapshotError."""
     reader = _open(restore)
-    wanted = _Wanted(state, reader.read_metadata(), has_optimizer=restore.manifest.has_optimizer)
     try:
+        wanted = _Wanted(state, reader.read_metadata(), has_optimizer=restore.manifest.has_optimizer)
         with without_group_warning():
             load({KEY: wanted}, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         cause = str(error.failures[min(error.failures)][0]).strip() or "no message"
         advice = _OTHER_OPTIMIZER if _MOMENTS in cause else ""
         raise SnapshotError(f"{reader.path} cannot be loaded: {cause.splitlines()[0]}{advice}") from error
+    except (OSError, pickle.UnpicklingError) as error:
+        raise SnapshotError(f"{reader.path} cannot be loaded: {error}") from error
     if wanted.lacks_moments:
         raise SnapshotError(f"{reader.path} cannot be loaded: it has no state of the optimizer{_OTHER_OPTIMIZER}")
 
@@ -84,7 +87,7 @@ class _Wanted(Stateful):
         named = {name: each for name, each in self._state.parameters.items() if each in own}
         if not self._held and not optimizer.state:
             create_state(optimizer, [each for each in named.values() if each.requires_grad])
-            self._makes_moments = bool(optimizer.state)
+            self._makes_moments = any(value is not None for own in optimizer.state.values() for value in own.values())
             optimizer.state.clear()
         create_state(optimizer, [parameter for name, parameter in named.items() if name in self._held])
         for name, parameter in named.items():

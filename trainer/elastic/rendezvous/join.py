@@ -20,7 +20,7 @@ from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.patience import NOTICE_AFTER_S, Backoff, Notice, Unchanged
 from trainer.elastic.rendezvous.rounds import Ending, Limits, Member, Round, Stage, WorkersStore
 from trainer.elastic.rendezvous.store_thread import PARTING_S, StoreThread
-from trainer.elastic.rendezvous.succession import Succession
+from trainer.elastic.rendezvous.succession import MINORITY_S, Succession
 
 _LONGEST_TURN_S = 0.5  # for one turn of a waiting loop; the rest of a longer turn was a pause of this process
 _ASK_S = 2.0  # for an optional answer of the store
@@ -140,7 +140,7 @@ class StoreRendezvous:
     def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
         before, self._formed = self._formed, None
         self._store.start_once()
-        is_new = before is None and rounds.is_running(self._store.look(), self._me.node)
+        is_new = before is None and rounds.can_train_without(self._store.look(), self._me.node, self._limits)
         me = self._me = replace(self._me, generation=generation, is_ready=not is_new)
         now = self._store.amend(partial(_rejoin, before=before, ending=ending, me=me, limits=self._limits))
         clock, backoff, missing = AwakeClock(_LONGEST_TURN_S), Backoff(), list[Member]()
@@ -154,9 +154,11 @@ class StoreRendezvous:
             if clock.now_s() > self._timing.join_s + pause_s:
                 raise self._too_few(now, was_member=before is not None)
             if not me.is_ready:
-                me = replace(me, is_ready=self._is_ready())
+                is_ready = self._is_ready() or not rounds.can_train_without(now, me.node, self._limits)
+                me = replace(me, is_ready=is_ready)
             time_is_up = present.measure_s(now.nodes) > self._timing.last_call_s
-            pauses = opened.measure_s(now.number) < pause_s
+            lone_s = MINORITY_S if rounds.is_minority(now) else 0.0
+            pauses = opened.measure_s(now.number) < max(pause_s, lone_s)
             step = partial(_step, me=me, limits=self._limits, pauses=pauses, time_is_up=time_is_up)
             lost = [member for member in rounds.find_missing(now, before) if member not in missing]
             if lost:

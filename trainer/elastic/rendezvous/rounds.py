@@ -76,6 +76,7 @@ class Round:
     stage: Stage = Stage.OPEN
     generation: int = 0
     epoch: int = 0  # of the newest group or store; see epochs.py
+    size: int = 0  # of the newest group, when it formed
     members: tuple[Member, ...] = ()
     awaited: frozenset[str] = frozenset()  # members of the previous round that are expected back
     waiting: tuple[Member, ...] = ()  # newcomers to a formed round
@@ -115,9 +116,10 @@ def join(round_: Round, me: Member, limits: Limits) -> Round:
     return round_ if me in round_.waiting else replace(round_, waiting=(*_without(round_.waiting, {me.node}), me))
 
 
-def is_running(round_: Round, node: str) -> bool:
-    """Whether a group has formed, and others train without this agent."""
-    return round_.generation > 0 and bool(round_.members) and not (round_.has(node) or node in round_.awaited)
+def can_train_without(round_: Round, node: str, limits: Limits) -> bool:
+    """Whether a group has formed before, and enough others are in it or expected back to train without this agent."""
+    others = round_.nodes | round_.awaited
+    return round_.generation > 0 and node not in others and len(others) >= limits.min_nodes
 
 
 def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
@@ -142,6 +144,7 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
         number=round_.number + 1,
         generation=round_.generation,
         epoch=round_.epoch,
+        size=round_.size,
         members=(me, *ready[: max(0, room)]),
         awaited=round_.nodes - {me.node},
         waiting=tuple(member for member in waiting if not member.is_ready),
@@ -163,10 +166,16 @@ def succeed(round_: Round, epoch: int, lost: str, address: str, *, may_return: b
         number=max(round_.number, epoch * _UNSEEN_ROUNDS) + _UNSEEN_ROUNDS,
         generation=round_.generation,
         epoch=epoch,
+        size=round_.size,
         awaited=(round_.nodes | round_.awaited) - (frozenset() if may_return else {lost}),
         change=f"the group lost {address}, which served its rendezvous",
         unsettled=round_.unsettled + 1,  # whether it lasted is not known here
     )
+
+
+def is_minority(round_: Round) -> bool:
+    """Whether most of the newest group is missing in an open round. They may be alive on the other side of a cut."""
+    return round_.stage is Stage.OPEN and 2 * len(round_.members) < round_.size
 
 
 def pause_s(unsettled: int) -> float:
@@ -197,6 +206,7 @@ def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
         stage=Stage.FORMED,
         generation=known + 1,
         epoch=round_.epoch + 1,
+        size=len(members),
         members=members,
         awaited=frozenset(),
         waiting=(*ordered[limits.max_nodes :], *round_.waiting),
@@ -346,6 +356,7 @@ def parse_round(text: str) -> Round:
             stage=Stage(document["stage"]),
             generation=document["generation"],
             epoch=document["epoch"],
+            size=document["size"],
             members=_parse_members(document["members"]),
             awaited=frozenset(document["awaited"]),
             waiting=_parse_members(document["waiting"]),

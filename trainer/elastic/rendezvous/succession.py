@@ -27,8 +27,9 @@ _LONGEST_TURN_S = 4.0  # with a probe and a connection; the rest of a longer tur
 # Agents try one after the other, so that one of them serves and the others connect.
 _TURN_S = 0.1
 # How long an agent waits before it replaces a silent store. The others have answered then whether they hear its host.
-# The side that still has the store does not wait, so it wins.
+# Of two equal sides, the one that has the store wins: it does not wait.
 _GRACE_S = 1.3
+MINORITY_S = 4.0  # how long agents that miss most of their group wait: that part may go on without them
 # How long the host must refuse connections before an agent outside the newest group replaces the store. The agents of
 # that group would have replaced it long before.
 _OUTSIDE_S = 10.0
@@ -222,7 +223,10 @@ class Succession:
             return None  # only this agent has lost the store
         others = sorted({*served.nodes, *last.nodes, *last.awaited, self._node} - {served.node})
         turn_s = _TURN_S * others.index(self._node)
-        return turn_s if refused_s is not None else turn_s + _GRACE_S
+        if refused_s is not None:
+            return turn_s
+        is_alone = len(others) > 1 and not any(map(observer.hears, others))
+        return turn_s + (MINORITY_S if is_alone else _GRACE_S)
 
     def _take_over(self, search: _Search, last: Round, *, may_return: bool) -> Connection | None:
         """Serve the next store. None if another agent does, or if that fails."""

@@ -68,8 +68,6 @@ class ForkServer:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ENDS_WITHIN_S)  # or `close` would be the cause of its end
             self.close()
-            end_descendants(os.getpid())  # this process has adopted the orphans
-            reap_orphans()
         self._has_agent |= any("agent" in message for message in messages or ())
         return messages
 
@@ -87,3 +85,5 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        end_descendants(os.getpid())  # this process has adopted the orphans
+        reap_orphans()

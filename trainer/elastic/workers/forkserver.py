@@ -203,7 +203,7 @@ class ForkServer:
         for name in names:
             try:
                 importlib.import_module(name)
-            except Exception as error:  # noqa: BLE001  # a worker that needs it will report the error
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # a worker that needs it will report the error
                 say(f"{name} cannot be preloaded: {type(error).__name__}: {error}")
         gc.collect()
         gc.freeze()  # or the garbage collector in a worker would write to, and so copy, the shared pages

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.recovery.agents import find_agent
 from benchmarks.recovery.split import Kill, Split, read_lines, split_all
 from deploy.dev.service import outer_environment
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind, parse_journal_event
 from trainer.contract.launch import LaunchPolicy, render_policy
-from trainer.elastic.health.processes import descendants
 
 DEVICES = ("cpu", "cuda")
 SNAPSHOT_EVERY = 10  # steps; the scripts have the same
@@ -165,15 +165,6 @@ class Training:
         if self.launcher == "torchrun-safe":
             marks["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         return outer_environment() | marks
-
-
-def find_agent(keeper: int) -> int:
-    """The pid of the agent that the process `elasticrun` keeps. 0 while there is none."""
-    for process in descendants(keeper):
-        with contextlib.suppress(OSError):
-            if f"trainer.elastic.agent of {keeper}" in Path(f"/proc/{process.pid}/cmdline").read_text():
-                return process.pid
-    return 0
 
 
 def _belongs(entry: Path, folder: Path, session: int) -> bool:

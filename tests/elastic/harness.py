@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recovery.contestants import find_agent
+from benchmarks.recovery.agents import find_agent
 from trainer.contract import env
 from trainer.contract.exit_record import ExitRecord, parse_exit_record
 from trainer.contract.launch import LaunchPolicy, render_policy

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.recovery.contestants import find_agent
+from benchmarks.recovery.agents import find_agent
 from tests.elastic.harness import (
     COLLECTIVE,
     ELASTICRUN,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.recovery.contestants import find_agent
+from benchmarks.recovery.agents import find_agent
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client, RequestRefused
 from orchestrator.domain.errors import NotFound

@@ -25,6 +25,7 @@ from trainer.elastic.rendezvous.succession import MINORITY_S, Succession
 _LONGEST_TURN_S = 0.5  # for one turn of a waiting loop; the rest of a longer turn was a pause of this process
 _ASK_S = 2.0  # for an optional answer of the store
 _PAUSES = "waiting before the workers start again: the last generations made no progress"
+_ALONE = "waiting before the workers start again: most of the group is missing and may go on without this node"
 _LAST_TO_FINISH_S = 300.0  # torchrun's exit barrier
 
 
@@ -146,7 +147,7 @@ class StoreRendezvous:
         clock, backoff, missing = AwakeClock(_LONGEST_TURN_S), Backoff(), list[Member]()
         present, opened = Unchanged(clock), Unchanged(clock)
         waiting = Notice(f"waiting for other nodes; a group needs at least {self._limits.min_nodes}")
-        pausing = Notice(_PAUSES)
+        pausing, alone = Notice(_PAUSES), Notice(_ALONE)
         while not (now.stage is Stage.FORMED and now.has(me.node)):
             if now.stage is Stage.CLOSED:
                 raise RendezvousFailed(f"the rendezvous is closed: {now.reason}", was_member=before is not None)
@@ -165,7 +166,7 @@ class StoreRendezvous:
                 report_lost(lost)
                 missing += lost
             if step(now) == now:
-                (pausing if pauses else waiting).give()
+                (alone if lone_s > pause_s else pausing if pauses else waiting).give()
                 backoff.wait(len(now.members))
                 now = self._store.look()
             else:

@@ -151,8 +151,10 @@ class Succession:
         if self._newest() is not None:
             return None
         store = serve(served, self.timing, is_required=is_required)
+        if store is None:
+            return None
         epoch = 0 if self._epochs is None else self._epochs.claim(served, above=0)
-        if store is None or epoch is None:
+        if epoch is None:
             return None
         write_first(store, self.key, Round(epoch=epoch))
         return Connection(store=store, served=served, epoch=epoch, serves=True)

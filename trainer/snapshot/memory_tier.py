@@ -1,8 +1,9 @@
-"""Copies of the state in the memory of the node, taken while training runs: a killed worker costs only the steps since.
+"""Copies of the state in the memory of the node, taken while training runs: a killed worker costs only the steps since
+the newest copy.
 
-Each rank writes its part to two files of its agent in turn, so that the older copy stays whole until the newer one is.
+Each rank writes its part to two files in turn, so that the older copy stays whole until the newer one is.
 A copy begins only when the previous one is whole on all ranks: then the ranks always have a step in common. The files
-outlive workers, and end with the agent. With several nodes, each node mirrors the copies of another one
+outlive workers and agents, and end with `elasticrun`. With several nodes, each node mirrors the copies of another one
 (elastic/copies), and a copy begins only when the previous one is mirrored, too.
 """
 

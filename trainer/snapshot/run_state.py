@@ -21,7 +21,7 @@ KEY = "run"  # the name of the state in a snapshot, and the prefix of its tensor
 class RunState:
     """Model, optimizer moments, the counters of steps and samples, and the loss scale of fp16.
 
-    It has the moments that the optimizer has made so far: none for a parameter that has had no gradient yet.
+    It has the moments that the optimizer has made so far, and makes none.
     """
 
     def __init__(self, loss_scale: LossScale) -> None:

@@ -1,7 +1,6 @@
 """Restore the state of a run with torch's distributed checkpoint (DCP).
 
-The optimizer gets the tensors that the snapshot holds and no others: a parameter that had no gradient before has no
-state after.
+The optimizer gets the tensors that the snapshot holds and no others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write a state to files: ranks plan once per generation who writes what, and then each writes its part.
+"""Write a state to files: the ranks plan who writes what, and then each writes its part.
 
 Plan and files have the format of torch's distributed checkpoint (DCP). One rank stages and writes state that all ranks
 hold. Only planning is collective.
@@ -51,7 +51,7 @@ class Abandoned(Exception):
 
 
 def plan_writing(state: RunState, waits: Waits) -> Plan:
-    """Agree on who writes what. Collective. The plan is valid while the group and the model's structure last."""
+    """Agree on who writes what. Collective. The plan is valid until the group or the state's tensors change."""
     planner = _plan_of(state)
     metadata: list[Metadata] = []
 

@@ -79,7 +79,7 @@ BENCHMARKS = (
     Benchmark("control_plane", "control_plane", "", _SMALL_LOAD, _needs_postgres),
     Benchmark("slurm", "slurm", "", "--jobs 50 --foreign 2000 --passes 2"),
     Benchmark("recovery", "recovery", "--kills 30", _A_KILL),
-    Benchmark("nodes", "nodes", "--nodes 2 3 --losses 6", "--nodes 2 --losses 1 --how killed", _needs_namespaces),
+    Benchmark("nodes", "nodes", "--times 6", "--nodes 2 --times 1 --how killed", _needs_namespaces),
     Benchmark("suspicion", "suspicion", "", "--hours 2"),
     Benchmark("snapshot", "snapshot", "", "--preset nano --strategies ddp --rounds 1"),
     Benchmark("trainer", "trainer", "", _SMALL_TRAINER),

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from subprocess import DEVNULL, Popen
@@ -59,6 +60,14 @@ def render_number(value: float | None, unit: str = "") -> str:
 def render_ratio(value: float | None, ours: float | None) -> str:
     """Empty if one of them is unknown, or if ours is 0."""
     return f"{value / ours:.1f}" if value is not None and ours is not None and ours > 0 else ""
+
+
+def spread(times: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """Median, 95th percentile by nearest rank, maximum. None without times."""
+    ordered = sorted(times)
+    if not ordered:
+        return None, None, None
+    return statistics.median(ordered), ordered[-(-95 * len(ordered) // 100) - 1], ordered[-1]
 
 
 def start_ranks(

@@ -48,6 +48,13 @@ class Fleet:
     def __post_init__(self) -> None:
         open_attempt(self.folder)
 
+    def form(self, *, steps: int) -> None:
+        """Start all agents, and wait until each worker has made so many steps. Raises NoRecovery."""
+        began_s = time.time()
+        for node in range(self.network.count):
+            self.start(node)
+        self.until_world(self.network.count, after_s=began_s, steps=steps)
+
     def start(self, node: int) -> None:
         """Start the agent of a node, which joins or forms the group."""
         replica = layout.replica_dir(self.folder, 1, node)
@@ -124,12 +131,17 @@ class Fleet:
 
 
 def find_split(steps: list[Step]) -> str | None:
-    """A sentence about a step of an older generation after the first step of a newer one. None if there is none."""
+    """A sentence about a step of an older generation after the first step of a newer one, or about a generation that
+    two groups share. None if there is neither."""
     newest: Step | None = None
+    ranks: dict[int, int] = {}  # the processes of the newest generation
     for step in steps:
         if newest is not None and step.generation < newest.generation:
             return (
                 f"generation {step.generation} made step {step.number} after generation {newest.generation} had begun"
             )
-        newest = step
+        if newest is None or step.generation > newest.generation:
+            newest, ranks = step, {}
+        if ranks.setdefault(step.rank, step.pid) != step.pid or step.world_size != newest.world_size:
+            return f"two groups made step {step.number} in generation {step.generation}"
     return None

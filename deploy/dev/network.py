@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Collection
 from contextlib import suppress
 
 _SUBNET = "10.77.0"
@@ -25,6 +26,7 @@ class Network:
         # The name of a removed network is not free at once, so each name is new. The kernel allows 15 bytes.
         self._tag = f"{os.getpid() % 100000}x{next(_NUMBERS)}"
         self._bridge = f"br{self._tag}"
+        self._lossy: set[int] = set()
 
     def __enter__(self) -> Network:
         try:
@@ -69,15 +71,38 @@ class Network:
         """Drop the packets that the node sends. It still receives."""
         mute(self._name(node), _SUBNET)
 
+    def part(self, side: Collection[int]) -> None:
+        """Drop all packets between these nodes and all others."""
+        for node in range(self.count):
+            for peer in range(self.count):
+                if (node in side) != (peer in side):
+                    mute(self._name(node), _SUBNET, f"{self.address(peer)}/32")
+
+    def lose(self, node: int, percent: int) -> None:
+        """Drop each packet to and from the node with this probability. Needs nft(8)."""
+        drop = f"numgen random mod 100 < {percent} drop"
+        # A rule in an output chain would return an error to the sender. So what the node sends is dropped on arrival.
+        arriving = f"chain arriving {{ type filter hook input priority 0; iif eth0 {drop}\n }}"
+        leaving = f"chain leaving {{ type filter hook ingress device {self._cable(node)} priority 0; {drop}\n }}"
+        nft(f"table inet loss {{ {arriving}\n }}", "ip", "netns", "exec", self._name(node))
+        nft(f"table netdev {self._cable(node)} {{ {leaving}\n }}")
+        self._lossy.add(node)
+
     def repair(self, node: int) -> None:
-        """Undo `cut` and `mute`."""
+        """Undo `cut`, `mute` and `lose`, and this node's part of `part`."""
         ip("link", "set", self._cable(node), "up")
         unmute(self._name(node), _SUBNET, self.address(node))
+        if node in self._lossy:
+            nft("delete table inet loss", "ip", "netns", "exec", self._name(node))
+            nft(f"delete table netdev {self._cable(node)}")
+            self._lossy.remove(node)
 
     def close(self) -> None:
         for node in range(self.count):
             with suppress(OSError, subprocess.CalledProcessError):
                 self.kill(node)
+            with suppress(OSError, subprocess.CalledProcessError):
+                self.repair(node)
             with suppress(OSError, subprocess.CalledProcessError):
                 ip("netns", "delete", self._name(node))
         with suppress(OSError, subprocess.CalledProcessError):
@@ -103,18 +128,25 @@ def plug_in(namespace: str, cable: str, bridge: str, address: str) -> None:
     ip("-n", namespace, "link", "set", "eth0", "up")
 
 
-def mute(namespace: str, subnet: str) -> None:
-    """Route packets from `eth0` to the subnet (its first three bytes) to a machine that does not exist."""
+def mute(namespace: str, subnet: str, to: str | None = None) -> None:
+    """Route packets to `to`, or to the subnet (its first three bytes), to a machine that does not exist."""
     nobody = f"{subnet}.254"
     ip("-n", namespace, "neigh", "replace", nobody, "lladdr", "02:00:00:00:00:01", "dev", "eth0")
-    ip("-n", namespace, "route", "replace", f"{subnet}.0/24", "via", nobody, "dev", "eth0", "onlink")
+    ip("-n", namespace, "route", "replace", to or f"{subnet}.0/24", "via", nobody, "dev", "eth0", "onlink")
 
 
 def unmute(namespace: str, subnet: str, address: str) -> None:
     """Undo `mute`. `address` is the namespace's. Idempotent."""
+    ip("-n", namespace, "route", "flush", "via", f"{subnet}.254")
     ip("-n", namespace, "route", "replace", f"{subnet}.0/24", "dev", "eth0", "src", address)
 
 
 def ip(*arguments: str) -> None:
     """Run ip(8). Raises OSError and CalledProcessError."""
     subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
+
+
+def nft(commands: str, *inside: str) -> None:
+    """Run nft(8), by a command that enters a namespace. Raises OSError and CalledProcessError."""
+    command = [*inside, "nft", "-f", "-"]
+    subprocess.run(command, input=commands.encode(), check=True, capture_output=True, timeout=20)

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,10 @@ def test_find_split_finds_a_step_of_an_older_generation() -> None:
     steps = [Step(1.0, 0, 1, 10, 3, 2), Step(1.1, 0, 2, 10, 4, 1), Step(1.2, 1, 3, 11, 3, 2)]
     assert "generation 3 made step 11" in str(find_split(steps))
     assert find_split(steps[:2]) is None
+
+
+def test_find_split_finds_two_groups_of_one_generation() -> None:
+    ours = Step(1.0, rank=0, pid=1, number=10, generation=3, world_size=2)
+    assert "two groups" in str(find_split([ours, replace(ours, pid=2)]))
+    assert "two groups" in str(find_split([ours, replace(ours, rank=1, pid=2, world_size=3)]))
+    assert find_split([ours, replace(ours, rank=1, pid=2)]) is None

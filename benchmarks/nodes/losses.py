@@ -1,0 +1,97 @@
+"""A node is lost and comes back, again and again."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.frame import Figures, render_number, render_table, spread
+from benchmarks.nodes.fleet import Fleet, NoRecovery, find_split
+from deploy.dev.network import Network
+
+LOSSES = ("killed", "off", "cut", "mute")
+_STEPS_BETWEEN = (20, 60)
+
+
+@dataclass
+class Score:
+    """`next_s`: to the next step of all others. `pauses_s`: without a step while the node joins."""
+
+    nodes: int
+    how: str
+    losses: int = 0
+    next_s: list[float] = field(default_factory=list)
+    hosts: int = 0  # losses of the node whose agent served the store
+    pauses_s: list[float] = field(default_factory=list)
+    splits: list[str] = field(default_factory=list)
+
+    def document(self) -> Figures:
+        return {**vars(self), "recovered": len(self.next_s)}
+
+    @property
+    def kept(self) -> bool:
+        return len(self.next_s) == self.losses and not self.splits
+
+
+def lose_often(nodes: int, how: str, losses: int, rng: random.Random) -> Score:
+    """Raises NoNamespaces."""
+    score = Score(nodes, how)
+    while score.losses < losses:
+        with tempfile.TemporaryDirectory() as folder, Network(nodes) as network:
+            fleet = Fleet(network, Path(folder).resolve())
+            try:
+                fleet.form(steps=_STEPS_BETWEEN[0])
+                while score.losses < losses:
+                    _lose(fleet, how, score, rng)
+            except NoRecovery as error:
+                print(f"{nodes} nodes, {how}: no recovery: {error}", file=sys.stderr, flush=True)
+            finally:
+                fleet.end()
+                split = find_split(fleet.history())
+                score.splits += [] if split is None else [split]
+    return score
+
+
+def _lose(fleet: Fleet, how: str, score: Score, rng: random.Random) -> None:
+    network, nodes = fleet.network, fleet.network.count
+    node = rng.randrange(nodes)
+    score.losses += 1
+    score.hosts += node == fleet.store_host()
+    lost_s = time.time()
+    if how in ("killed", "off"):
+        network.kill(node, silently=how == "off")
+    elif how == "cut":
+        network.cut(node)
+    else:
+        network.mute(node)
+    score.next_s.append(fleet.until_world(nodes - 1, after_s=lost_s).at_s - lost_s)
+    fleet.until_world(nodes - 1, after_s=time.time(), steps=5)
+    network.kill(node)
+    network.repair(node)
+    back_s = time.time()
+    fleet.start(node)
+    joined = fleet.until_world(nodes, after_s=back_s, steps=rng.randint(*_STEPS_BETWEEN))
+    before_s = max(step.at_s for step in fleet.history() if step.world_size == nodes - 1 and step.at_s < joined.at_s)
+    score.pauses_s.append(joined.at_s - before_s)
+
+
+def render(scores: Sequence[Score]) -> list[str]:
+    header = ["nodes", "lost by", "went on", "of the store's host", "next step, p50", "p95", "longest"]
+    rows = [
+        [
+            score.nodes,
+            score.how,
+            f"{len(score.next_s)} of {score.losses}",
+            score.hosts,
+            *(render_number(value, "s") for value in spread(score.next_s)),
+            *(render_number(value, "s") for value in (spread(score.pauses_s)[0], spread(score.pauses_s)[2])),
+            len(score.splits),
+        ]
+        for score in scores
+    ]
+    return render_table([*header, "pause when it joins, p50", "longest", "splits"], rows)

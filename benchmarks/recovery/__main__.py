@@ -42,6 +42,7 @@ from benchmarks.recovery.steps import Follower, Step
 
 _MOST_DEFAULT_KILLS = 30
 _PATIENCE_S = 120.0
+_REPORT_EVERY = 50  # kills; a run of a thousand takes an hour
 _STEPS_BETWEEN_KILLS = (25, 150)  # after one second there are spare workers again
 _KEYS = {"ours": "elastic", "torchrun": "torchrun", "torchrun-safe": "torchrun_safe"}
 _NAMES = {"ours": "elasticrun", "torchrun": "torchrun, defaults", "torchrun-safe": "torchrun, safe settings"}
@@ -198,6 +199,8 @@ def kill_all(
         score.recovered_s.append(max(step.at_s for step in firsts) - killed_at)
         before = max(step.number for step in [*seen, *after] if step.life in old)
         score.steps_redone.append(before - min(step.number for step in firsts) + 1)
+        if score.kills % _REPORT_EVERY == 0:
+            print(f"{score.name}: {score.document()}", file=sys.stderr, flush=True)
 
 
 def newest_by_rank(steps: list[Step]) -> dict[int, Step]:

@@ -153,16 +153,20 @@ def find_cause(
         return Failure(kind=FailureKind.LAUNCH, message=f"{name} could not start: {why}")
     if job.reason.startswith("BadConstraints"):
         return Failure(kind=FailureKind.LAUNCH, message=f"Slurm can never place it ({name}, {job.reason})")
-    if _near_its_limit(job, notice_s):
-        limit = f"{job.time_limit_s or 0:g} s"
-        return Failure(kind=FailureKind.TIMEOUT, message=f"it ended near its time limit of {limit} ({name})")
+    timeout = None if job.ended_at is None else find_timeout(job, job.ended_at, notice_s=notice_s)
+    if timeout is not None and job.exit_code != 0:
+        return timeout
     if memory_words and job.state == "FAILED":
         detail = f"{STATES['OUT_OF_MEMORY'].words} ({name}: {memory_words})"
         return Failure(kind=FailureKind.HOST_OOM, message=detail)
     return None
 
 
-def _near_its_limit(job: SlurmJob, notice_s: float) -> bool:
-    if job.time_limit_s is None or job.started_at is None or job.ended_at is None or job.exit_code == 0:
-        return False
-    return job.ended_at >= job.started_at + job.time_limit_s - notice_s - _ALMOST_S
+def find_timeout(job: SlurmJob, ended_at: float, *, notice_s: float) -> Failure | None:
+    """Return the time limit as the cause if the job's agents ended near it."""
+    if job.time_limit_s is None or job.started_at is None:
+        return None
+    if ended_at < job.started_at + job.time_limit_s - notice_s - _ALMOST_S:
+        return None
+    message = f"it ended near its time limit of {job.time_limit_s:g} s (Slurm job {job.id})"
+    return Failure(kind=FailureKind.TIMEOUT, message=message)

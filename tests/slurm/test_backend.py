@@ -330,6 +330,27 @@ def test_the_list_of_nodes_is_refreshed_before_a_node_is_blamed(scripted: Script
     assert [one.node for one in seen.replicas] == [None, "n2"]
 
 
+def test_a_job_without_a_script_is_gone_once_slurm_lists_no_step_of_it(scripted: Scripted) -> None:
+    plan = scripted.plan("1:2")
+    scripted.nodes(n1="idle", n2="idle")
+    scripted.backend.submit(plan)
+    folder = layout.attempt_dir(Path(plan.job_dir), 1)
+    (folder / layout.CLAIM).write_text("slurm-lab-17")
+    (folder / "allocation-17").write_text("2 n[1-2]\n")
+    scripted.list_job(State="RUNNING", Name=str(plan.key), NodeList="n2", BatchHost="n1")
+    jobs, steps = Path(plan.workdir) / "jobs", Path(plan.workdir) / "steps"
+
+    def observe(listed: str | None) -> Presence:
+        answer = "exit 1" if listed is None else f"cat {steps}"
+        steps.write_text(listed or "")
+        scripted.script("squeue", f'case "$*" in *" -s "*) {answer} ;; *) cat {jobs} ;; esac')
+        return scripted.backend.observe({plan.key: plan.max_nodes})[plan.key].presence
+
+    assert observe("17.0\n17.batch\n") is Presence.RUNNING
+    assert observe(None) is Presence.RUNNING, "no answer proves nothing"
+    assert observe("17.batch\n17.extern\n18.0\n") is Presence.GONE
+
+
 def test_squeue_lists_the_jobs_of_the_service_s_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "somebody-else")
     scripted = Scripted(tmp_path)

@@ -71,9 +71,62 @@ def test_a_node_that_an_elastic_job_lost_is_dead_and_blamed() -> None:
     assert shorten(seen) == ("running", [("alive", "n1", False), ("dead", "n2", False)], None)
 
 
-def test_a_job_whose_first_node_is_lost_is_gone_with_leftovers() -> None:
-    seen = sight(KEY, a_job(nodes=("n2",)), traces(), TERMS)
-    assert shorten(seen) == ("gone", [("dead", "n1", True), ("dead", None, True)], "node")
+def without_script(departures: dict[int, Departure], **fields: Any) -> Sighting:
+    """Sight a job of three nodes that lost the first one, where its script ran."""
+    context = replace(TERMS, step_over=fields.pop("step_over", False))
+    seen = traces(replicas=3, allocations={12: ("n1", "n2", "n3")}, departures=departures, **fields)
+    return sight(KEY, a_job(nodes=("n2", "n3")), seen, context)
+
+
+def test_agents_continue_without_the_node_of_the_script() -> None:
+    seen = without_script({})
+    assert shorten(seen) == ("running", [("dead", "n1", False), ("alive", "n2", False), ("alive", "n3", False)], None)
+    assert seen.evidence == "Slurm job 12 is RUNNING without n1, where its script ran"
+    assert seen.replicas[0].evidence == "replica 0 was on n1, which Slurm job 12 lost"
+
+
+def test_one_of_the_other_agents_may_end_before_the_last() -> None:
+    seen = without_script(gone(1, 0, recorded=True), recorded=frozenset({1}))
+    assert shorten(seen) == ("running", [("dead", "n1", False), ("dead", None, False), ("alive", "n3", False)], None)
+
+
+def test_a_job_without_a_script_is_gone_after_its_last_agent_and_its_allocation_is_left() -> None:
+    for code, recorded in ((0, True), (1, True), (-9, False)):
+        ends = {**gone(1, code, recorded=recorded), **gone(2, code, recorded=recorded)}
+        seen = without_script(ends, recorded=frozenset({1, 2}))
+        assert shorten(seen) == ("gone", [("dead", "n1", True), ("dead", None, True), ("dead", None, True)], None)
+        assert seen.evidence == "Slurm job 12 lost n1, where its script ran, and its other agents have ended"
+
+
+def test_a_job_without_a_script_waits_for_an_exit_record_that_is_not_visible_yet() -> None:
+    ends = {**gone(1, 0, recorded=True), **gone(2, 0, recorded=True)}
+    seen = without_script(ends, recorded=frozenset({1}))
+    assert shorten(seen) == ("running", [("dead", "n1", False), ("dead", None, False), ("unknown", "n3", False)], None)
+
+
+def test_a_job_without_a_script_whose_step_has_ended_is_gone_whatever_its_agents_left() -> None:
+    seen = without_script(gone(1, -9), step_over=True)
+    assert shorten(seen) == ("gone", [("dead", "n1", True), ("dead", None, True), ("dead", None, True)], None)
+    assert seen.replicas[2].evidence == "replica 2's agent left no record, and Slurm job 12 runs no step"
+
+
+def test_a_job_without_a_script_that_lost_its_other_nodes_too_ends_with_its_last_agent() -> None:
+    seen = sight(
+        KEY,
+        a_job(nodes=("n3",)),
+        traces(allocations={12: ("n1", "n2", "n3")}, departures=gone(2, 1)),
+        TERMS,
+    )
+    assert shorten(seen) == ("gone", [("dead", "n1", True), ("dead", "n2", True), ("dead", None, True)], None)
+
+
+def test_a_job_without_a_script_that_ends_near_its_time_limit_has_a_timeout() -> None:
+    """The service cancels it, so Slurm never calls it TIMEOUT."""
+    limited = {"nodes": ("n2",), "ended_at": None, "time_limit_s": 3600.0}
+    ended = traces(departures=gone(1, 143, recorded=True), recorded=frozenset({1}))
+    near = sight(KEY, a_job(started_at=NOW - 3550, **limited), ended, TERMS)
+    far = sight(KEY, a_job(started_at=NOW - 1000, **limited), ended, TERMS)
+    assert (shorten(near)[2], shorten(far)[2]) == ("timeout", None)
 
 
 def test_fewer_nodes_than_requested_are_not_a_loss() -> None:

@@ -35,12 +35,14 @@ from orchestrator.backends.slurm.sight import (
     Submission,
     Traces,
     choose,
+    lost_script,
     matches_submission,
     sight,
     sight_forgotten,
 )
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.backends.slurm.states import Standing, meaning, waits_for_nodes
+from orchestrator.backends.slurm.steps import Steps
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
@@ -87,6 +89,7 @@ class SlurmBackend:
         self._monotonic = monotonic
         self._memory = _Memory()
         self._cancellations = Cancellations(self._accounting, user=client.user)
+        self._steps = Steps(ask=client.jobs_with_steps, settle_s=site.settle_s)
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
         return render_native(render_request(plan, self._site))
@@ -238,11 +241,16 @@ class SlurmBackend:
 
     def _judge(self, key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
         """Judge an attempt. If an agent left no record or may have been cut off, also check its node."""
-        sighting = sight(key, job, traces, self._context(key))
+        context = self._context(key)
+        sighting = sight(key, job, traces, context)
+        if sighting.presence is Presence.RUNNING and lost_script(job, traces):
+            listed_at, now = self._memory.listed_at, self._monotonic()
+            context = replace(context, step_over=self._steps.are_over(job.id, listed_at=listed_at, now=now))
+            sighting = sight(key, job, traces, context)
         recorded = traces.recorded | traces.departures.keys()
         ended_well = job.state == "COMPLETED" and all(one.replica in recorded for one in sighting.replicas)
         if sighting.presence is Presence.GONE and not ended_well:
-            return sight(key, job, traces, self._context(key, broken=self._broken()))
+            return sight(key, job, traces, replace(context, broken=self._broken()))
         return sighting
 
     def _sight_missing(self, missing: Mapping[AttemptKey, Traces]) -> dict[AttemptKey, Sighting]:
@@ -322,14 +330,13 @@ class SlurmBackend:
             self._memory.listed_at = float("-inf")
             self._client.cancel(job.id)
 
-    def _context(self, key: AttemptKey, *, broken: Mapping[str, str] | None = None) -> SightContext:
+    def _context(self, key: AttemptKey) -> SightContext:
         return SightContext(
             now=self._now(),
             settle_s=self._site.settle_s,
             notice_s=self._site.notice_s,
             ours=frozenset(self._memory.cancelled.get(str(key), ())),
             canceller=self._cancellations.explain(str(key)),
-            broken=broken or {},
         )
 
     def _job(self, key: AttemptKey) -> JobFolder:

@@ -84,6 +84,14 @@ class SlurmClient:
             return None
         return next((job for job in _listed(done) if job.id == number), None)
 
+    def jobs_with_steps(self) -> frozenset[int]:
+        """Return the ids of this user's jobs that run a step besides their script."""
+        done = self._run(["squeue", "-h", "-a", "-s", "-u", str(self.user), "-o", "%i"])
+        _require_success(done)
+        steps = (line.strip().partition(".") for line in done.stdout.splitlines())
+        # Named steps are those of Slurm itself: batch, extern.
+        return frozenset(int(job) for job, _, step in steps if job.isdecimal() and step[:1].isdecimal())
+
     def accounting(self, numbers: Collection[int]) -> list[SlurmJob]:
         """Return accounting's rows for these job ids. Empty if the cluster has no accounting."""
         if not self._has_accounting or not numbers:

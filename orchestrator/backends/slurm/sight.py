@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.backends.slurm.listing import SlurmJob
-from orchestrator.backends.slurm.states import Standing, explain_pause, explain_wait, find_cause, meaning
+from orchestrator.backends.slurm.states import Standing, explain_pause, explain_wait, find_cause, find_timeout, meaning
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
 from trainer.contract.failure import Failure, FailureKind, signal_name
@@ -50,6 +50,7 @@ class SightContext:
     ours: frozenset[int] = frozenset()  # ids of the Slurm jobs that the service ended
     canceller: str = ""  # who cancelled the job, if not the service
     broken: Mapping[str, str] = field(default_factory=dict)  # nodes that Slurm calls down or failing, with its words
+    step_over: bool = False  # Slurm has listed no step of a job without a script for `settle_s`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +99,23 @@ def sight(key: AttemptKey, job: SlurmJob, traces: Traces, context: SightContext)
         return _requeued(key, job, traces)
     if found.standing is Standing.WAITS:
         return Sighting(key=key, presence=Presence.PENDING, evidence=explain_wait(job))
-    nodes = traces.allocations.get(job.id) or job.nodes  # the node of each replica
+    nodes = _nodes(job, traces)
     if found.standing is Standing.OVER:
         return _judge_over(key, job, nodes, traces, context)
     replicas = tuple(_judge_running(replica, node, job, traces) for replica, node in enumerate(nodes))
     sighting = Sighting(
         key=key, presence=Presence.RUNNING, evidence=evidence, replicas=replicas, nodes=len(nodes) or None
     )
-    return _zombie(sighting, job, nodes) or sighting
+    return _judge_without_script(sighting, job, nodes[0], context) if lost_script(job, traces) else sighting
+
+
+def lost_script(job: SlurmJob, traces: Traces) -> bool:
+    """Whether a running --no-kill job lost its first node, where its script and srun ran.
+
+    Slurm keeps such a job until its time limit. The processes on the other nodes continue (observed in 22.05).
+    """
+    nodes = _nodes(job, traces)
+    return meaning(job).standing is Standing.RUNS and bool(nodes and job.nodes) and nodes[0] not in job.nodes
 
 
 def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool, reused: bool = False) -> Sighting:
@@ -145,17 +155,25 @@ def _requeue_cause(job: SlurmJob) -> Failure:
     return Failure(kind=FailureKind.PREEMPTED, message=f"somebody else requeued it in Slurm (job {job.id})")
 
 
-def _zombie(sighting: Sighting, job: SlurmJob, nodes: Sequence[str]) -> Sighting | None:
-    """Judge a --no-kill job that lost its first node. Its script is dead, but Slurm keeps the allocation."""
-    if meaning(job).standing is not Standing.RUNS or not nodes or not job.nodes or nodes[0] in job.nodes:
-        return None
-    words = f"Slurm job {job.id} lost {nodes[0]}, where its script ran"
-    replicas = (
-        replace(_dead(0, words), node=nodes[0], leftovers=True),
-        *(replace(each, liveness=Liveness.DEAD, leftovers=True, node=None) for each in sighting.replicas[1:]),
-    )
-    cause = Failure(kind=FailureKind.NODE, message=words)
+def _nodes(job: SlurmJob, traces: Traces) -> Sequence[str]:
+    """Return the node of each replica."""
+    return traces.allocations.get(job.id) or job.nodes
+
+
+def _judge_without_script(sighting: Sighting, job: SlurmJob, first: str, context: SightContext) -> Sighting:
+    """Judge a job that lost its script. It is gone after its last agent, and its allocation is left."""
+    if not context.step_over and any(one.liveness is not Liveness.DEAD for one in sighting.replicas):
+        return replace(sighting, evidence=f"{sighting.evidence} without {first}, where its script ran")
+    words = f"Slurm job {job.id} lost {first}, where its script ran, and its other agents have ended"
+    replicas = tuple(replace(_end_with_step(one, job), leftovers=True) for one in sighting.replicas)
+    cause = find_timeout(job, context.now, notice_s=context.notice_s)
     return replace(sighting, presence=Presence.GONE, evidence=words, replicas=replicas, cause=cause)
+
+
+def _end_with_step(seen: ReplicaSighting, job: SlurmJob) -> ReplicaSighting:
+    if seen.liveness is Liveness.DEAD:
+        return seen
+    return _dead(seen.replica, f"replica {seen.replica}'s agent left no record, and Slurm job {job.id} runs no step")
 
 
 def _judge_running(replica: int, node: str, job: SlurmJob, traces: Traces) -> ReplicaSighting:

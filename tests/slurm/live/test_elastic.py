@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -34,15 +37,55 @@ def test_an_elastic_job_shrinks_without_a_lost_node_and_grows_back(open_lab: Cal
     assert steps == list(range(1, len(steps) + 1))
 
 
-def test_an_elastic_job_that_lost_its_first_node_starts_again(lab: Lab) -> None:
-    job = lab.submit(trainer={"steps": 300}, topology={"nodes": "1:3", "workers_per_node": 1})
+def test_an_elastic_job_continues_without_the_node_of_its_script(lab: Lab) -> None:
+    job = lab.submit(trainer={"steps": 200}, topology={"nodes": "1:3", "workers_per_node": 1})
     lab.until(job, lambda job: job.world_size == 3 and (job.step or 0) >= 15)
-    first = lab.slurm_id(job)
+    slurm_id = lab.slurm_id(job)
     lab.slurm.kill_node("n1")
+    lab.slurm.run("scontrol", "update", "nodename=n1", "state=down", "reason=power")
+    assert lab.slurm.run("squeue", "-h", "-j", slurm_id, "-o", "%N|%T").strip() == "n[2-3]|RUNNING"
+    shrunk = lab.until(job, lambda job: job.world_size == 2 or job.ended)
+    lab.at_step(job, (shrunk.step or 0) + 20)
+    done = lab.succeeded(job)
+    assert done.attempts == 1, lab.sentences(job)
+    assert done.step == 200
+    assert lab.slurm.run("squeue", "-h", "-j", slurm_id) == ""
+
+
+def test_an_elastic_job_without_the_node_of_its_script_saves_when_it_is_cancelled(lab: Lab) -> None:
+    """Slurm takes the node as down by itself (SlurmdTimeout)."""
+    job = lab.submit(
+        trainer={"steps": 20_000},
+        topology={"nodes": "1:3", "workers_per_node": 1},
+        snapshot={"interval": "100000"},
+    )
+    lab.until(job, lambda job: job.world_size == 3 and (job.step or 0) >= 15)
+    slurm_id = lab.slurm_id(job)
+    lab.slurm.kill_node("n1")
+    soon(lambda: lab.slurm.run("squeue", "-h", "-j", slurm_id, "-o", "%N").strip() == "n[2-3]", "n1 is still listed")
+    shrunk = lab.until(job, lambda job: job.world_size == 2 or job.ended)
+    before = lab.at_step(job, (shrunk.step or 0) + 20)
+    lab.client.cancel(job)
+    ended = lab.until(job, lambda job: job.ended)
+    assert (ended.state, ended.attempts) == ("CANCELLED", 1), lab.sentences(job)
+    saved = [snapshot.step for snapshot in lab.client.snapshots(job)]
+    assert max(saved, default=0) >= (before.step or 0), lab.sentences(job)
+    assert lab.slurm.run("squeue", "-h", "-j", slurm_id) == ""
+
+
+def test_an_elastic_job_without_its_script_ends_if_nothing_of_it_is_left(lab: Lab) -> None:
+    job = lab.submit(trainer={"steps": 60}, topology={"nodes": "1:2", "workers_per_node": 1})
+    lab.until(job, lambda job: job.world_size == 2 and (job.step or 0) >= 15)
+    slurm_id = lab.slurm_id(job)
+    lab.slurm.kill_node("n1")
+    lab.slurm.run("scontrol", "update", "nodename=n1", "state=down", "reason=power")
+    lab.until(job, lambda job: job.world_size == 1 or job.ended)
+    for pid in lab.slurm.pids("n2"):  # the task itself, so that it leaves no departure
+        if b"trainer.elastic.node" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
     done = lab.succeeded(job)
     assert done.attempts == 2, lab.sentences(job)
-    assert next(state for number, _, state in lab.slurm_jobs(job) if number == first) != "RUNNING"
-    assert list(lab.client.attempts(job))[-1].excluded_nodes == ["n1"]
+    assert f"left no record, and Slurm job {slurm_id} runs no step" in lab.sentences(job)
 
 
 def test_a_waiting_job_gets_an_avoided_node_once_its_record_is_cleared(lab: Lab) -> None:

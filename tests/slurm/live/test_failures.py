@@ -90,15 +90,6 @@ CASES = (
         remedy="lost node",
     ),
     Case(
-        name="the first node of an elastic job",
-        spec=job_of(FOREVER, nodes="1:2"),
-        inject=kill_node("n1"),
-        kind="node",
-        says="n1",  # either its script is gone, or its agents have ended and the node is down
-        nodes=("n1",),
-        remedy="lost node",
-    ),
-    Case(
         name="an agent that is killed on a node that lives",
         spec=job_of(FOREVER),
         inject=kill_agent,

@@ -2,8 +2,8 @@
 
     python -m benchmarks.nodes [--nodes 2 3 5] [--times N] [--how killed off cut mute parted lossy] [--seed N]
 
-The nodes are network namespaces of this machine. Each runs an agent with one worker of the bundled trainer. A random
-node is lost, also the one whose agent serves the rendezvous store, and then comes back with new processes:
+The nodes are network namespaces of this machine. Each runs an agent with one worker of the bundled trainer. A node is
+lost and comes back with new processes. On average every second one is that whose agent serves the rendezvous store:
 
     killed  SIGKILL to all its processes; its kernel closes their connections
     off     its power fails: it sends nothing more

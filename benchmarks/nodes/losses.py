@@ -59,9 +59,10 @@ def lose_often(nodes: int, how: str, losses: int, rng: random.Random) -> Score:
 
 def _lose(fleet: Fleet, how: str, score: Score, rng: random.Random) -> None:
     network, nodes = fleet.network, fleet.network.count
-    node = rng.randrange(nodes)
+    host = fleet.store_host()
+    node = rng.randrange(nodes) if host is None or rng.random() < 0.5 else host
     score.losses += 1
-    score.hosts += node == fleet.store_host()
+    score.hosts += node == host
     lost_s = time.time()
     if how in ("killed", "off"):
         network.kill(node, silently=how == "off")

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from trainer.contract.config import TrainerConfig, parse_interval
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
+from trainer.contract.failure import STOPPED_EXIT_CODE
 from trainer.contract.progress import Phase
 from trainer.data.source import BadSample
 from trainer.elastic.workers.reentry import Reentry, Stage
@@ -49,7 +50,7 @@ from trainer.worker.lost_peer import has_lost_peer
 from trainer.worker.malloc import keep_freed_memory
 from trainer.worker.retries import Retries
 from trainer.worker.run import Run
-from trainer.worker.signals import STOPPED_EXIT_CODE, StopFlag
+from trainer.worker.signals import StopFlag
 from trainer.worker.snapshot_requests import SnapshotRequests, desired_of
 from trainer.worker.waits import Waits
 

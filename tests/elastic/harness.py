@@ -26,8 +26,8 @@ from trainer.elastic.records.record import Record, open_record
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
-STEADY, COLLECTIVE, BROKEN, STUCK = (
-    str(SCRIPTS / f"{name}.py") for name in ("steady", "collective", "broken", "stuck")
+STEADY, COLLECTIVE, BROKEN, STUCK, AGREEING = (
+    str(SCRIPTS / f"{name}.py") for name in ("steady", "collective", "broken", "stuck", "agreeing")
 )
 ELASTICRUN = [sys.executable, "-m", "trainer.elastic.elasticrun", "--monitor-interval=0.05"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]

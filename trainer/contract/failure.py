@@ -11,6 +11,7 @@ from enum import Enum
 from trainer.contract.resource_sample import LastMinute, parse_last_minute
 from trainer.contract.words import TRACEBACK, cut_traceback, find_final_messages
 
+STOPPED_EXIT_CODE = 128 + signal.SIGTERM  # of a worker that stops with its group; a shell gives it for the signal
 _LINE_LIMIT = 2000  # characters
 _MESSAGE_LIMIT, _SIGNAL_LIMIT = 4000, 100
 
@@ -160,6 +161,11 @@ def is_collateral(failure: Failure) -> bool:
     """Whether the failure is the loss of a peer. The first cause is in another rank, perhaps of another replica."""
     texts = (failure.message, *find_final_messages(failure.traceback or ""))
     return any(_COLLATERAL.search(line) for text in texts for line in _lines(text))
+
+
+def is_stop(failure: Failure) -> bool:
+    """Whether the worker ended after a stop to which its group had agreed, or after a SIGTERM that it got itself."""
+    return failure.exit_code == STOPPED_EXIT_CODE and failure.kind is FailureKind.UNKNOWN
 
 
 def is_echo(failure: Failure) -> bool:

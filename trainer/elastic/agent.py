@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
-from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo, signal_name
+from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo, is_stop, signal_name
 from trainer.elastic.agent_requests import AgentRequests, Group
 from trainer.elastic.flags import Flags
 from trainer.elastic.health.activity import read_activities
@@ -53,6 +53,8 @@ from trainer.elastic.workers.workers import (
 _CAUSE_GRACE_S = 0.3
 # A replacement agent opens the next round within this time. Dropping a lost node takes longer.
 _CHANGE_GRACE_S = 1.5
+# The agent of a replica that is stopped leaves the group within this time after the first worker has ended.
+_STOP_GRACE_S = 5.0
 _LOOK_EVERY_S = 0.02
 
 
@@ -338,7 +340,7 @@ class Agent:
         self.history.notice()
         steps, own_steps = self._read_steps(), self._read_steps(self.generation)
         failure = self._recall(first_cause(self._explain(deaths, local, own_steps)))
-        reason = self._explain_lost_peers(local) if is_collateral(failure) else None
+        reason = self._explain_change(failure, local)
         if reason is not None:
             self._report_lost(self._rendezvous.find_lost())
             return self._follow(True, change=reason)
@@ -346,9 +348,14 @@ class Agent:
         restarts = self._judge(failure, local, max(steps.values(), default=None), survivors=survivors)
         return self._follow(restarts, survivors=survivors)
 
-    def _explain_lost_peers(self, local: LocalWorkers) -> str | None:
-        """Why the workers may have lost their peers without a failure. Give a node whose agent died time to say so."""
-        deadline = time.monotonic() + _CHANGE_GRACE_S
+    def _explain_change(self, failure: Failure, local: LocalWorkers) -> str | None:
+        """Why the workers may have ended without a failure: they lost their peers, or all agreed to stop with them.
+
+        A node whose agent died, or that is stopped, gets time to say so.
+        """
+        if not (is_collateral(failure) or is_stop(failure)):
+            return None
+        deadline = time.monotonic() + (_STOP_GRACE_S if is_stop(failure) else _CHANGE_GRACE_S)
         while (reason := self._rendezvous.explain_lost_peers()) is None:
             if local.place.nodes == 1 or self._rendezvous.find_change() is not None or time.monotonic() > deadline:
                 return None

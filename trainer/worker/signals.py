@@ -9,8 +9,6 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-STOPPED_EXIT_CODE = 128 + signal.SIGTERM
-
 
 class StopFlag:
     def __init__(self) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.harness import COLLECTIVE, STEADY, Job, c10d, free_port, wait_for
+from tests.elastic.harness import AGREEING, COLLECTIVE, STEADY, Job, c10d, free_port, wait_for
+from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import FailureKind, is_collateral
 
 
@@ -96,3 +97,29 @@ def test_the_replica_at_fault_has_the_cause_and_the_other_one_has_lost_a_peer(jo
     assert cause.message == "KeyError: 'bad batch'"
     assert is_collateral(lost) or lost.kind is FailureKind.RENDEZVOUS  # depends on which it sees first
     assert not is_collateral(cause)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("stopped", [0, 1], ids=["the host of the store", "the other"])
+def test_a_replica_that_is_stopped_costs_the_others_no_failure(job: Job, tmp_path: Path, stopped: int) -> None:
+    """Its workers agree with all others on a stop, as after an eviction. No restart is allowed here."""
+    port, finish = free_port(), str(tmp_path / "finish")
+    job.policy(max_restarts=0, stop_timeout_s=20)
+    agents = [
+        job.start("--nnodes=1:2", *c10d(port, host=replica == 0, last_call_s=20), AGREEING, finish, replica=replica)
+        for replica in (0, 1)
+    ]
+    wait_for(lambda: all(agent.progress(1) for agent in agents), "steps of two")
+    agents[stopped].process.send_signal(signal.SIGTERM)
+    assert agents[stopped].wait() == 143
+    other = agents[1 - stopped]
+    wait_for(lambda: other.progress(2), "steps without the stopped replica")
+    (tmp_path / "finish").touch()
+    assert other.wait() == 0, other.printed()
+    assert [agent.exit_record().outcome for agent in agents] == [
+        Outcome.PREEMPTED if replica == stopped else Outcome.SUCCEEDED for replica in (0, 1)
+    ]
+    [shrunk] = other.events("group.shrunk")
+    assert "the group lost 127.0.0.1" in str(shrunk["sentence"])
+    assert [agent.events("worker.failed") for agent in agents] == [[], []]
+    assert other.exit_record().restarts == 0

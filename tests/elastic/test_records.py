@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,17 @@ def test_an_attempt_can_be_claimed_without_hard_links(tmp_path: Path, monkeypatc
 def test_each_start_of_an_agent_is_the_next_incarnation(tmp_path: Path) -> None:
     assert [build_record(tmp_path).incarnation for _ in range(3)] == [1, 2, 3]
     assert build_record(tmp_path, replica=1).incarnation == 1
+
+
+def test_events_name_the_node_as_the_cluster_calls_it(tmp_path: Path) -> None:
+    """In a pod the host name is the pod's."""
+    environ = {env.JOB_DIR: str(tmp_path), env.CLAIM: "mine"}
+    for given, name in (({env.NODE: "gpu-7"}, "gpu-7"), ({}, socket.gethostname())):
+        record = open_record(environ | given)
+        assert record is not None
+        started = json.loads((record.incarnation_dir / "events.jsonl").read_text())
+        assert started["sentence"] == f"agent of replica 0 started on {name}"
+        assert started["evidence"]["host"] == name
 
 
 def test_a_missing_claim_token_is_an_error_that_names_the_variable(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ class _GenerationJournal:
         if self._record is None:
             return
         size = {} if self._world_size is None else {"world_size": self._world_size}
-        host = self._record.process.host
+        host = self._record.node
         for number in sorted(each for each in _find_generations(self._record) if each > self._reported):
             sentence = f"generation {number} started"
             self._record.journal(EventKind.GENERATION_STARTED, sentence, number, number=number, host=host, **size)

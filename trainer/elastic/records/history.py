@@ -181,7 +181,7 @@ class History:
             generation,
             world_size=size,
             number=generation,
-            host=self._record.process.host,
+            host=self._record.node,
             pids={str(rank): pid for rank, pid in processes.pids.items()},
             fresh={str(rank): because for rank, because in processes.fresh.items()},
             survivors=sorted(processes.survivors),

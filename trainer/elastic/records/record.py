@@ -41,6 +41,7 @@ class Record:
     incarnation: int
     policy: LaunchPolicy | None  # None: there is no launch.json, only the flags apply
     process: ProcessIdentity = field(repr=False)
+    node: str  # as the cluster calls it: in a pod, the host name is the pod's
 
     @property
     def attempt_dir(self) -> Path:
@@ -92,6 +93,7 @@ def reopen_record(environ: Mapping[str, str], incarnation: int, pid: int) -> Rec
     assert place.job_dir is not None
     job_dir = Path(place.job_dir)
     launch = read_document(layout.attempt_dir(job_dir, place.attempt) / layout.LAUNCH)
+    process = identify_process(pid)
     return Record(
         job_id=place.job_id or job_dir.name,
         job_dir=job_dir,
@@ -99,7 +101,8 @@ def reopen_record(environ: Mapping[str, str], incarnation: int, pid: int) -> Rec
         replica=place.replica,
         incarnation=incarnation,
         policy=None if launch is None else _policy(launch),
-        process=identify_process(pid),
+        process=process,
+        node=environ.get(env.NODE) or process.host,
     )
 
 
@@ -111,8 +114,8 @@ def _policy(launch: Mapping[str, object]) -> LaunchPolicy:
 def _introduce(record: Record, token: str) -> None:
     agent = AgentRecord(process=record.process, claim=token, incarnation=record.incarnation, at=now())
     write_document(record.incarnation_dir / layout.AGENT, render_agent_record(agent))
-    sentence = f"agent of replica {record.replica} started on {record.process.host}"
-    who = {"pid": record.process.pid, "host": record.process.host}
+    sentence = f"agent of replica {record.replica} started on {record.node}"
+    who = {"pid": record.process.pid, "host": record.node}
     record.journal(EventKind.AGENT_STARTED, sentence, 0, **who, replica=record.replica, incarnation=record.incarnation)
 
 

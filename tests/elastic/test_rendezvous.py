@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
-from trainer.elastic.rendezvous.endpoint import give_up_on_silence
+from trainer.elastic.rendezvous.endpoint import connect, give_up_on_silence
 from trainer.elastic.rendezvous.epochs import Served
+from trainer.elastic.rendezvous.options import Timing
 
 
 def test_a_silent_store_is_given_up_on_and_no_descriptor_is_left_open(tmp_path: Path) -> None:
@@ -21,3 +23,12 @@ def test_a_silent_store_is_given_up_on_and_no_descriptor_is_left_open(tmp_path: 
 
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_store_whose_host_died_after_the_probe_delays_the_search_for_seconds_only() -> None:
+    """By default torch would connect again and again for a minute, and meanwhile another agent serves the store."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    began_s = time.monotonic()
+    assert connect(Served(node="n", address="127.0.0.1", port=port), Timing(), "key") is None
+    assert time.monotonic() - began_s < Timing.read_s / 2

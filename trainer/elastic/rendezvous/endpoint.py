@@ -54,12 +54,16 @@ def serve(served: Served, timing: Timing, *, is_required: bool) -> TCPStore | No
 def connect(served: Served, timing: Timing, key: str) -> Store | None:
     """Connect to a store. None if that fails or takes long, or if it has no document under `key`.
 
-    The kernel accepts a connection to a stopped process, and torch then waits without a limit.
+    The kernel accepts a connection to a stopped process, and torch then waits without a limit. To a host that refuses
+    connections or is silent, torch connects again and again until its time-out. So the time-out is short until the
+    store is connected.
     """
+    within = timedelta(seconds=_CONNECTED_WITHIN_S)
     limit = threading.Timer(_CONNECTED_WITHIN_S, hang_up, (served,))
     limit.start()
     try:
-        store = TCPStore(served.address, served.port, is_master=False, wait_for_workers=False, timeout=_limit(timing))
+        store = TCPStore(served.address, served.port, is_master=False, wait_for_workers=False, timeout=within)
+        store.set_timeout(_limit(timing))
         give_up_on_silence(served)
         return store if store.check([key]) else None
     except (RuntimeError, OSError):

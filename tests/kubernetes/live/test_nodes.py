@@ -1,11 +1,13 @@
-"""Jobs on a node that is drained or loses its power."""
+"""Jobs that lose a pod or a node: drained, deleted, without power. An elastic group goes on without it."""
 
 from __future__ import annotations
 
 import subprocess
+from typing import Any
 
 import pytest
 
+from orchestrator.backends.kubernetes.site import INDEX_LABEL
 from tests.kubernetes.live.cluster import soon
 from tests.kubernetes.live.lab import ENDLESS, Lab
 from tests.kubernetes.live.options import Options
@@ -55,3 +57,75 @@ def test_a_node_without_power_is_lost_and_the_next_attempt_avoids_it(lab: Lab, o
     finally:
         subprocess.run(up.replace("{node}", nodes[0]), shell=True, check=True, timeout=300)
     soon(lambda: nodes[0] in lab.cluster.nodes(), f"{nodes[0]} is not ready again", timeout_s=600)
+
+
+@pytest.mark.parametrize(("how", "replica"), [("evicted", 0), ("deleted", 1)], ids=["the store's host", "the other"])
+def test_an_elastic_group_goes_on_without_a_pod(lab: Lab, how: str, replica: int) -> None:
+    """Replica 0 serves the rendezvous store. Kubernetes starts no other pod in its place."""
+    job, pods = _train_elastic(lab)
+    name = pods[replica]["metadata"]["name"]
+    (lab.cluster.delete_pod if how == "deleted" else lab.cluster.evict)(name)
+    _goes_on_alone(lab, job)
+    soon(lambda: not any(_is_alive(pod) for pod in _pods_of(lab, job, replica)), f"{name} does not end", timeout_s=120)
+    _cancel(lab, job)
+
+
+@pytest.mark.parametrize("replica", [0, 1], ids=["the store's host", "the other"])
+def test_an_elastic_group_goes_on_without_a_node(lab: Lab, options: Options, replica: int) -> None:
+    """The group forms again before the cluster notices the loss. The node's return changes nothing."""
+    down, up = options["node-down"], options["node-up"]
+    if not (down and up):
+        pytest.skip("--node-down and --node-up are not set")
+    job, pods = _train_elastic(lab)
+    node = pods[replica]["spec"]["nodeName"]
+    if node == pods[1 - replica]["spec"]["nodeName"] or node not in lab.cluster.expendable(pods):
+        pytest.skip("both pods are on one node, or this one is on a control-plane node")
+    subprocess.run(down.replace("{node}", node), shell=True, check=True, timeout=300)
+    try:
+        _goes_on_alone(lab, job)
+        assert node in lab.cluster.nodes(), "the cluster noticed the loss first"
+        soon(lambda: node not in lab.cluster.nodes(), f"{node} is still ready", timeout_s=300)
+        _trains_on(lab, job)
+    finally:
+        subprocess.run(up.replace("{node}", node), shell=True, check=True, timeout=300)
+    soon(lambda: node in lab.cluster.nodes(), f"{node} is not ready again", timeout_s=600)
+    _trains_on(lab, job)
+    _cancel(lab, job)
+
+
+def _train_elastic(lab: Lab) -> tuple[str, list[Any]]:
+    """Start an elastic job on two pods. Return its id and its pods once it has a snapshot."""
+    job = lab.submit(trainer={"steps": ENDLESS}, topology={"nodes": "1:2", "workers_per_node": 1})
+    lab.until(job, lambda job: job.world_size == 2 or job.ended)
+    lab.with_snapshot(job)
+    return job, lab.cluster.pods(job)
+
+
+def _goes_on_alone(lab: Lab, job: str) -> None:
+    """Wait until one worker trains in the first attempt."""
+    lab.until(job, lambda job: job.world_size == 1 or job.attempts > 1 or job.ended)
+    _trains_on(lab, job)
+    kinds = [event.kind for event in lab.client.events(job)]
+    assert "group.shrunk" in kinds, lab.sentences(job)
+
+
+def _trains_on(lab: Lab, job: str) -> None:
+    """Wait for steps of the first attempt."""
+    seen = lab.at_step(job, (lab.client.job(job).step or 0) + 20)
+    assert (seen.attempts, seen.world_size) == (1, 1), lab.sentences(job)
+    assert not lab.failures(job), lab.sentences(job)
+
+
+def _pods_of(lab: Lab, job: str, replica: int) -> list[Any]:
+    """Return all pods of one replica."""
+    found = [pod for pod in lab.cluster.items("pods") if pod["metadata"]["name"].startswith(job)]
+    return [pod for pod in found if pod["metadata"]["labels"].get(INDEX_LABEL) == str(replica)]
+
+
+def _is_alive(pod: Any) -> bool:
+    return pod["status"].get("phase") in ("Pending", "Running")
+
+
+def _cancel(lab: Lab, job: str) -> None:
+    lab.client.cancel(job)
+    assert lab.until(job, lambda job: job.ended).state == "CANCELLED"

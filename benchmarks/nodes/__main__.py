@@ -22,11 +22,13 @@ a newer one has begun, or one generation of two groups.
 from __future__ import annotations
 
 import random
+import shutil
 import sys
 from argparse import Namespace
 
 from benchmarks.frame import begin, build_parser, finish
 from benchmarks.nodes import disturbances, losses
+from benchmarks.nodes.fleet import NoRecovery
 from deploy.dev.network import NoNamespaces
 
 
@@ -45,7 +47,7 @@ def main() -> int:
                 else:
                     disturbed.append(disturbances.disturb_often(nodes, how, options.times, rng))
                     print(*disturbances.render(disturbed[-1:])[2:], sep="\n", file=sys.stderr, flush=True)
-    except NoNamespaces as error:
+    except (NoNamespaces, NoRecovery) as error:
         sys.exit(str(error))
     scores: list[losses.Score | disturbances.Disturbed] = [*lost, *disturbed]
     tables = [f"Seed {options.seed}."]
@@ -62,7 +64,10 @@ def _parse_options() -> Namespace:
     parser.add_argument("--times", type=int, default=50, help="of each kind")
     parser.add_argument("--how", nargs="+", choices=ways, default=ways)
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if "lossy" in options.how and shutil.which("nft") is None:
+        parser.error("lossy needs nft(8); leave it out with --how")
+    return options
 
 
 if __name__ == "__main__":

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 
 from benchmarks.frame import Figures, render_number, render_table, spread
-from benchmarks.nodes.fleet import Fleet, NoRecovery, find_split
+from benchmarks.nodes.fleet import Fleet, find_split, run_often
 from benchmarks.recovery.steps import Step
-from deploy.dev.network import Network
 
 DISTURBANCES = ("parted", "lossy")
 _LOST_PERCENT = 30
@@ -44,20 +41,13 @@ class Disturbed:
 
 
 def disturb_often(nodes: int, how: str, count: int, rng: random.Random) -> Disturbed:
-    """Disturb the network of a group, and repair it, `count` times. Raises NoNamespaces."""
+    """Disturb the network of a group, and repair it. Raises NoNamespaces, and NoRecovery if no group forms."""
     found = Disturbed(nodes, how)
-    while found.count < count:
-        with tempfile.TemporaryDirectory() as folder, Network(nodes) as network:
-            fleet = Fleet(network, Path(folder).resolve())
-            try:
-                fleet.form(steps=5)
-                while found.count < count:
-                    _disturb(fleet, found, rng)
-            except NoRecovery as error:
-                print(f"{nodes} nodes, {how} {found.count}: no recovery: {error}", file=sys.stderr, flush=True)
-            finally:
-                fleet.end()
-                _record(fleet.history(), found)
+    for history in run_often(nodes, count, partial(_disturb, found=found, rng=rng), title=how):
+        found.generations += len({step.generation for step in history})
+        found.steps += len(history)
+        split = find_split(history)
+        found.splits += [] if split is None else [split]
     return found
 
 
@@ -81,13 +71,6 @@ def _disturb(fleet: Fleet, found: Disturbed, rng: random.Random) -> None:
 def _find_pause(history: Sequence[Step], began_s: float, ended_s: float) -> float:
     times = [began_s, *(step.at_s for step in history if began_s < step.at_s < ended_s), ended_s]
     return max(after - before for before, after in itertools.pairwise(times))
-
-
-def _record(history: list[Step], found: Disturbed) -> None:
-    found.generations += len({step.generation for step in history})
-    found.steps += len(history)
-    split = find_split(history)
-    found.splits += [] if split is None else [split]
 
 
 def render(rows: Sequence[Disturbed]) -> list[str]:

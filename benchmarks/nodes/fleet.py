@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,35 @@ class Fleet:
     def printed(self) -> str:
         logs = layout.attempt_dir(self.folder, 1).glob(f"replica-*/{layout.AGENT_LOG}")
         return "\n".join(f"{log.parent.name}: {log.read_text(errors='replace')[-1500:]}" for log in sorted(logs))
+
+
+def run_often(nodes: int, times: int, act: Callable[[Fleet], None], *, title: str) -> list[list[Step]]:
+    """Call `act` so many times on a group that trains. After a NoRecovery, which is printed, there is a new group.
+
+    Returns the history of each group. Raises NoNamespaces, and NoRecovery if a group does not form.
+    """
+    done, histories = 0, list[list[Step]]()
+    while done < times:
+        with tempfile.TemporaryDirectory() as folder, Network(nodes) as network:
+            fleet = Fleet(network, Path(folder).resolve())
+            try:
+                fleet.form(steps=20)
+                done += _act_until_lost(fleet, times - done, act, title)
+            finally:
+                fleet.end()
+                histories.append(fleet.history())
+    return histories
+
+
+def _act_until_lost(fleet: Fleet, times: int, act: Callable[[Fleet], None], title: str) -> int:
+    """Return how often `act` was called, the last time perhaps in vain."""
+    for done in range(1, times + 1):
+        try:
+            act(fleet)
+        except NoRecovery as error:
+            print(f"{fleet.network.count} nodes, {title}: no recovery: {error}", file=sys.stderr, flush=True)
+            return done
+    return times
 
 
 def find_split(steps: list[Step]) -> str | None:

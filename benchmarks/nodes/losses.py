@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import random
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 
 from benchmarks.frame import Figures, render_number, render_table, spread
-from benchmarks.nodes.fleet import Fleet, NoRecovery, find_split
-from deploy.dev.network import Network
+from benchmarks.nodes.fleet import Fleet, find_split, run_often
 
 LOSSES = ("killed", "off", "cut", "mute")
 _STEPS_BETWEEN = (20, 60)
@@ -39,21 +36,10 @@ class Score:
 
 
 def lose_often(nodes: int, how: str, losses: int, rng: random.Random) -> Score:
-    """Raises NoNamespaces."""
+    """Raises NoNamespaces, and NoRecovery if no group forms."""
     score = Score(nodes, how)
-    while score.losses < losses:
-        with tempfile.TemporaryDirectory() as folder, Network(nodes) as network:
-            fleet = Fleet(network, Path(folder).resolve())
-            try:
-                fleet.form(steps=_STEPS_BETWEEN[0])
-                while score.losses < losses:
-                    _lose(fleet, how, score, rng)
-            except NoRecovery as error:
-                print(f"{nodes} nodes, {how}: no recovery: {error}", file=sys.stderr, flush=True)
-            finally:
-                fleet.end()
-                split = find_split(fleet.history())
-                score.splits += [] if split is None else [split]
+    histories = run_often(nodes, losses, partial(_lose, how=how, score=score, rng=rng), title=how)
+    score.splits = [split for history in histories if (split := find_split(history)) is not None]
     return score
 
 

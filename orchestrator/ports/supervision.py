@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -46,11 +46,16 @@ class Journaled:
 class SupervisorReader(Protocol):
     """The store as an observer reads it. Needs no lease. Raises StoreUnavailable."""
 
-    def live(self, cluster: str) -> Mapping[AttemptKey, int]:
-        """Return the live attempts of the cluster, each with its maximum number of replicas."""
+    def changed(self, since: int | None) -> tuple[Set[str], int]:
+        """Return the ids of all jobs with events after the event `since`, and the id of the newest event.
 
-    def supervised(self, cluster: str) -> Sequence[Supervised]:
-        """Return every job of the cluster that is not at rest: not terminal, or terminal with a retry requested."""
+        `since` None means the newest event. An event becomes visible with the change that it tells of, and events in
+        the order of their ids.
+        """
+
+    def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
+        """Return the jobs of the cluster that are not at rest, oldest first, or those `among` these ids. A job is at
+        rest if it is terminal and no retry is requested."""
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
         """Return the states of these jobs. A job that does not exist is left out."""

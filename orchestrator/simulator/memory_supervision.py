@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 
@@ -29,20 +29,15 @@ class MemorySupervisorStore:
         self._clock = clock
         self._lease = lease
 
-    def live(self, cluster: str) -> Mapping[AttemptKey, int]:
-        """Return the live attempts with their maximum nodes, sorted by attempt key."""
-        tables = self._store.answering()
-        here = (job_id for job_id in tables.at_work if tables.jobs[job_id].spec.cluster == cluster)
-        attempts = (tables.attempt_of(job_id) for job_id in here)
-        live = [attempt for attempt in attempts if attempt is not None and not attempt.state.terminal]
-        return {attempt.key: attempt.max_nodes for attempt in sorted(live, key=lambda attempt: attempt.key)}
+    def changed(self, since: int | None) -> tuple[Set[str], int]:
+        events = self._store.answering().events
+        return {job_id for job_id, _ in events[len(events) if since is None else since :]}, len(events)
 
-    def supervised(self, cluster: str) -> Sequence[Supervised]:
-        """Return the jobs to supervise, oldest first."""
+    def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
         tables = self._store.answering()
-        jobs = [tables.jobs[job_id] for job_id in tables.at_work]
-        here = sorted((job for job in jobs if job.spec.cluster == cluster), key=lambda job: (job.created_at, job.id))
-        return [_supervised(tables, job) for job in here]
+        at_work = tables.at_work if among is None else tables.at_work & among
+        here = [job for job_id in at_work if (job := tables.jobs[job_id]).spec.cluster == cluster]
+        return [_supervised(tables, job) for job in sorted(here, key=lambda job: (job.created_at, job.id))]
 
     def apply(self, change: Change) -> None:
         tables = self._writing()

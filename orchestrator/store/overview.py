@@ -5,7 +5,7 @@ Rows are plain tuples. A spec is parsed again only after a request, because noth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import structlog
@@ -31,12 +31,23 @@ class Overview:
         self._database = database
         self._specs: dict[str, tuple[int, JobSpec]] = {}  # with the job's request number when it was parsed
 
-    def supervised(self, cluster: str) -> Sequence[Supervised]:
+    def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
         """Return the jobs, oldest first. A job whose spec this version cannot parse is logged and left out."""
+        if among is None:
+            found = self._read(cluster, not_at_rest(cluster))
+            self._specs = {each.job.id: self._specs[each.job.id] for each in found}
+            return found
+        found = [each for some in in_parts(among) for each in self._read(cluster, JobRow.id.in_(some))]
+        for job_id in among - {each.job.id for each in found}:
+            self._specs.pop(job_id, None)
+        return sorted(found, key=lambda each: (each.job.created_at, each.job.id))
+
+    def _read(self, cluster: str, which: ColumnElement[bool]) -> list[Supervised]:
         with self._database.read() as session:
-            jobs: Sequence[Any] = session.execute(_jobs(cluster)).all()
+            # The cluster and the state are compared here, because SQLite would search by them instead of by the ids.
+            jobs: list[Any] = [row for row in session.execute(_jobs(which)) if row.cluster == cluster and _at_work(row)]
             specs = self._parse_specs(session, jobs)
-            newest = newest_attempts(not_at_rest(cluster))
+            newest = newest_attempts(which)
             attempts = _by_job(session.execute(_select_newest(AttemptRow, AttemptRow.number, newest)))
             trainings = _by_job(session.execute(_select_newest(TrainingRow, TrainingRow.attempt, newest)))
             exits = _exits(session, newest)
@@ -52,21 +63,27 @@ class Overview:
         ]
 
     def _parse_specs(self, session: Session, jobs: Collection[Any]) -> Mapping[str, JobSpec]:
+        """Return the specs of these jobs. Only those that are not known yet, or were changed, are parsed."""
         wanted = {job.id: job.desired_number for job in jobs}
-        self._specs = {job_id: known for job_id, known in self._specs.items() if known[0] == wanted.get(job_id)}
-        for some in in_parts(wanted.keys() - self._specs.keys()):
+        fresh = {job_id for job_id, number in wanted.items() if self._specs.get(job_id, (None,))[0] == number}
+        for some in in_parts(wanted.keys() - fresh):
             for job_id, number, document in session.execute(
                 select(JobRow.id, JobRow.desired_number, JobRow.spec).where(JobRow.id.in_(some))
             ):
                 try:
                     self._specs[job_id] = (number, JobSpec.model_validate(document))
                 except ValidationError as error:
+                    self._specs.pop(job_id, None)
                     log.error("job is not supervised: its spec cannot be parsed", job=job_id, reason=str(error))
-        return {job_id: spec for job_id, (_, spec) in self._specs.items()}
+        return {job_id: self._specs[job_id][1] for job_id in wanted if job_id in self._specs}
 
 
 def _by_job(rows: Iterable[Any]) -> dict[str, Any]:
     return {row.job_id: row for row in rows}
+
+
+def _at_work(row: Any) -> bool:
+    return row.state in LIVE_STATES or row.desired_retry_number > row.retries_done
 
 
 def not_at_rest(cluster: str) -> ColumnElement[bool]:
@@ -77,9 +94,9 @@ def not_at_rest(cluster: str) -> ColumnElement[bool]:
     return JobRow.id.in_(union(here.where(JobRow.state.in_(LIVE_STATES)), here.where(retry_requested)))
 
 
-def _jobs(cluster: str) -> Select[Any]:
+def _jobs(which: ColumnElement[bool]) -> Select[Any]:
     columns = [column for column in JobRow.__table__.columns if column.name != "spec"]
-    return select(*columns).where(not_at_rest(cluster)).order_by(JobRow.created_at, JobRow.id)
+    return select(*columns).where(which).order_by(JobRow.created_at, JobRow.id)
 
 
 def _select_newest(

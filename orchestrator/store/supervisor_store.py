@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from datetime import datetime
 
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
-from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState, parse_nodes
+from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import RankReport, parse_replicas
@@ -43,6 +43,11 @@ from orchestrator.store.tables import (
 from orchestrator.store.upserts import table_of
 from trainer.contract.exit_record import EventKind
 
+# Built once, because building an expression costs more than running it.
+_NEWEST_EVENT = select(func.max(EventRow.id))
+_CHANGED = (
+    select(EventRow.job_id, func.max(EventRow.id)).where(EventRow.id > bindparam("since")).group_by(EventRow.job_id)
+)
 _LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if not state.terminal)
 # Each lost race means that another process took a port. More losses in a row than this have another cause.
 _RACES = 64
@@ -62,18 +67,15 @@ class SqlSupervisorStore:
         self._lease = lease
         self._overview = Overview(database)
 
-    def live(self, cluster: str) -> Mapping[AttemptKey, int]:
+    def changed(self, since: int | None) -> tuple[Set[str], int]:
         with self._database.read() as session:
-            rows = session.execute(
-                select(AttemptRow.job_id, AttemptRow.number, AttemptRow.nodes)
-                .join(JobRow, JobRow.id == AttemptRow.job_id)
-                .where(AttemptRow.state.in_(_LIVE_ATTEMPTS), JobRow.cluster == cluster)
-                .order_by(AttemptRow.job_id)
-            )
-            return {AttemptKey(job_id, number): parse_nodes(nodes)[1] for job_id, number, nodes in rows}
+            if since is None:
+                return set(), session.scalar(_NEWEST_EVENT) or 0
+            rows = session.execute(_CHANGED, {"since": since}).all()
+        return {job_id for job_id, _ in rows}, max((newest for _, newest in rows), default=since)
 
-    def supervised(self, cluster: str) -> Sequence[Supervised]:
-        return self._overview.supervised(cluster)
+    def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
+        return self._overview.supervised(cluster, among)
 
     def apply(self, change: Change) -> None:
         """Raises NotFound for an unknown job. Not idempotent: a repeated change appends its events again."""

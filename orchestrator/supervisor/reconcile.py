@@ -1,14 +1,14 @@
 """The product in one loop: observe, decide, act. Read this first.
 
-A pass handles every job of one cluster that is not at rest:
+A pass handles the jobs of one cluster that something has woken (`roster`):
 
-1. Observe: read requests and earlier decisions from the store, what runs from the cluster, and the progress of training
-   from the run directories (`observe`).
-2. Decide: build one Situation for each job and ask the policy (`domain.policy.decide`).
-3. Act: carry out each decision (`act`).
+1. Observe: read what changed from the store, what runs from the cluster, and what agents wrote from the run directories
+   (`observe`).
+2. Decide: build one Situation for each job that is due and ask the policy (`domain.policy.decide`).
+3. Act: carry out each decision (`act`). A job with nothing to do sleeps until something changes or a deadline comes.
 
-No decision depends on the memory of earlier passes. After a crash at any point, the next pass sees the same facts and
-continues. Only the holder of the cluster's lease runs passes (`lease_keeper`); `loop` says when.
+No decision depends on the memory of earlier passes. After a crash at any point, the next pass looks at every job, sees
+the same facts and continues. Only the holder of the cluster's lease runs passes (`lease_keeper`); `loop` says when.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import structlog
+
 from orchestrator.domain.errors import BackendBusy, LeaseLost, Refused, StoreUnavailable, Unavailable
 from orchestrator.domain.observation.watched import Watched
+from orchestrator.domain.policy.deadlines import sleeps_until
 from orchestrator.domain.policy.decide import POLICY, decide
 from orchestrator.domain.policy.decision import Wait
 from orchestrator.domain.policy.rules.kinds import Rule
 from orchestrator.domain.policy.situation import Situation
-from orchestrator.domain.queueing.admission import Admission, Claimant, Limits, admit
+from orchestrator.domain.queueing.admission import Admission, Limits, admit
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.supervision import Supervised, SupervisorWriter
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Facts, Observer
 from orchestrator.supervisor.repeats import Repeats
+
+log = structlog.get_logger()
 
 _AT_ONCE = timedelta(milliseconds=10)
 _EXPECTED = (Unavailable, Refused, OSError)
@@ -50,6 +55,7 @@ class _Outcome:
     """What the pass did for one job."""
 
     look_again_at: datetime | None = None
+    sleeps_until: datetime | None = None  # None if the next pass must look at the job
     new_reason: str | None = None  # why the job waits, if that has changed
 
 
@@ -65,41 +71,60 @@ class Reconciler:
         settings: PassSettings,
         *,
         sweep: Callable[[], None] = lambda: None,
+        overlooked: Callable[[], None] = lambda: None,
         repeats: Repeats | None = None,
     ) -> None:
-        """`sweep` is called at the end of each pass and removes files of deleted jobs."""
+        """`sweep` is called at the end of each pass and removes files of deleted jobs.
+
+        `overlooked` is called if the regular check of a job finds something to do.
+        """
         self._store = store
         self._observer = observer
         self._actor = actor
         self._clock = clock
         self._settings = settings
         self._sweep = sweep
+        self._overlooked = overlooked
         self._repeats = repeats or Repeats()
+        self._admissions: Mapping[str, Admission] = {}
+        self._basis: tuple[object, ...] = ()  # what they were computed from
         self.answered = False  # whether the cluster answered in the last pass
 
     def reconcile(self) -> datetime | None:
-        """Run one pass with one decision for each job. Returns the latest time for the next pass, or None.
+        """Run one pass with one decision for each job that is due. Returns the latest time for the next pass, or None.
 
         Raises StoreUnavailable, after which the next pass continues, and LeaseLost, after which none may follow.
         """
-        facts = self._observer.observe()
+        facts, roster = self._observer.observe(), self._observer.roster
         self.answered = facts.silence is None
-        admissions = self._admit(facts) if self.answered else {}
-        outcomes = {each.job.id: self._decide_and_act(each, facts, admissions) for each in facts.supervised}
+        self._admit(facts)
+        outcomes = {each.job.id: self._decide_and_act(each, facts) for each in roster.due(self._clock.now())}
         reasons = {job_id: each.new_reason for job_id, each in outcomes.items() if each.new_reason is not None}
+        now = self._clock.now()
         if reasons:
-            self._store.note(reasons, self._clock.now())
+            self._store.note(reasons, now)
+        for job_id, each in outcomes.items():
+            if each.sleeps_until is not None:
+                roster.sleep(job_id, until=each.sleeps_until, now=now)
         self._sweep()
-        return min((each.look_again_at for each in outcomes.values() if each.look_again_at is not None), default=None)
+        moments = [*(each.look_again_at for each in outcomes.values()), roster.next_alarm_at]
+        return min((moment for moment in moments if moment is not None), default=None)
 
-    def _admit(self, facts: Facts) -> Mapping[str, Admission]:
-        claimants = [Claimant(each.job, each.attempt) for each in facts.supervised]
+    def _admit(self, facts: Facts) -> None:
+        """Judge who may start if anything changed that decides it, and wake the jobs that are judged differently."""
+        roster = self._observer.roster
+        basis = (roster.version, facts.slots, facts.dependencies, self.answered)
+        if basis == self._basis:
+            return
         limits = replace(self._settings.limits, slots=facts.slots)
-        return admit(claimants, limits, dependencies=facts.dependencies)
+        found = admit(roster.claimants, limits, dependencies=facts.dependencies) if self.answered else {}
+        before = self._admissions
+        roster.wake(job_id for job_id in found.keys() | before.keys() if found.get(job_id) != before.get(job_id))
+        self._basis, self._admissions = basis, found
 
-    def _decide_and_act(self, supervised: Supervised, facts: Facts, admissions: Mapping[str, Admission]) -> _Outcome:
+    def _decide_and_act(self, supervised: Supervised, facts: Facts) -> _Outcome:
         """An error with one job does not stop the pass: the other jobs continue, and the next pass tries again."""
-        s = self._situation(supervised, facts, admissions)
+        s = self._situation(supervised, facts)
         if s is None or s.at_rest():
             return _Outcome()
         try:
@@ -114,15 +139,19 @@ class Reconciler:
             is_defect = not isinstance(error, _EXPECTED)
             self._repeats.warn("job left for the next pass", str(error), s.now, exc_info=is_defect, job=s.job.id)
             return _Outcome(new_reason=f"cannot continue now: {error}")
-        waits = isinstance(decision.action, Wait) and decision.sentence != s.job.reason
+        waits = isinstance(decision.action, Wait)
+        if not waits and self._observer.roster.overlooked(s.job.id):
+            self._overlooked()
+            log.warning("a check found a change that had woken nobody", job=s.job.id, rule=decision.rule)
         return _Outcome(
             look_again_at=s.now + _AT_ONCE if decision.settles else decision.look_again_at,
-            new_reason=decision.sentence if waits else None,
+            sleeps_until=sleeps_until(s, decision.look_again_at) if waits else None,
+            new_reason=decision.sentence if waits and decision.sentence != s.job.reason else None,
         )
 
-    def _situation(self, supervised: Supervised, facts: Facts, admissions: Mapping[str, Admission]) -> Situation | None:
+    def _situation(self, supervised: Supervised, facts: Facts) -> Situation | None:
         """Return what the policy needs to know of one job. None if its attempt began after the cluster was observed."""
-        job, attempt, seen = supervised.job, supervised.attempt, facts.observation(supervised)
+        job, attempt, seen = supervised.job, supervised.attempt, self._observer.look(supervised, facts)
         if attempt is not None and seen is None and not attempt.state.terminal:
             return None
         return Situation(
@@ -130,7 +159,7 @@ class Reconciler:
             job=job,
             attempt=attempt,
             live=None if attempt is None or seen is None else Watched(attempt, seen),
-            admission=admissions.get(job.id),
+            admission=self._admissions.get(job.id),
             stop_timeout_s=self._settings.stop_timeout_s,
             submit_timeout_s=self._settings.submit_timeout_s,
             repeat_s=self._settings.repeat_s,

@@ -170,12 +170,39 @@ def test_an_ended_job_with_a_retry_request_is_supervised(world: World, store: Su
     assert [one.job.id for one in store.supervised("local")] == ["job-1"]
 
 
-def test_live_attempts_have_not_ended(world: World, store: SupervisorStore) -> None:
-    for number, state in enumerate(AttemptState):
-        _start(world, store, f"job-{number}", state=state)
-    alive = {AttemptKey(f"job-{n}", 1) for n, state in enumerate(AttemptState) if not state.terminal}
-    assert set(store.live("local")) == alive
-    assert list(store.live("other")) == []
+def test_some_of_the_jobs_can_be_supervised(world: World, store: SupervisorStore) -> None:
+    many = {f"job-{number:03}" for number in range(510)}  # more than one statement takes
+    for number, job_id in enumerate(sorted(many)):
+        add_job(world, job_id, created_at=at(-number))
+    add_job(world, "elsewhere", spec=make_spec(cluster="other"))
+    add_job(world, "ended", state=JobState.FAILED)
+    found = [one.job.id for one in store.supervised("local", {*many, "elsewhere", "ended", "unknown"})]
+    assert found == sorted(many, reverse=True)
+    assert list(store.supervised("local", set())) == []
+
+
+def test_a_changed_spec_is_read_again(world: World, store: SupervisorStore) -> None:
+    add_job(world)
+    assert store.supervised("local")[0].job.spec.priority == 0
+    spec = make_spec(priority=7)
+    assert world.jobs.record_request("job-1", Desired(number=1), make_event(), spec=spec)
+    assert store.supervised("local", {"job-1"})[0].job.spec.priority == 7
+
+
+def test_every_event_tells_that_its_job_changed(world: World, store: SupervisorStore) -> None:
+    add_job(world, "job-0")
+    nobody, before = store.changed(None)
+    assert nobody == set()
+    _start(world, store)
+    add_job(world, "elsewhere", spec=make_spec(cluster="other"))
+    changed, newest = store.changed(before)
+    assert changed == {"job-1", "elsewhere"}
+    assert store.changed(newest) == (set(), newest)
+    started = make_batch(events=[(9, make_journal_event("generation.started"))])
+    world.journals.ingest([started], arrived_at=at(1))
+    assert store.changed(newest)[0] == {"job-1"}
+    assert world.jobs.record_request("job-1", Desired(number=1, cancelled=True), make_event())
+    assert store.changed(store.changed(newest)[1]) == (set(), store.changed(None)[1])
 
 
 def test_a_job_has_its_newest_attempt_with_that_attempts_reports(world: World, store: SupervisorStore) -> None:

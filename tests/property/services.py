@@ -15,6 +15,8 @@ from orchestrator import rundir
 from orchestrator.domain.errors import BackendUnavailable, LeaseLost, Refused, StoreUnavailable, Unavailable
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.launch_plan import LaunchPlan, Site
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import Wait
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.intake.intake import Intake
 from orchestrator.jobfolder.folder import JobFolder
@@ -25,7 +27,7 @@ from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.lease_keeper import LeaseKeeper
-from orchestrator.supervisor.observe import Observer
+from orchestrator.supervisor.observe import Facts, Observer
 from orchestrator.supervisor.reconcile import PassSettings, Reconciler
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.memory_leases import MemoryLeaseStore
@@ -129,7 +131,26 @@ class Service:
         folders = _FaultyFolders(world.root, self.faults)
         observer = Observer("local", store, backend, self.intake, self.clock, node_cooldown_s=NODE_COOLDOWN_S)
         actor = Actor(store, backend, folders, world.site, ports=PORTS, require_lease=self.keeper.require)
-        return Reconciler(store, observer, actor, self.clock, world.pass_settings)
+        return _WaryReconciler(store, observer, actor, self.clock, world.pass_settings)
+
+
+class _WaryReconciler(Reconciler):
+    """After each pass, it also looks at the jobs that sleep: none may have anything to do, or anything new to say."""
+
+    def _admit(self, facts: Facts) -> None:
+        super()._admit(facts)
+        self._facts = facts
+
+    def reconcile(self) -> datetime | None:
+        look_again_at = super().reconcile()
+        asleep = set(self._observer.roster.asleep)
+        for each in self._store.supervised("local", asleep):
+            situation = self._situation(each, self._facts)
+            assert situation is not None, f"{each.job.id} sleeps, but it was not observed"
+            decision = decide(situation, self._settings.policy)
+            assert isinstance(decision.action, Wait), f"{each.job.id} sleeps, but {decision}"
+            assert decision.sentence == each.job.reason, f"{each.job.id} sleeps, but its reason is {decision.sentence}"
+        return look_again_at
 
 
 class _FaultyLeases:
@@ -153,7 +174,7 @@ class _FaultyStore:
             store.apply(change)
             ledger.check(job, attempt, change)
 
-        self.live, self.supervised, self.states = store.live, store.supervised, store.states
+        self.changed, self.supervised, self.states = store.changed, store.supervised, store.states
         self.journaled, self.node_failures = store.journaled, store.node_failures
         self.apply = faults.wrap(apply, StoreUnavailable)
         self.note: Callable[[str, str, datetime], None] = faults.wrap(store.note, StoreUnavailable)

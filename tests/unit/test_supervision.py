@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -50,7 +50,7 @@ class World:
         self.acted: list[tuple[str, Decision]] = []
         self.excluded: list[str] = []
         self.trouble: dict[str, Exception] = {}
-        self.before_answer = lambda: None
+        self.before_answer: Callable[[], None] = lambda: None
 
     def add(self, job_id: str = "job-1", attempt: AttemptState | None = None, **fields: Any) -> None:
         job = make_job(job_id, created_at=self.clock.now(), **fields)
@@ -74,9 +74,16 @@ class World:
         for _ in range(seconds):
             if reporting:
                 self.report()
-            seen.append(self.observer.observe().observations[KEY])
+            observation = self.look()
+            assert observation is not None
+            seen.append(observation)
             self.clock.advance(1)
         return seen
+
+    def look(self) -> Observation | None:
+        """Observe once. Returns the observation of the first job's attempt."""
+        facts = self.observer.observe()
+        return self.observer.look(self.store.supervised("local", {"job-1"})[0], facts)
 
     # Backend and journals, for the Observer
 
@@ -137,15 +144,12 @@ def test_an_ended_attempt_has_no_observation(world: World) -> None:
         world.store.apply(Change(job=job, attempt=make_attempt(state=AttemptState.LOST), events=[]))
 
     world.before_answer = end
-    facts = world.observer.observe()
-    assert KEY in facts.observations
-    assert facts.observation(facts.supervised[0]) is None
+    assert world.look() is None
 
 
 def test_a_job_without_an_attempt_has_no_observation(world: World) -> None:
     world.add("job-1")
-    facts = world.observer.observe()
-    assert facts.observation(facts.supervised[0]) is None
+    assert world.look() is None
 
 
 def test_while_the_cluster_does_not_answer_nothing_starts_or_ends(world: World) -> None:
@@ -197,11 +201,10 @@ def test_a_decision_that_only_changes_the_store_is_followed_by_a_pass_at_once(wo
     assert world.rules == {"job-1": "finish_cancelled"}
 
 
-def test_a_job_at_rest_is_left_alone(world: World) -> None:
-    world.add("job-1", AttemptState.RUNNING, state=JobState.RUNNING)
-    live = world.observer.observe()
-    ended = [replace(each, job=replace(each.job, state=JobState.SUCCEEDED)) for each in live.supervised]
-    world.observer.observe = lambda: replace(live, supervised=ended)  # type: ignore[method-assign]
+def test_a_job_that_ended_since_it_was_woken_is_left_alone(world: World) -> None:
+    world.add("job-1", state=JobState.QUEUED)
+    job = replace(world.memory.get("job-1"), state=JobState.CANCELLED)
+    world.before_answer = lambda: world.store.apply(Change(job=job, attempt=None, events=[]))
     world.reconcile()
     assert world.acted == []
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from orchestrator.domain.observation.observation import Observation, RankReport, Training
 from orchestrator.domain.specs.spec import Supervise
 from trainer.contract.progress import Phase
-from trainer.contract.silence import limit_s
+from trainer.contract.silence import SHORTEST_S, limit_s
 
 # The agent restarts in place by the same limits. This is its time to do so and to report it.
 AGENT_ACTS_FIRST_S = 10.0
@@ -48,6 +48,13 @@ def deadline_s(training: Training, supervise: Supervise) -> float | None:
         heartbeat_timeout_s=None if wanted == "auto" else wanted,
     )
     return None if limit is None else limit + AGENT_ACTS_FIRST_S
+
+
+def soonest_s(supervise: Supervise) -> float:
+    """Return the least that `deadline_s` may become, whatever the job's times are."""
+    wanted = supervise.heartbeat_timeout_s
+    limits = (SHORTEST_S if wanted == "auto" else wanted, supervise.startup_timeout_s)
+    return min(limits) + AGENT_ACTS_FIRST_S
 
 
 def suspect(training: Training, supervise: Supervise, *, heard_since: datetime, now: datetime) -> Hang | None:

@@ -114,9 +114,10 @@ class Training:
         """When the newest report or line of progress arrived."""
         return max(filter(None, (self.heard_at, self.progress_at)), default=None)
 
-    def heard_lately(self, now: datetime) -> bool:
-        """Whether any agent reported lately, which shows that agents reach the service."""
-        return self.heard_at is not None and now - self.heard_at <= UNHEARD_AFTER
+    @property
+    def heard_until(self) -> datetime | None:
+        """Until when the newest report of any agent shows that agents reach the service."""
+        return None if self.heard_at is None else self.heard_at + UNHEARD_AFTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,7 @@ class Observation:
     exits: Mapping[int, ExitRecord]
     heard_since: datetime
     unheard: bool = False
+    listened_until: datetime | None = None  # without another report it is unheard from then on; None means never
     ranks: tuple[RankReport, ...] = ()  # read only if a hang is suspected
     missed: frozenset[int] = (
         frozenset()

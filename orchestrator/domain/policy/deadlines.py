@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from orchestrator.domain.job.attempt import Attempt
-from orchestrator.domain.observation.hang import deadline_s
+from orchestrator.domain.observation.hang import deadline_s, soonest_s
 from orchestrator.domain.observation.observation import Observation, Presence
 from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.specs.spec import Supervise
 
 _BEHIND = timedelta(milliseconds=1)  # the rules compare with >
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def next_deadline(s: Situation) -> datetime | None:
@@ -25,6 +27,32 @@ def next_deadline(s: Situation) -> datetime | None:
     return min((moment + _BEHIND for moment in moments if moment + _BEHIND > s.now), default=None)
 
 
+def sleeps_until(s: Situation, look_again_at: datetime | None) -> datetime | None:
+    """Return how long a job with nothing to do may sleep if nothing about it changes. None if it must not.
+
+    `look_again_at` is the decision's. New lines of progress wake no job. They only put its deadlines off, but with the
+    times that they teach, a later silence may be a hang sooner than is known now.
+    """
+    if not s.steady:
+        return None
+    moments = [look_again_at or _NEVER]
+    if s.live is not None and s.live.presence is Presence.RUNNING:
+        seen, supervise = s.live.seen, s.job.spec.supervise
+        hangs_at = _hangs_at(seen, supervise)
+        if hangs_at is not None and hangs_at <= s.now:
+            return None  # the rule waits for the phase of another rank
+        moments += [s.now + timedelta(seconds=soonest_s(supervise)), seen.listened_until or _NEVER]
+    return min(moments)
+
+
+def _hangs_at(seen: Observation, supervise: Supervise) -> datetime | None:
+    """Return when silence becomes a hang. None before the first report, and once the workers are done."""
+    limit_s = deadline_s(seen.training, supervise)
+    if seen.training.progress_at is None or limit_s is None:
+        return None
+    return max(seen.training.progress_at, seen.heard_since) + timedelta(seconds=limit_s)
+
+
 def _moments(s: Situation, live: Attempt, seen: Observation) -> Iterator[datetime]:
     supervise, training = s.job.spec.supervise, seen.training
     if seen.sighting.presence is Presence.ABSENT:
@@ -33,9 +61,9 @@ def _moments(s: Situation, live: Attempt, seen: Observation) -> Iterator[datetim
         yield live.started_at + timedelta(seconds=supervise.max_runtime_s)
     if live.started_at is not None and training.formed_at is None:
         yield max(live.started_at, seen.heard_since) + timedelta(seconds=supervise.startup_timeout_s)
-    limit_s = deadline_s(training, supervise)
-    if training.progress_at is not None and limit_s is not None:
-        yield max(training.progress_at, seen.heard_since) + timedelta(seconds=limit_s)
+    hangs_at = _hangs_at(seen, supervise)
+    if hangs_at is not None:
+        yield hangs_at
     if (
         live.started_at is not None
         and supervise.grow_back_after_s is not None

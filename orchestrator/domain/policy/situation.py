@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.observation.node_record import Exclusion
 from orchestrator.domain.observation.observation import Liveness, Presence
@@ -90,6 +90,19 @@ class Situation:
         if self.repeat_s is None:
             return self.look_up_at(attempt)
         return (attempt.tried_at or attempt.created_at) + timedelta(seconds=min(self.repeat_s, self.submit_timeout_s))
+
+    @property
+    def steady(self) -> bool:
+        """Whether a change would show itself: in an event, in what the cluster shows, or in the queue. Not while an
+        attempt starts or ends, or cannot be observed fully."""
+        if self.silence is not None:
+            return False
+        live = self.live
+        if live is None or live.presence is Presence.PENDING:
+            return live is None or live.attempt.state is AttemptState.PENDING
+        trains = live.attempt.state is AttemptState.RUNNING and live.seen.training.formed_at is not None
+        whole = all(one.liveness is Liveness.ALIVE for one in live.seen.sighting.replicas) and not live.seen.exits
+        return live.presence is Presence.RUNNING and trains and whole and not live.seen.unheard
 
     def at_rest(self) -> bool:
         return self.job.state.terminal and not self.retry_requested

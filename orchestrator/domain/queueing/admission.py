@@ -62,6 +62,13 @@ class Claimant:
     attempt: Attempt | None
 
     @property
+    def standing(self) -> tuple[object, ...]:
+        """All that `admit` reads of it. The spec changes only with the number of the requests."""
+        job, attempt = self.job, self.attempt
+        asked = None if attempt is None else (attempt.asked, attempt.workers_per_node)
+        return job.state, job.desired.number, self.held_nodes, asked
+
+    @property
     def held_nodes(self) -> int:
         """The nodes that the job has, or keeps for its next attempt so that no other job takes them in between."""
         live = self.attempt is not None and not self.attempt.state.terminal
@@ -260,6 +267,6 @@ def queue_key(each: Claimant) -> tuple[bool, int, object, str]:
     return (job.state is not JobState.RECOVERING, -job.spec.priority, job.created_at, job.id)
 
 
-def dependencies_of(jobs: Sequence[Job]) -> set[str]:
+def dependencies_of(jobs: Iterable[Job]) -> set[str]:
     """Return the ids of the jobs that queued jobs wait for."""
     return {name for job in jobs if job.state is JobState.QUEUED for name in job.spec.after}

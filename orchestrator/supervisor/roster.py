@@ -1,0 +1,138 @@
+"""The jobs of one cluster that are not at rest, and which of them the next pass looks at.
+
+A quiet job costs nothing. A pass looks at a job that has a new event, that the cluster shows differently, whose place
+in the queue changed, or whose deadline came. The table of events is the index of what changed, so a crash loses none.
+All that is remembered here may be lost: an empty roster looks at every job.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.queueing.admission import Claimant
+from orchestrator.ports.supervision import Supervised, SupervisorReader
+
+CHECK_S = 300.0  # each job is looked at this often, even if nothing says that it changed
+
+
+class _Alarm(NamedTuple):
+    """When to look at a sleeping job. `is_check` if no deadline of the job comes before."""
+
+    at: datetime
+    job_id: str
+    is_check: bool
+
+
+class Roster:
+    """Not thread-safe. After StoreUnavailable, no change is forgotten."""
+
+    def __init__(self, cluster: str, store: SupervisorReader) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._claimants: dict[str, Claimant] = {}
+        self._live: dict[str, Attempt] = {}  # the live attempts by job
+        self._newest_event: int | None = None  # the newest that was read
+        self._stale: set[str] = set()  # jobs whose claimants must be read again
+        self._awake: set[str] = set()
+        self._checked: set[str] = set()  # awake jobs that only the time since the last look has woken
+        self._alarms: dict[str, _Alarm] = {}  # of the sleeping jobs
+        self._queue: list[_Alarm] = []  # a heap of these and of outdated ones
+        self.version = 0  # rises when a change may affect which jobs may start
+
+    @property
+    def claimants(self) -> Collection[Claimant]:
+        return self._claimants.values()
+
+    @property
+    def asleep(self) -> Set[str]:
+        return self._alarms.keys()
+
+    def live(self) -> Mapping[AttemptKey, int]:
+        """Return the live attempts, each with its maximum number of replicas."""
+        return {each.key: each.max_nodes for each in self._live.values()}
+
+    def refresh(self) -> None:
+        """Read what changed since the last call. Raises StoreUnavailable."""
+        if self._newest_event is None:
+            _, newest = self._store.changed(None)
+            self._take(self._store.supervised(self._cluster), among=set())
+            self._newest_event = newest
+            self.wake_all()
+            return
+        changed, self._newest_event = self._store.changed(self._newest_event)
+        self.wake(changed)
+        self._stale |= changed
+        if self._stale:
+            self._take(self._store.supervised(self._cluster, self._stale), among=self._stale)
+            self._stale = set()
+
+    def wake(self, job_ids: Iterable[str]) -> None:
+        """Let the next pass look at these jobs."""
+        for job_id in job_ids:
+            self._awake.add(job_id)
+            self._checked.discard(job_id)
+            self._alarms.pop(job_id, None)
+
+    def wake_all(self) -> None:
+        self.wake(self._claimants)
+
+    def sleep(self, job_id: str, *, until: datetime, now: datetime) -> None:
+        """Do not look at the job before `until`, or before the next check, unless something wakes it."""
+        check_at = now + timedelta(seconds=CHECK_S * _spread(job_id))
+        self._awake.discard(job_id)
+        self._checked.discard(job_id)
+        self._alarms[job_id] = alarm = _Alarm(min(until, check_at), job_id, until > check_at)
+        heapq.heappush(self._queue, alarm)
+
+    def due(self, now: datetime) -> Sequence[Supervised]:
+        """Return the jobs to look at, oldest first. Each stays due until it sleeps. Raises StoreUnavailable."""
+        while (alarm := self._next()) is not None and alarm.at <= now:
+            self.wake([alarm.job_id])
+            if alarm.is_check:
+                self._checked.add(alarm.job_id)
+        if not self._awake:
+            return ()
+        found = self._store.supervised(self._cluster, self._awake)
+        self._take(found, among=set(self._awake))
+        return found
+
+    def overlooked(self, job_id: str) -> bool:
+        """Whether a due job was woken only by its check. If there is something to do, a change had gone unnoticed."""
+        return job_id in self._checked
+
+    @property
+    def next_alarm_at(self) -> datetime | None:
+        alarm = self._next()
+        return None if alarm is None else alarm.at
+
+    def _next(self) -> _Alarm | None:
+        """Return the first alarm of a sleeping job."""
+        while self._queue and self._alarms.get(self._queue[0].job_id) is not self._queue[0]:
+            heapq.heappop(self._queue)
+        return self._queue[0] if self._queue else None
+
+    def _take(self, found: Sequence[Supervised], *, among: Set[str]) -> None:
+        """Replace what is known of the jobs `among`. Those that were not found are at rest, deleted or elsewhere."""
+        for each in found:
+            claimant, before = Claimant(each.job, each.attempt), self._claimants.get(each.job.id)
+            self.version += before is None or before.standing != claimant.standing
+            self._claimants[each.job.id] = claimant
+            self._live.pop(each.job.id, None)
+            if each.attempt is not None and not each.attempt.state.terminal:
+                self._live[each.job.id] = each.attempt
+        for job_id in among - {each.job.id for each in found}:
+            self.version += self._claimants.pop(job_id, None) is not None
+            self._live.pop(job_id, None)
+            self._awake.discard(job_id)
+            self._checked.discard(job_id)
+            self._alarms.pop(job_id, None)
+
+
+def _spread(job_id: str) -> float:
+    """Return a fixed number from 0.75 to 1, so that checks of many jobs do not fall into one pass."""
+    return 0.75 + 0.25 * (zlib.crc32(job_id.encode()) % 1000) / 1000

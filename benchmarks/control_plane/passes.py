@@ -20,6 +20,7 @@ from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest, Site
 from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
 from orchestrator.domain.queueing.admission import Limits
 from orchestrator.intake.intake import Intake
+from orchestrator.intake.watches import Watches
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.cluster import Backend
 from orchestrator.rundir import LocalRunDirectories
@@ -93,7 +94,8 @@ def build_reconciler(database: Database, root: Path, backend: Backend) -> Reconc
     lease = SqlLeaseStore(database).acquire(CLUSTER, "benchmark", ttl_s=3600)
     assert lease is not None
     store = SqlSupervisorStore(database, lease)
-    intake = Intake(SqlJournalStore(database), JobReader(database), clock, partial(JobFolder, root))
+    journals, jobs = SqlJournalStore(database), JobReader(database)
+    intake = Intake(journals, jobs, clock, partial(JobFolder, root), watches=Watches())
     site = Site(
         root=root, python="python", child="child.py", rendezvous_host="127.0.0.1", gpus_per_node=0, report_url=None,
         stop_timeout_s=10, log_limit_bytes=1 << 20,

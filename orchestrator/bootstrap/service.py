@@ -32,6 +32,7 @@ from orchestrator.domain.queueing.lease import Lease
 from orchestrator.identity.vault import Vault
 from orchestrator.intake.intake import Intake
 from orchestrator.intake.reception import Reception
+from orchestrator.intake.watches import Watches
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.jobfolder.removal import JobFolders
 from orchestrator.settings import Settings
@@ -176,7 +177,9 @@ def _supervision(
 
     def supervise(lease: Lease, require_lease: Callable[[], None]) -> Reconciler:
         store = SqlSupervisorStore(database, lease)
-        intake = Intake(journals, reader, clock, cluster.folder, masks=vault.masks, between=require_lease)
+        intake = Intake(
+            journals, reader, clock, cluster.folder, masks=vault.masks, between=require_lease, watches=Watches()
+        )
         cooldown_s = settings.node_cooldown_s
         observer = Observer(
             cluster.name,

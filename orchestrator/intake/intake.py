@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import replace
 
 from orchestrator import rundir
@@ -12,6 +13,7 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.masking import Mask
 from orchestrator.domain.job.requests import desired_of_attempt
 from orchestrator.intake.reading import Reading
+from orchestrator.intake.watches import Watches
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.jobs import JobLookup, Requested
@@ -30,7 +32,8 @@ def _no_secrets(_: Collection[str]) -> Mapping[str, Mask]:
 class Intake:
     """`masks` returns, by job, the mask that hides the project's secrets before anything is stored.
 
-    `between` is called several times in a long `collect`, which it may end by raising.
+    `between` is called several times in a long `collect`, which it may end by raising. Without `watches`, each
+    `collect` reads the journals of all attempts.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Intake:
         *,
         masks: Masks = _no_secrets,
         between: Callable[[], None] = lambda: None,
+        watches: Watches | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journals = journals
@@ -50,25 +54,45 @@ class Intake:
         self._folder = folder
         self._masks = masks
         self._between = between
+        self._watches = watches
         self._monotonic = monotonic
         self._behind: Sequence[AttemptKey] = ()
         self._heavy: Sequence[AttemptKey] = ()
         self._broken: set[tuple[AttemptKey, int, int]] = set()
 
-    def collect(self, launched: Mapping[AttemptKey, int]) -> dict[AttemptKey, str]:
+    def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> dict[AttemptKey, str]:
         """Store what is new in the attempts' run directories. Returns the reason for each that was not read fully.
 
-        What one pass cannot finish is left to the next. It begins with the attempts that had no turn, and ends with
-        those that had more to read. Raises StoreUnavailable.
+        Without a sign of news, only the `suspects` are read. What one pass cannot finish is left to the next. It begins
+        with the attempts that had no turn, and ends with those that had more to read. Raises StoreUnavailable.
         """
         reading = Reading(self._journals, self._folder, self._store, self._between, self._monotonic)
+        stirred = launched.keys() if self._watches is None else self._watches.stirred(launched.keys()) | suspects
         heavy = {key: None for key in self._heavy if key in launched}
         first = {key: None for key in self._behind if key in launched}
-        light = [key for key in first | dict.fromkeys(launched) if key not in heavy]
+        light = [key for key in first | dict.fromkeys(key for key in launched if key in stirred) if key not in heavy]
         reading.broken = {one for one in self._broken if one[0] in launched}
-        reading.read(launched, light, list(heavy))
+        with self._watched(launched, light, reading):
+            reading.read(launched, light, list(heavy))
         self._behind, self._heavy, self._broken = reading.behind, reading.heavy, reading.broken
         return reading.unread
+
+    @contextmanager
+    def _watched(
+        self, launched: Mapping[AttemptKey, int], light: Sequence[AttemptKey], reading: Reading
+    ) -> Iterator[None]:
+        """Watch for what these attempts write from now on. Those that are not read to their ends still have news."""
+        if self._watches is None:
+            yield
+            return
+        for key in light:
+            self._watches.attend(self._folder(key.job_id), key, launched[key])
+        unread: Collection[AttemptKey] = light
+        try:
+            yield
+            unread = reading.unread
+        finally:
+            self._watches.stir(unread)
 
     def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | Exception]:
         """Store reports in one transaction. Returns for each what is desired of its attempt, or why it is refused.

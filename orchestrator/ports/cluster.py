@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Protocol, runtime_checkable
 
 from orchestrator.domain.job.attempt import AttemptKey
@@ -58,6 +58,7 @@ class RunDirectories(Protocol):
 class Journals(Protocol):
     """The journals and exit records of agents, read for the supervisor."""
 
-    def collect(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, str]:
+    def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
         """Store what the attempts wrote since the last call. `launched` has their numbers of replicas. Returns the
-        reason for each attempt that cannot be read. Raises StoreUnavailable."""
+        reason for each attempt that cannot be read. An attempt whose files show no sign of news may be left out, but
+        not one of the `suspects`. Raises StoreUnavailable."""

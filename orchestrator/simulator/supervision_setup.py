@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -92,7 +92,7 @@ class SimulatedJournals:
         self._store = store
         self._clock = clock
 
-    def collect(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, str]:
+    def collect(self, keys: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
         self._store.answering()  # raises StoreUnavailable before anything is read
         found = [attempt for key in keys if (attempt := self._cluster.attempts.get(key)) is not None]
         batches = [batch for attempt in found for batch in attempt.read_log()]

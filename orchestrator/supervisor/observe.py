@@ -79,6 +79,8 @@ class Observer:
         answer, its attempts are UNKNOWN.
         """
         self.roster.refresh()
+        self.roster.ring(self._clock.now())
+        self._notice_pause()
         live = self.roster.live()
         try:
             sightings, slots, silence = dict(self._backend.observe(live)), self._backend.slots(), None
@@ -86,16 +88,19 @@ class Observer:
             self._repeats.warn("cluster does not answer", str(error), self._clock.now(), cluster=self._cluster)
             sightings = {key: _unknown(key, f"cluster {self._cluster} does not answer: {error}") for key in live}
             slots, silence = None, str(error)
+        self._compare(sightings)
+        unread = self._journals.collect(live, self.roster.suspects())
         # An attempt whose directory cannot be read is UNKNOWN: its exit record may be there.
-        for key, reason in self._journals.collect(live).items():
-            sightings[key] = _unknown(key, f"its run directory cannot be read: {reason}")
+        seen = sightings | {
+            key: _unknown(key, f"its run directory cannot be read: {why}") for key, why in unread.items()
+        }
+        self.roster.wake(key.job_id for key in unread)
         self.roster.refresh()
         now = self._clock.now()
-        self._listen(sightings, now)
-        self._compare(sightings)
+        self._listen(seen, now)
         dependencies = dependencies_of(each.job for each in self.roster.claimants)
         return Facts(
-            sightings=sightings,
+            sightings=seen,
             dependencies=self._store.states(dependencies) if dependencies else {},
             exclusions=self._exclude(now),
             silence=silence,
@@ -131,12 +136,16 @@ class Observer:
             missed=journaled.missed,
         )
 
-    def _listen(self, sightings: Mapping[AttemptKey, Sighting], now: datetime) -> None:
-        """Remember for each attempt since when the service has listened without a gap."""
+    def _notice_pause(self) -> None:
+        """Start to listen anew, and look at every job, if this process was paused or its clock was set back."""
+        now = self._clock.now()
         pause_s = None if self._last_look is None else (now - self._last_look).total_seconds()
         if pause_s is None or not 0 <= pause_s <= self._longest_pause_s:
             self._heard_since = {}
             self.roster.wake_all()
+
+    def _listen(self, sightings: Mapping[AttemptKey, Sighting], now: datetime) -> None:
+        """Remember for each attempt since when the service has listened without a gap."""
         before = self._heard_since
         self._heard_since = {
             key: now if seen.presence is Presence.UNKNOWN else before.get(key, now) for key, seen in sightings.items()

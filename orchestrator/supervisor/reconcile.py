@@ -98,7 +98,7 @@ class Reconciler:
         facts, roster = self._observer.observe(), self._observer.roster
         self.answered = facts.silence is None
         self._admit(facts)
-        outcomes = {each.job.id: self._decide_and_act(each, facts) for each in roster.due(self._clock.now())}
+        outcomes = {each.job.id: self._decide_and_act(each, facts) for each in roster.due()}
         reasons = {job_id: each.new_reason for job_id, each in outcomes.items() if each.new_reason is not None}
         now = self._clock.now()
         if reasons:

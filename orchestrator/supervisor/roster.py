@@ -56,6 +56,10 @@ class Roster:
         """Return the live attempts, each with its maximum number of replicas."""
         return {each.key: each.max_nodes for each in self._live.values()}
 
+    def suspects(self) -> Set[AttemptKey]:
+        """Return the live attempts of the jobs that are awake."""
+        return {self._live[job_id].key for job_id in self._awake & self._live.keys()}
+
     def refresh(self) -> None:
         """Read what changed since the last call. Raises StoreUnavailable."""
         if self._newest_event is None:
@@ -89,15 +93,16 @@ class Roster:
         self._alarms[job_id] = alarm = _Alarm(min(until, check_at), job_id, until > check_at)
         heapq.heappush(self._queue, alarm)
 
-    def due(self, now: datetime) -> Sequence[Supervised]:
-        """Return the jobs to look at, oldest first. Each stays due until it sleeps. Raises StoreUnavailable."""
+    def ring(self, now: datetime) -> None:
+        """Wake the jobs whose alarm is due."""
         while (alarm := self._next()) is not None and alarm.at <= now:
             self.wake([alarm.job_id])
             if alarm.is_check:
                 self._checked.add(alarm.job_id)
-        if not self._awake:
-            return ()
-        found = self._store.supervised(self._cluster, self._awake)
+
+    def due(self) -> Sequence[Supervised]:
+        """Return the jobs that are awake, oldest first. Each stays awake until it sleeps. Raises StoreUnavailable."""
+        found = self._store.supervised(self._cluster, self._awake) if self._awake else ()
         self._take(found, among=set(self._awake))
         return found
 

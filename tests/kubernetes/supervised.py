@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Supervised:
         pass_settings = PassSettings(limits=Limits(), stop_timeout_s=30, submit_timeout_s=70, repeat_s=10)
         self._reconciler = Reconciler(store, observer, actor, self.clock, pass_settings, repeats=repeats)
 
-    def collect(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, str]:
+    def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
         """Implements ports.Journals without any reports."""
         return {}
 

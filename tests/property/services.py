@@ -19,6 +19,7 @@ from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import Wait
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.intake.intake import Intake
+from orchestrator.intake.watches import Watches
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.ports.supervision import Change
@@ -80,7 +81,8 @@ class Service:
         self.keeper = LeaseKeeper(leases, "local", holder, ttl_s=world.lease_s, monotonic=world.clock.monotonic)
         self._reconciler: Reconciler | None = None
         journals = _FaultyJournals(world.store, self.faults)
-        self.intake = Intake(journals, world.store, self.clock, partial(JobFolder, world.root))
+        watches = Watches(monotonic=world.clock.monotonic)
+        self.intake = Intake(journals, world.store, self.clock, partial(JobFolder, world.root), watches=watches)
 
     def retire(self) -> None:
         """Shut down cleanly and start again."""

@@ -87,14 +87,14 @@ def test_a_backlog_is_stored_in_parts_with_a_sign_of_life_after_each(
 ) -> None:
     part = 3 * LINES * len(LINE)
     monkeypatch.setattr(reading, "_PART_BYTES", part)
-    assert intake.collect(LAUNCHED) == {}
+    assert intake.collect(LAUNCHED, set()) == {}
     assert journals.lines() == {key.job_id: 2 * LINES for key in KEYS}
     assert [sum(batch.length for batch in batches) for batches in journals.transactions] == [part] * 4
     assert len(calls) == 4
 
 
 def test_many_short_journals_are_stored_together(journals: Journals, intake: Intake) -> None:
-    assert intake.collect(LAUNCHED) == {}
+    assert intake.collect(LAUNCHED, set()) == {}
     assert len(journals.transactions) == 1
 
 
@@ -102,11 +102,11 @@ def test_what_is_too_much_for_one_pass_comes_first_in_the_next(
     journals: Journals, intake: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_PASS_BYTES", 5 * LINES * len(LINE))  # two attempts and a half
-    unread = intake.collect(LAUNCHED)
+    unread = intake.collect(LAUNCHED, set())
     assert list(unread) == KEYS[3:]
     assert "more to read than fits into one pass" in unread[KEYS[3]]
-    assert list(intake.collect(LAUNCHED)) == KEYS[:3]
-    assert intake.collect(LAUNCHED) == {}
+    assert list(intake.collect(LAUNCHED, set())) == KEYS[:3]
+    assert intake.collect(LAUNCHED, set()) == {}
     assert journals.lines() == {key.job_id: 2 * LINES for key in KEYS}
 
 
@@ -115,7 +115,7 @@ def test_those_who_tell_much_do_not_keep_the_others_from_being_heard(
 ) -> None:
     monkeypatch.setattr(reading, "_PASS_BYTES", 4 * LINES * len(LINE))
     for _ in range(3):
-        intake.collect(LAUNCHED)
+        intake.collect(LAUNCHED, set())
         for journal in (tmp_path / KEYS[0].job_id).rglob("progress.jsonl"):
             with journal.open("a") as file:
                 file.write(LINE * 2 * LINES)
@@ -129,13 +129,13 @@ def test_a_lost_lease_ends_the_reading(journals: Journals, tmp_path: Path, monke
     monkeypatch.setattr(reading, "_PART_BYTES", 1)
     mine = Intake(journals, cast(JobLookup, None), VirtualClock(), partial(JobFolder, tmp_path), between=lost)
     with pytest.raises(LeaseLost):
-        mine.collect(LAUNCHED)
+        mine.collect(LAUNCHED, set())
     assert len(journals.transactions) == 1
 
 
 def test_one_attempt_that_the_store_refuses_keeps_nobody_else_out(journals: Journals, intake: Intake) -> None:
     journals.refused = {KEYS[3].job_id}
-    assert intake.collect(LAUNCHED) == {KEYS[3]: "refused"}
+    assert intake.collect(LAUNCHED, set()) == {KEYS[3]: "refused"}
     assert journals.lines() == {key.job_id: 0 if key is KEYS[3] else 2 * LINES for key in KEYS}
 
 
@@ -168,15 +168,15 @@ def test_a_flooding_job_has_its_turns_and_others_are_read_in_the_same_pass(
     journals: Journals, ticking: Intake, tmp_path: Path
 ) -> None:
     for _ in range(6):
-        ticking.collect(LAUNCHED)  # the first files are longer than a turn
+        ticking.collect(LAUNCHED, set())  # the first files are longer than a turn
     flood(tmp_path, KEYS[0])
-    ticking.collect(LAUNCHED)
+    ticking.collect(LAUNCHED, set())
     for count in range(1, 5):
         before = journals.lines()[KEYS[0].job_id]
         for key in KEYS[1:]:
             write(tmp_path, key)
         journals.transactions.append([])
-        unread = ticking.collect(LAUNCHED)
+        unread = ticking.collect(LAUNCHED, set())
         assert list(unread) == KEYS[:1]
         assert journals.lines() == {
             **{key.job_id: 2 * LINES + count for key in KEYS[1:]},
@@ -190,7 +190,7 @@ def test_flooding_jobs_share_the_time_in_rotation(journals: Journals, ticking: I
     for key in KEYS:
         flood(tmp_path, key)
     for _ in range(30):
-        ticking.collect(LAUNCHED)
+        ticking.collect(LAUNCHED, set())
     read = journals.lines().values()
     assert max(read) - min(read) <= LINES_OF_A_TURN + LINES
     assert sum(read) >= 30 * 2 * LINES_OF_A_TURN
@@ -201,6 +201,6 @@ def test_a_replica_that_floods_keeps_no_other_of_its_attempt_from_being_read(
 ) -> None:
     flood(tmp_path, KEYS[0])
     for _ in range(3):
-        ticking.collect({KEYS[0]: 2})
+        ticking.collect({KEYS[0]: 2}, set())
     replicas = Counter(batch.replica for batches in journals.transactions for batch in batches for _ in batch.progress)
     assert replicas[1] == LINES

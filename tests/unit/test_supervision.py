@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -97,7 +97,7 @@ class World:
     def slots(self) -> int | None:
         return 4
 
-    def collect(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, str]:
+    def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
         return {}
 
     # The actor, for the Reconciler

@@ -1,0 +1,149 @@
+"""Which run directories may have news, so that a pass need not read all of them. By inotify(7).
+
+A watch is a hint. An attempt that cannot be watched always may have news: on a file system that other machines may
+write to, on another system than Linux, beyond the kernel's limit of watches, or after its queue of events overflowed.
+A watched attempt may have news again after CHECK_S, whatever the kernel says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import weakref
+from collections.abc import Callable, Collection, Set
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from orchestrator import rundir
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.jobfolder.folder import Folder, JobFolder
+from trainer.contract import layout
+
+if sys.platform == "linux":
+    from inotify_simple import INotify, flags
+
+log = structlog.get_logger()
+
+CHECK_S = 300.0
+# File systems that no other machine writes to.
+_LOCAL = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
+# The names that matter in the folders of an attempt, of a replica and of an incarnation.
+_REPLICA, _INCARNATION = re.compile(r"replica-[0-9]+"), re.compile(r"[0-9]+")
+_JOURNAL = re.compile("|".join(map(re.escape, (layout.PROGRESS, layout.EVENTS, layout.EXIT))))
+
+
+class Watches:
+    """Not thread-safe. It uses two of the kernel's watches for each replica, and one for each attempt."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._inotify = _open()
+        if self._inotify is not None:
+            weakref.finalize(self, self._inotify.close)
+        self._folders: dict[int, tuple[AttemptKey, re.Pattern[str]]] = {}  # by watch
+        self._watches: dict[AttemptKey, set[int]] = {}
+        self._whole: set[AttemptKey] = set()  # those of which every folder is watched
+        self._quiet: dict[AttemptKey, float] = {}  # those without news, since when; the oldest first
+        self._local: dict[Path, bool] = {}
+
+    def stirred(self, launched: Set[AttemptKey]) -> Set[AttemptKey]:
+        """Return the attempts that may have news. Those that are not launched any more are forgotten."""
+        for key in self._watches.keys() - launched:
+            self._forget(key)
+        for event in () if self._inotify is None else self._inotify.read(timeout=0):
+            if event.mask & flags.Q_OVERFLOW:
+                self._quiet.clear()
+                self._whole.clear()
+            elif event.wd in self._folders:
+                self._take(event.wd, event.mask, event.name)
+        limit = self._monotonic() - CHECK_S
+        for key in [key for key in self._quiet if self._quiet[key] <= limit]:
+            del self._quiet[key]
+        return launched - self._quiet.keys()
+
+    def attend(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
+        """Call this before the attempt is read, so that what is written during the reading is news again."""
+        self._quiet.pop(key, None)
+        if self._inotify is None or not self._is_local(job.root):
+            return
+        with suppress(OSError):  # an attempt without a watch may always have news
+            if key not in self._whole:
+                self._watch(job, key, replicas)
+                self._whole.add(key)
+            self._quiet[key] = self._monotonic()
+
+    def stir(self, keys: Collection[AttemptKey]) -> None:
+        """These attempts were not read to their ends."""
+        for key in keys:
+            self._quiet.pop(key, None)
+
+    def _take(self, watch: int, mask: int, name: str) -> None:
+        key, matters = self._folders[watch]
+        if mask & flags.IGNORED:  # the folder was deleted
+            del self._folders[watch]
+            self._whole.discard(key)
+            self._quiet.pop(key, None)
+        elif matters.fullmatch(name):
+            self._quiet.pop(key, None)
+            if matters is not _JOURNAL:
+                self._whole.discard(key)
+
+    def _watch(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
+        """Watch the folders from above, so that none that is created meanwhile is missed. Raises OSError."""
+        with rundir.open_attempt(job, key.number) as attempt:
+            self._add(attempt, key, _REPLICA)
+            for replica in range(replicas):
+                with attempt.within(Path(f"replica-{replica}")) as folder:
+                    if folder.exists:
+                        self._add(folder, key, _INCARNATION)
+            for life in rundir.incarnations(attempt, range(replicas)):
+                with attempt.within(life.path) as folder:
+                    self._add(folder, key, _JOURNAL)
+
+    def _add(self, folder: Folder, key: AttemptKey, matters: re.Pattern[str]) -> None:
+        """The path names the open folder, because the job may replace its name by a link."""
+        assert self._inotify is not None
+        mask = flags.CREATE | flags.MOVED_TO | (flags.MODIFY if matters is _JOURNAL else 0)
+        watch = self._inotify.add_watch(f"/proc/self/fd/{folder.fileno()}", mask)
+        self._folders[watch] = key, matters
+        self._watches.setdefault(key, set()).add(watch)
+
+    def _forget(self, key: AttemptKey) -> None:
+        for watch in self._watches.pop(key):
+            if self._inotify is not None and self._folders.pop(watch, None) is not None:
+                with suppress(OSError):  # the folder was deleted
+                    self._inotify.rm_watch(watch)
+        self._quiet.pop(key, None)
+        self._whole.discard(key)
+
+    def _is_local(self, root: Path) -> bool:
+        if root not in self._local:
+            self._local[root] = file_system_of(root) in _LOCAL
+        return self._local[root]
+
+
+def _open() -> INotify | None:
+    """Return None if the kernel, or its limit of instances, permits no watches."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return INotify(nonblocking=True)
+    except OSError as error:
+        log.warning("run directories are not watched, so each pass reads all of them", reason=str(error))
+        return None
+
+
+def file_system_of(path: Path) -> str | None:
+    """Return the type of the mounted file system that holds the path, as proc(5) names it. None if it is not known."""
+    try:
+        device = path.stat().st_dev
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    ours = f"{os.major(device)}:{os.minor(device)}"
+    types = [fields[fields.index("-") + 1] for line in mounts if (fields := line.split())[2] == ours]
+    return types[-1] if types else None

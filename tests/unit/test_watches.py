@@ -1,0 +1,193 @@
+"""Watches of run directories: an attempt with news is never taken for quiet, whoever creates which folder when."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.intake import watches
+from orchestrator.intake.watches import CHECK_S, Watches, file_system_of
+from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.simulator.virtual_clock import VirtualClock
+from trainer.contract import layout
+
+KEYS = [AttemptKey(f"job-{number}", 1) for number in range(3)]
+REPLICAS = 2
+
+
+class Agents:
+    """They write into the run directories, and know whose journals have changed since they were read."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.wrote: set[AttemptKey] = set()
+
+    def life(self, key: AttemptKey, replica: int, incarnation: int) -> Path:
+        return layout.replica_dir(self.root / key.job_id, key.number, replica) / str(incarnation)
+
+    def append(self, key: AttemptKey, replica: int, incarnation: int, name: str) -> None:
+        life = self.life(key, replica, incarnation)
+        life.mkdir(parents=True, exist_ok=True)
+        with (life / name).open("a") as file:
+            file.write("{}\n")
+        self.wrote.add(key)
+
+    def exit(self, key: AttemptKey, replica: int, incarnation: int) -> None:
+        life = self.life(key, replica, incarnation)
+        life.mkdir(parents=True, exist_ok=True)
+        (life / "draft").write_text("{}")
+        (life / "draft").rename(life / layout.EXIT)
+        self.wrote.add(key)
+
+    def replace(self, key: AttemptKey, replica: int, incarnation: int) -> None:
+        """Put another folder of the same name in place."""
+        life = self.life(key, replica, incarnation)
+        if life.exists():
+            shutil.rmtree(life)
+        self.append(key, replica, incarnation, layout.EVENTS)
+
+
+class Reader:
+    """Reads as intake does."""
+
+    def __init__(self, root: Path, clock: VirtualClock) -> None:
+        self.root = root
+        self.watches = Watches(monotonic=clock.monotonic)
+
+    def read(self) -> set[AttemptKey]:
+        """Return what was read."""
+        stirred = set(self.watches.stirred(set(KEYS)))
+        for key in stirred:
+            self.watches.attend(JobFolder(self.root, key.job_id), key, REPLICAS)
+        return stirred
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def reader(tmp_path: Path, clock: VirtualClock) -> Reader:
+    return Reader(tmp_path, clock)
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Agents:
+    mine = Agents(tmp_path)
+    for key in KEYS:
+        for replica in range(REPLICAS):
+            mine.append(key, replica, 1, layout.PROGRESS)
+    return mine
+
+
+places = st.tuples(st.sampled_from(KEYS), st.integers(0, REPLICAS - 1), st.integers(1, 3))
+acts: st.SearchStrategy[Callable[[Agents], None]] = st.one_of(
+    st.builds(
+        lambda place, name: lambda agents: agents.append(*place, name),
+        places,
+        st.sampled_from([layout.PROGRESS, layout.EVENTS]),
+    ),
+    st.builds(lambda place: lambda agents: agents.exit(*place), places),
+    st.builds(lambda place: lambda agents: agents.replace(*place), places),
+)
+
+
+@settings(max_examples=60)
+@given(rounds=st.lists(st.lists(acts, max_size=4), min_size=1, max_size=8))
+def test_an_attempt_with_news_is_read(tmp_path_factory: pytest.TempPathFactory, rounds: list[list[object]]) -> None:
+    root = tmp_path_factory.mktemp("runs")
+    agents, reader = Agents(root), Reader(root, VirtualClock())
+    for acts_ in rounds:
+        for act in acts_:
+            act(agents)  # type: ignore[operator]
+        assert reader.read() >= agents.wrote
+        agents.wrote.clear()
+    shutil.rmtree(root)
+
+
+def test_a_quiet_attempt_is_not_read(reader: Reader, agents: Agents) -> None:
+    assert reader.read() == set(KEYS)
+    assert reader.read() == set()
+    agents.append(KEYS[1], 0, 1, layout.PROGRESS)
+    (agents.life(KEYS[2], 0, 1) / layout.RESOURCES).write_text("{}\n")  # intake does not read it
+    (agents.life(KEYS[2], 0, 1).parent / layout.AGENT_LOG).write_text("a word\n")
+    assert reader.read() == {KEYS[1]}
+    assert reader.read() == set()
+
+
+def test_what_is_written_during_the_reading_is_news_again(reader: Reader, agents: Agents) -> None:
+    reader.read()
+    agents.append(KEYS[0], 0, 1, layout.PROGRESS)
+    reader.watches.attend(JobFolder(reader.root, KEYS[0].job_id), KEYS[0], REPLICAS)
+    agents.append(KEYS[0], 0, 1, layout.PROGRESS)
+    assert reader.read() == {KEYS[0]}
+
+
+def test_an_attempt_that_was_not_read_to_its_end_still_has_news(reader: Reader, agents: Agents) -> None:
+    reader.read()
+    reader.watches.stir([KEYS[2]])
+    assert reader.read() == {KEYS[2]}
+
+
+def test_a_quiet_attempt_is_read_from_time_to_time(reader: Reader, agents: Agents, clock: VirtualClock) -> None:
+    reader.read()
+    clock.advance(CHECK_S - 1)
+    assert reader.read() == set()
+    clock.advance(1)
+    assert reader.read() == set(KEYS)
+
+
+def test_an_attempt_without_folders_is_always_read(reader: Reader) -> None:
+    assert [reader.read() for _ in range(3)] == [set(KEYS)] * 3
+
+
+def test_on_a_file_system_of_other_machines_every_attempt_is_always_read(
+    reader: Reader, agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "file_system_of", lambda _: "nfs4")
+    assert [reader.read() for _ in range(3)] == [set(KEYS)] * 3
+
+
+def test_a_folder_that_is_a_link_is_not_watched(reader: Reader, agents: Agents, tmp_path: Path) -> None:
+    """A job could have the service watch anything by it."""
+    target = agents.life(KEYS[0], 0, 1)
+    moved = tmp_path / "moved"
+    target.rename(moved)
+    target.symlink_to(moved)
+    reader.read()
+    with (moved / layout.PROGRESS).open("a") as file:
+        file.write("{}\n")
+    assert reader.read() == set()
+
+
+def test_after_an_overflow_of_the_kernels_queue_everything_is_read(reader: Reader, agents: Agents) -> None:
+    reader.read()
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    files = [(agents.life(KEYS[0], 0, 1) / name).open("ab", buffering=0) for name in (layout.PROGRESS, layout.EVENTS)]
+    for _ in range(most // 2 + 1):
+        for file in files:
+            file.write(b"\n")
+    for file in files:
+        file.close()
+    assert reader.read() == set(KEYS)
+
+
+def test_the_watches_of_ended_attempts_are_given_back(reader: Reader, agents: Agents) -> None:
+    reader.read()
+    descriptor = reader.watches._inotify.fileno()
+    count = lambda: Path(f"/proc/self/fdinfo/{descriptor}").read_text().count("inotify wd:")  # noqa: E731
+    assert count() == len(KEYS) * (1 + 2 * REPLICAS)
+    reader.watches.stirred(set(KEYS[:1]))
+    assert count() == 1 + 2 * REPLICAS
+
+
+def test_the_type_of_a_file_system_is_that_of_its_mount(tmp_path: Path) -> None:
+    assert file_system_of(Path("/dev/shm")) == "tmpfs"
+    assert file_system_of(tmp_path / "missing") is None

@@ -195,7 +195,16 @@ def _supervision(
             store, backend, folders, setup.site, ports=cluster.ports, require_lease=require_lease, secrets=vault
         )
         sweeper = Sweeper(cluster.name, DeletionStore(database), removable, require_lease=require_lease)
-        return Reconciler(store, observer, actor, clock, pass_settings, sweep=sweeper.sweep, repeats=repeats)
+        return Reconciler(
+            store,
+            observer,
+            actor,
+            clock,
+            pass_settings,
+            sweep=sweeper.sweep,
+            overlooked=metrics.overlooked_changes.labels(cluster.name).inc,
+            repeats=repeats,
+        )
 
     return supervise
 

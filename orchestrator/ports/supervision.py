@@ -53,6 +53,9 @@ class SupervisorReader(Protocol):
         the order of their ids.
         """
 
+    def at_work(self, cluster: str) -> Set[str]:
+        """Return the ids of the jobs of the cluster that are not at rest."""
+
     def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
         """Return the jobs of the cluster that are not at rest, oldest first, or those `among` these ids. A job is at
         rest if it is terminal and no retry is requested."""

@@ -33,6 +33,10 @@ class MemorySupervisorStore:
         events = self._store.answering().events
         return {job_id for job_id, _ in events[len(events) if since is None else since :]}, len(events)
 
+    def at_work(self, cluster: str) -> Set[str]:
+        tables = self._store.answering()
+        return {job_id for job_id in tables.at_work if tables.jobs[job_id].spec.cluster == cluster}
+
     def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
         tables = self._store.answering()
         at_work = tables.at_work if among is None else tables.at_work & among

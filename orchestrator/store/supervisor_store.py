@@ -30,7 +30,7 @@ from orchestrator.store.mapping import (
     summary_columns,
 )
 from orchestrator.store.node_records import read_reports, write_marks
-from orchestrator.store.overview import Overview
+from orchestrator.store.overview import Overview, not_at_rest
 from orchestrator.store.tables import (
     AttemptRow,
     EventRow,
@@ -73,6 +73,10 @@ class SqlSupervisorStore:
                 return set(), session.scalar(_NEWEST_EVENT) or 0
             rows = session.execute(_CHANGED, {"since": since}).all()
         return {job_id for job_id, _ in rows}, max((newest for _, newest in rows), default=since)
+
+    def at_work(self, cluster: str) -> Set[str]:
+        with self._database.read() as session:
+            return set(session.scalars(select(JobRow.id).where(not_at_rest(cluster))))
 
     def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
         return self._overview.supervised(cluster, among)

@@ -141,6 +141,7 @@ class Reconciler:
             return _Outcome(new_reason=f"cannot continue now: {error}")
         waits = isinstance(decision.action, Wait)
         if not waits and self._observer.roster.overlooked(s.job.id):
+            self._observer.roster.wake([s.job.id])  # it is known from now on
             self._overlooked()
             log.warning("a check found a change that had woken nobody", job=s.job.id, rule=decision.rule)
         return _Outcome(

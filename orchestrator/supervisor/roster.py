@@ -42,6 +42,7 @@ class Roster:
         self._checked: set[str] = set()  # awake jobs that only the time since the last look has woken
         self._alarms: dict[str, _Alarm] = {}  # of the sleeping jobs
         self._queue: list[_Alarm] = []  # a heap of these and of outdated ones
+        self._count_at: datetime | None = None  # when to compare the known jobs with the stored ones
         self.version = 0  # rises when a change may affect which jobs may start
 
     @property
@@ -94,7 +95,13 @@ class Roster:
         heapq.heappush(self._queue, alarm)
 
     def ring(self, now: datetime) -> None:
-        """Wake the jobs whose alarm is due."""
+        """Wake the jobs whose alarm is due. Raises StoreUnavailable."""
+        if self._count_at is None or not now < self._count_at <= now + timedelta(seconds=CHECK_S):
+            unknown = self._store.at_work(self._cluster) - self._claimants.keys()
+            self._count_at = now + timedelta(seconds=CHECK_S)
+            self.wake(unknown)
+            self._stale |= unknown
+            self._checked |= unknown
         while (alarm := self._next()) is not None and alarm.at <= now:
             self.wake([alarm.job_id])
             if alarm.is_check:

@@ -43,6 +43,9 @@ class Metrics:
         self.pass_seconds = self._histogram(
             "pass_seconds", "Duration of one pass of the supervisor.", ["cluster"], _PASS_BUCKETS_S
         )
+        self.overlooked_changes = self._counter(
+            "overlooked_changes", "Changes that nothing had shown until the regular look at their job.", ["cluster"]
+        )
         self.pass_failures = self._counter(
             "pass_failures", "Passes of the supervisor that an error ended.", ["cluster"]
         )
@@ -136,6 +139,7 @@ class Metrics:
             self.lease_held.labels(cluster).set(0)
             self.lease_losses.labels(cluster)
             self.pass_failures.labels(cluster)
+            self.overlooked_changes.labels(cluster)
             self.pass_seconds.labels(cluster)
 
     def render(self, levels: Levels | None) -> bytes:

@@ -18,7 +18,7 @@ from trainer.contract.failure import FailureKind
 
 KEY = AttemptKey("job-1", 1)
 MARK = NodeFailure(cluster="local", node="n1", at=NOW, key=KEY, kind=FailureKind.NODE, sentence="the node died")
-READS = {"changed", "supervised", "states", "journaled", "node_failures"}
+READS = {"at_work", "changed", "supervised", "states", "journaled", "node_failures"}
 
 
 def _apply(store: SupervisorStore) -> None:

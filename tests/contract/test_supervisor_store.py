@@ -160,6 +160,7 @@ def test_only_jobs_that_are_not_at_rest_are_supervised_oldest_first(world: World
     add_job(world, "retried", state=JobState.FAILED, desired=Desired(retry_number=2), retries_done=2)
     alive = [state.value.lower() for state in JobState if not state.terminal]
     assert [one.job.id for one in store.supervised("local")] == ["retry", *reversed(alive)]
+    assert store.at_work("local") == {"retry", *alive}
 
 
 def test_an_ended_job_with_a_retry_request_is_supervised(world: World, store: SupervisorStore) -> None:

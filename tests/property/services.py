@@ -39,6 +39,7 @@ from trainer.contract import layout
 from trainer.contract.fence import Term
 
 PORTS = range(20000, 20008)
+WARY = True  # whether the jobs that sleep are looked at after each pass
 MOST_PASSES = 60  # passes without a pause, enough for a few decisions on each job
 
 
@@ -145,7 +146,7 @@ class _WaryReconciler(Reconciler):
 
     def reconcile(self) -> datetime | None:
         look_again_at = super().reconcile()
-        asleep = set(self._observer.roster.asleep)
+        asleep = set(self._observer.roster.asleep) if WARY else set()
         for each in self._store.supervised("local", asleep):
             situation = self._situation(each, self._facts)
             assert situation is not None, f"{each.job.id} sleeps, but it was not observed"
@@ -176,7 +177,12 @@ class _FaultyStore:
             store.apply(change)
             ledger.check(job, attempt, change)
 
-        self.changed, self.supervised, self.states = store.changed, store.supervised, store.states
+        self.changed, self.at_work, self.supervised, self.states = (
+            store.changed,
+            store.at_work,
+            store.supervised,
+            store.states,
+        )
         self.journaled, self.node_failures = store.journaled, store.node_failures
         self.apply = faults.wrap(apply, StoreUnavailable)
         self.note: Callable[[str, str, datetime], None] = faults.wrap(store.note, StoreUnavailable)

@@ -46,7 +46,18 @@ class World:
         self.observer = Observer(
             "local", self.store, cast(Backend, self), self, self.clock, by_reports_alone=by_reports_alone
         )
+        self.overlooked = 0
+        self.reconciler = Reconciler(
+            self.store,
+            self.observer,
+            cast(Actor, self),
+            self.clock,
+            PassSettings(limits=Limits(), stop_timeout_s=15),
+            overlooked=self._count,
+        )
         self.presence: Presence | None = Presence.RUNNING
+        self.free = 4
+        self.unread: dict[AttemptKey, str] = {}
         self.acted: list[tuple[str, Decision]] = []
         self.excluded: list[str] = []
         self.trouble: dict[str, Exception] = {}
@@ -59,11 +70,15 @@ class World:
             self.store.apply(Change(job=job, attempt=make_attempt(job_id, state=attempt), events=[]))
 
     def reconcile(self) -> datetime | None:
-        pass_settings = PassSettings(limits=Limits(), stop_timeout_s=15)
-        reconciler = Reconciler(self.store, self.observer, cast(Actor, self), self.clock, pass_settings)
-        again = reconciler.reconcile()
-        assert reconciler.answered == (self.presence is not None)
+        again = self.reconciler.reconcile()
+        assert self.reconciler.answered == (self.presence is not None)
         return again
+
+    def look_again(self) -> dict[str, str]:
+        """Run a pass. Returns the rules that decided on the jobs that it looked at."""
+        self.acted.clear()
+        self.reconcile()
+        return self.rules
 
     def report(self, *lines: tuple[int, Progress]) -> None:
         self.memory.ingest([make_batch(progress=list(lines), reported=True)], arrived_at=self.clock.now())
@@ -95,10 +110,13 @@ class World:
         return answer
 
     def slots(self) -> int | None:
-        return 4
+        return self.free
 
     def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
-        return {}
+        return self.unread
+
+    def _count(self) -> None:
+        self.overlooked += 1
 
     # The actor, for the Reconciler
 
@@ -301,3 +319,109 @@ def test_jobs_that_wait_for_a_silent_cluster_get_its_error_as_reason(world: Worl
         "job-2",
         "job-3",
     }
+
+
+# What wakes a job that sleeps
+
+
+@pytest.fixture
+def asleep(world: World) -> World:
+    """A cluster of four slots: a job that trains on all of them, and one that waits."""
+    world.add("job-1", state=JobState.RUNNING, spec=make_spec(topology={"nodes": 4}))
+    attempt = make_attempt(state=AttemptState.RUNNING, started_at=world.clock.now(), nodes="4", workers_per_node=1)
+    world.store.apply(Change(job=world.memory.get("job-1"), attempt=attempt, events=[]))
+    world.report((10, make_progress(1)))
+    world.add("job-2", state=JobState.QUEUED)
+    world.reconcile()
+    world.look_again()
+    assert world.observer.roster.asleep == {"job-1", "job-2"}
+    return world
+
+
+def test_nothing_wakes_a_quiet_job(asleep: World) -> None:
+    asleep.clock.advance(20)
+    assert asleep.look_again() == {}
+    asleep.report((20, make_progress(2)))
+    assert asleep.look_again() == {}, "a line of progress wakes nobody"
+
+
+def test_another_sight_of_its_attempt_wakes_a_job(asleep: World) -> None:
+    asleep.presence = Presence.GONE
+    assert set(asleep.look_again()) == {"job-1"}
+
+
+def test_an_unreadable_folder_wakes_a_job(asleep: World) -> None:
+    asleep.unread = {KEY: "the disk failed"}
+    assert asleep.look_again() == {"job-1": "wait"}
+    asleep.unread = {}
+    assert asleep.look_again() == {"job-1": "wait"}
+    assert asleep.look_again() == {}
+
+
+def test_another_place_in_the_queue_wakes_a_job(asleep: World) -> None:
+    asleep.free = 8
+    assert asleep.look_again() == {"job-2": "start"}
+
+
+def test_a_dependency_that_ends_wakes_a_job(asleep: World) -> None:
+    first = make_job("first", spec=make_spec(cluster="other"), created_at=asleep.clock.now())
+    asleep.memory.add(first, idempotency_key=None, digest="", event=make_event())
+    asleep.free = 8
+    asleep.add("job-3", state=JobState.QUEUED, spec=make_spec(after=["first"]))
+    asleep.acted.clear()
+    asleep.reconcile()
+    asleep.observer.roster.sleep("job-2", until=asleep.clock.now() + HOUR, now=asleep.clock.now())
+    assert asleep.look_again() == {}
+    asleep.memory.tables.put_job(replace(first, state=JobState.SUCCEEDED))
+    assert asleep.look_again() == {"job-3": "start"}
+
+
+def test_another_node_to_avoid_wakes_all_jobs(asleep: World) -> None:
+    mark = NodeFailure(
+        cluster="local", node="n7", at=asleep.clock.now(), key=KEY, kind=FailureKind.NODE, sentence="it died"
+    )
+    asleep.store.apply(Change(job=asleep.memory.get("job-1"), attempt=None, events=[], node_failures=[mark]))
+    assert set(asleep.look_again()) == {"job-1", "job-2"}
+    assert asleep.look_again() == {}
+    asleep.clock.advance(3600)
+    asleep.observer.roster.sleep("job-1", until=asleep.clock.now() + HOUR, now=asleep.clock.now())
+    assert set(asleep.look_again()) == {"job-1", "job-2"}, "its cool-down is over"
+
+
+def test_a_silent_cluster_wakes_all_jobs(asleep: World) -> None:
+    asleep.presence = None
+    with capture_logs():
+        assert set(asleep.look_again()) == {"job-1", "job-2"}
+        assert set(asleep.look_again()) == {"job-1", "job-2"}, "until it answers"
+    asleep.presence = Presence.RUNNING
+    assert set(asleep.look_again()) == {"job-1", "job-2"}
+    assert asleep.look_again() == {}
+
+
+@pytest.mark.parametrize("seconds", [31, -1])
+def test_a_pause_of_the_service_wakes_all_jobs(asleep: World, seconds: int) -> None:
+    asleep.clock.advance(seconds)
+    assert set(asleep.look_again()) == {"job-1", "job-2"}
+
+
+def test_a_silence_that_is_a_hang_sooner_than_was_known_is_noticed(asleep: World) -> None:
+    """Lines teach how long a step takes, but wake nobody."""
+    for step in range(2, 40):
+        asleep.clock.advance(1)
+        asleep.report((10 * step, make_progress(step, seconds=step)))
+        asleep.look_again()
+    began = asleep.clock.now()
+    rules: set[str] = set()
+    while "stop_stalled" not in rules:
+        asleep.clock.advance(1)
+        rules |= set(asleep.look_again().values())
+        assert asleep.clock.now() - began < timedelta(seconds=140), "limit 120 s, and 10 s for the agents"
+
+
+def test_a_change_that_only_a_check_finds_is_counted(asleep: World) -> None:
+    asleep.memory.tables.put_job(replace(asleep.memory.get("job-2"), desired=Desired(number=1, cancelled=True)))
+    for _ in range(299):
+        asleep.clock.advance(1)
+        asleep.report()
+        asleep.look_again()
+    assert asleep.overlooked == 1

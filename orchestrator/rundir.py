@@ -94,7 +94,7 @@ class LocalRunDirectories:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """The files of one incarnation. `folder` is the attempt's open folder; `path` is relative to it."""
+    """The files of one incarnation. `path` is relative to the open `folder`, which is the attempt's or its own."""
 
     replica: int
     number: int
@@ -140,7 +140,9 @@ def read_news(
     """Read what the replicas wrote since the offsets in `known`. Replicas without news are left out."""
     with open_attempt(job, key.number) as attempt:
         for life in incarnations(attempt, range(replicas)):
-            news = _news_of(life, key, known.get((life.replica, life.number), JournalOffsets()))
+            with attempt.within(life.path) as folder:
+                at_home = replace(life, folder=folder, path=_HERE)
+                news = _news_of(at_home, key, known.get((life.replica, life.number), JournalOffsets()))
             if news is not None:
                 yield news
 

@@ -12,7 +12,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -108,12 +108,12 @@ class Folder:
 
     def status(self, path: Path) -> Status | None:
         """Return an entry's own status. None if it does not exist or cannot be reached without a link."""
-        with self.within(path.parent) as folder:
+        with self._above(path) as folder:
             return _status(folder._descriptor, path.name)
 
     def open(self, path: Path) -> BinaryIO | None:
         """Open a regular file for reading. None if it does not exist or is anything else, which is never opened."""
-        with self.within(path.parent) as folder:
+        with self._above(path) as folder:
             return None if folder._descriptor is None else _open_file(folder._descriptor, path.name)
 
     def read(self, path: Path, *, limit: int) -> bytes | None:
@@ -208,6 +208,10 @@ class Folder:
             except FileNotFoundError:
                 return False
             return True
+
+    def _above(self, path: Path) -> AbstractContextManager[Folder]:
+        """The folder that holds the entry at a path: this one, if the path is only a name."""
+        return nullcontext(self) if len(path.parts) == 1 else self.within(path.parent)
 
     def _descend(self, parts: tuple[str, ...], step: Callable[[int, str], int | None]) -> Folder:
         """Open one component after the other. The new Folder owns the last descriptor; the others are closed."""

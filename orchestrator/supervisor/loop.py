@@ -22,6 +22,9 @@ log = structlog.get_logger()
 
 _REST = 3.0  # seconds of rest for each second of work
 _LONGEST_REST_S = 3.0
+# After a pass that looked at no job, so many seconds for each second of work, unless a request comes.
+_IDLE_PAUSE = 40.0
+_LONGEST_IDLE_PAUSE_S = 5.0
 _LIVELY_S = 60.0  # after this time without progress, the lease is not renewed
 _BLIND_S = 60.0  # after this time, release a cluster that does not answer; it may answer another service
 
@@ -101,16 +104,16 @@ class SupervisorLoop:
             self._news.clear()
             began = time.thread_time()
             look_again_at = self._pass()
+            worked_s = time.thread_time() - began
             # The rest leaves most of the CPU time to the API, however often requests wake the loop.
-            self._ending.wait(min(_LONGEST_REST_S, _REST * (time.thread_time() - began)))
-            self._news.wait(self._pause_s(look_again_at))
+            self._ending.wait(min(_LONGEST_REST_S, _REST * worked_s))
+            self._news.wait(self._pause_s(look_again_at, worked_s))
 
-    def _pause_s(self, look_again_at: datetime | None) -> float:
+    def _pause_s(self, look_again_at: datetime | None, worked_s: float) -> float:
         if self._reconciler is None:
             return self._keeper.pause_s
-        if look_again_at is None:
-            return self._poll_s
-        return max(0.0, min(self._poll_s, (look_again_at - self._clock.now()).total_seconds()))
+        ahead_s = None if look_again_at is None else (look_again_at - self._clock.now()).total_seconds()
+        return choose_pause_s(self._poll_s, ahead_s, worked_s=worked_s, idle=self._reconciler.idle)
 
     def _pass(self) -> datetime | None:
         started = time.monotonic()
@@ -157,3 +160,13 @@ class SupervisorLoop:
         """Require the lease before each act on the cluster. This counts as progress, so a long pass keeps the lease."""
         self._keeper.require()
         self._last_sign = time.monotonic()
+
+
+def choose_pause_s(poll_s: float, ahead_s: float | None, *, worked_s: float, idle: bool) -> float:
+    """Return the pause after a pass, in seconds. A request ends it.
+
+    `ahead_s` is the time until the next look that a decision named, `worked_s` the CPU time of the pass. `idle` means
+    that it looked at no job: if that took long, there are many jobs, and the next such pass must not come too soon.
+    """
+    least_s = min(_LONGEST_IDLE_PAUSE_S, _IDLE_PAUSE * worked_s) if idle else 0.0
+    return max(least_s, 0.0, min(poll_s, poll_s if ahead_s is None else ahead_s))

@@ -89,6 +89,7 @@ class Reconciler:
         self._admissions: Mapping[str, Admission] = {}
         self._basis: tuple[object, ...] = ()  # what they were computed from
         self.answered = False  # whether the cluster answered in the last pass
+        self.idle = False  # whether the last pass looked at no job
 
     def reconcile(self) -> datetime | None:
         """Run one pass with one decision for each job that is due. Returns the latest time for the next pass, or None.
@@ -100,6 +101,7 @@ class Reconciler:
         self._admit(facts)
         outcomes = {each.job.id: self._decide_and_act(each, facts) for each in roster.due()}
         reasons = {job_id: each.new_reason for job_id, each in outcomes.items() if each.new_reason is not None}
+        self.idle = not outcomes
         now = self._clock.now()
         if reasons:
             self._store.note(reasons, now)

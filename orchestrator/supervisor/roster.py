@@ -18,6 +18,9 @@ from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.ports.supervision import Supervised, SupervisorReader
 
 CHECK_S = 300.0  # each job is looked at this often, even if nothing says that it changed
+# Alarms that are more than a minute ahead are due at whole multiples of this, so that one pass looks at many jobs.
+_GRID_S = 5.0
+_COARSE_S = 60.0
 
 
 class _Alarm(NamedTuple):
@@ -89,9 +92,12 @@ class Roster:
     def sleep(self, job_id: str, *, until: datetime, now: datetime) -> None:
         """Do not look at the job before `until`, or before the next check, unless something wakes it."""
         check_at = now + timedelta(seconds=CHECK_S * _spread(job_id))
+        at = min(until, check_at)
+        if at > now + timedelta(seconds=_COARSE_S):
+            at += timedelta(seconds=-at.timestamp() % _GRID_S)
         self._awake.discard(job_id)
         self._checked.discard(job_id)
-        self._alarms[job_id] = alarm = _Alarm(min(until, check_at), job_id, until > check_at)
+        self._alarms[job_id] = alarm = _Alarm(at, job_id, until > check_at)
         heapq.heappush(self._queue, alarm)
 
     def ring(self, now: datetime) -> None:

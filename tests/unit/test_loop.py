@@ -14,7 +14,7 @@ from orchestrator.domain.errors import LeaseLost, StoreUnavailable
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.supervisor import loop as supervisor_loop
-from orchestrator.supervisor.loop import SupervisorLoop
+from orchestrator.supervisor.loop import SupervisorLoop, choose_pause_s
 from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.telemetry.metrics import Metrics
 from tests.fakes.memory_leases import MemoryLeaseStore
@@ -33,6 +33,7 @@ class Passes:
         self.require_lease: list[Callable[[], None]] = []
         self.count = 0
         self.answered = True
+        self.idle = False
         self.made = threading.Semaphore(0)
         self._during = during
 
@@ -178,3 +179,22 @@ def test_a_loop_with_a_hanging_pass_is_not_ready(leases: MemoryLeaseStore, monke
     loop.stop()
     assert not ready
     assert "made no progress" in words
+
+
+@pytest.mark.parametrize(
+    ("idle", "worked_s", "ahead_s", "pause_s"),
+    [
+        (False, 0.1, None, 0.5),
+        (False, 0.1, 0.2, 0.2),
+        (False, 0.1, -1.0, 0.0),
+        (True, 0.001, None, 0.5),
+        (True, 0.05, None, 2.0),  # many jobs: a fortieth of the time
+        (True, 0.05, 0.2, 2.0),
+        (True, 1.0, None, 5.0),
+        (True, 0.05, 7.0, 2.0),
+    ],
+)
+def test_passes_that_look_at_no_job_leave_most_of_the_time_to_others(
+    idle: bool, worked_s: float, ahead_s: float | None, pause_s: float
+) -> None:
+    assert choose_pause_s(0.5, ahead_s, worked_s=worked_s, idle=idle) == pytest.approx(pause_s)

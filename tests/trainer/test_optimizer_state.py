@@ -7,11 +7,13 @@ state for some parameters only.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ from torch.optim import Optimizer
 from tests.trainer.harness import make_manifest
 from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
-from trainer.contract.manifest import SnapshotName
+from trainer.contract.manifest import IMPORTED, SnapshotName
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.errors import SnapshotError
 from trainer.parallel.optim import ShardedAdamW
@@ -33,7 +35,7 @@ from trainer.script.completed_step import CompletedStep
 from trainer.snapshot.handover import Handover
 from trainer.snapshot.lineage import Restore
 from trainer.snapshot.memory_reading import find_states
-from trainer.snapshot.run_state import RunState
+from trainer.snapshot.run_state import KEY, RunState
 from trainer.snapshot.state_reading import read_alone
 from trainer.snapshot.whole import write_whole
 
@@ -57,22 +59,28 @@ KINDS: dict[str, Callable[..., Optimizer]] = {
     "asgd": partial(torch.optim.ASGD, t0=1.0),
 }
 Trained = tuple[frozenset[str], ...]  # which parameters get a gradient in each step
+orders = st.permutations(sorted(SHAPES))
 trained_parameters = st.tuples(*[st.frozensets(st.sampled_from(sorted(SHAPES)))] * STEPS)
 
 
 class Model(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, order: Sequence[str]) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(5)
-        for name, shape in SHAPES.items():
-            self.register_parameter(name, nn.Parameter(torch.randn(shape, generator=generator)))
+        for name in order:
+            generator = torch.Generator().manual_seed(ord(name[0]))
+            self.register_parameter(name, nn.Parameter(torch.randn(SHAPES[name], generator=generator)))
 
 
 class Training:
-    """`frozen` parameters have no gradient until they are trained. `late` ones are in no group until then."""
+    """`frozen` parameters have no gradient until they are trained. `late` ones are in no group until then.
 
-    def __init__(self, kind: str, *, frozen: bool = False, late: str | None = None) -> None:
-        self.model = Model()
+    `order` is that of the model's parameters and of the optimizer's.
+    """
+
+    def __init__(
+        self, kind: str, *, frozen: bool = False, late: str | None = None, order: Sequence[str] = tuple(SHAPES)
+    ) -> None:
+        self.model = Model(order)
         for parameter in self.model.parameters():
             parameter.requires_grad_(not frozen)
         self.late, named = late, self.model.named_parameters()
@@ -161,14 +169,19 @@ def through_memory(state: RunState, step: int, into: RunState) -> None:
 
 @pytest.mark.parametrize("through", [through_disk, through_memory])
 @pytest.mark.parametrize("kind", KINDS)
-@given(trained=trained_parameters, cut=st.integers(0, STEPS - 1), frozen=st.booleans())
+@given(trained=trained_parameters, cut=st.integers(0, STEPS - 1), frozen=st.booleans(), order=orders)
 @settings(deadline=None, max_examples=10)
 def test_the_trainer_goes_on_as_if_nothing_had_happened(
-    through: Callable[[RunState, int, RunState], None], kind: str, trained: Trained, cut: int, frozen: bool
+    through: Callable[[RunState, int, RunState], None],
+    kind: str,
+    trained: Trained,
+    cut: int,
+    frozen: bool,
+    order: Sequence[str],
 ) -> None:
     trained = (frozenset({"first"}), *trained[1:])  # a step without any gradient is refused
     expected = undisturbed(Training(kind, frozen=frozen), trained)
-    before, after = Training(kind, frozen=frozen), Training(kind, frozen=frozen)
+    before, after = Training(kind, frozen=frozen), Training(kind, frozen=frozen, order=order)
     state = state_of(before, 0)
     for number in range(cut):
         before.step(number, trained)
@@ -206,6 +219,7 @@ def script_through_memory(training: Training, step: int, into: Training) -> None
     cut=st.integers(0, STEPS - 1),
     frozen=st.booleans(),
     late=st.sampled_from([None, "second"]),
+    order=orders,
 )
 @settings(deadline=None, max_examples=10)
 def test_a_script_goes_on_as_if_nothing_had_happened(
@@ -215,11 +229,13 @@ def test_a_script_goes_on_as_if_nothing_had_happened(
     cut: int,
     frozen: bool,
     late: str | None,
+    order: Sequence[str],
 ) -> None:
     if kind == "adagrad":
         late = None  # torch makes its state at once, and not for a later group
     expected = undisturbed(Training(kind, frozen=frozen, late=late), trained)
-    before, after = (Training(kind, frozen=frozen, late=late) for _ in range(2))
+    before = Training(kind, frozen=frozen, late=late)
+    after = Training(kind, frozen=frozen, late=late, order=order)
     for number in range(cut):
         before.step(number, trained)
     through(before, cut, after)
@@ -246,3 +262,53 @@ def test_updates_that_overflowed_leave_no_state() -> None:
     through_disk(state, 2, restored)
     assert (restored.step, restored.loss_scale.skipped_steps) == (2, 2)
     assert not after.optimizer.state
+
+
+def old_contents(state: RunState) -> dict[str, Any]:
+    """As snapshots were once: one count for each parameter of the model, in its order, without names."""
+    contents: dict[str, Any] = state.contents()[KEY]
+    contents.pop("updated")
+    counts = [state.optimizer.state.get(each, {}).get("step", torch.tensor(0.0)) for each in state.parameters.values()]
+    return {KEY: {**contents, "updates": torch.stack(counts).double()}}
+
+
+def read_old(contents: dict[str, Any], into: RunState, *, strategy: str = "ddp") -> None:
+    with TemporaryDirectory() as folder:
+        write_whole(contents, Path(folder))
+        manifest = replace(make_manifest(SnapshotName(into.step, Term(1, 1)), {}), strategy=strategy)
+        read_alone(into, Restore(path=Path(folder), manifest=manifest, is_own=True))
+
+
+FROZEN: Trained = (frozenset({"third"}), frozenset({"third"}), *[frozenset(SHAPES)] * 3)  # at first
+
+
+@pytest.mark.parametrize("kind", ["ours", "adamw", "nadam"])
+@pytest.mark.parametrize("order", [tuple(SHAPES), ("third", "first", "second")])
+def test_counts_without_names_belong_to_the_parameters_in_the_order_of_the_saved_model(
+    kind: str, order: Sequence[str]
+) -> None:
+    before, after = Training(kind, frozen=True), Training(kind, frozen=True, order=order)
+    for number in range(3):
+        before.step(number, FROZEN)
+    read_old(old_contents(state_of(before, 3)), state_of(after, 0))
+    check_equal(known(kind, after.values()), known(kind, before.values()))
+
+
+def test_counts_without_names_are_refused_if_their_order_is_unknown() -> None:
+    """An import may have another order than the model that was saved."""
+    before = Training("adamw")
+    for number in range(3):
+        before.step(number, FROZEN)
+    contents = old_contents(state_of(before, 3))
+    same, other = Training("adamw"), Training("adamw", order=("third", "first", "second"))
+    read_old(contents, state_of(same, 0), strategy=IMPORTED)
+    check_equal(same.values(), before.values())
+    with pytest.raises(SnapshotError, match="which parameter each count of updates belongs to"):
+        read_old(contents, state_of(other, 0), strategy=IMPORTED)
+
+
+def test_equal_counts_without_names_need_no_order() -> None:
+    before, after = Training("adamw"), Training("adamw", order=("third", "first", "second"))
+    before.step(0, (frozenset(SHAPES),))
+    read_old(old_contents(state_of(before, 1)), state_of(after, 0), strategy=IMPORTED)
+    check_equal(after.values(), before.values())

@@ -11,6 +11,7 @@ from trainer.contract.fence import Term, TermRecord, counts
 CONTIGUOUS = {"tensors": "contiguous"}  # in `details`: each tensor is stored row by row, whatever its strides were
 FRESH_OPTIMIZER = {"optimizer": "fresh"}  # in `details`: no optimizer state, so any optimizer starts afresh
 FILES = "files"  # as `strategy`: a script's own files, not a distributed checkpoint of torch
+IMPORTED = "imported"  # as `strategy`: made from another format, which may not keep the order of parameters
 _NAME = re.compile(r"step-([0-9]{1,18})-a([0-9]{1,18})-g([0-9]{1,18})\Z")  # numbers that fit 64 bits
 
 

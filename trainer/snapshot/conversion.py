@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trainer import snapshot
 from trainer.contract.clock import render_time
-from trainer.contract.manifest import FRESH_OPTIMIZER, Manifest
+from trainer.contract.manifest import FRESH_OPTIMIZER, IMPORTED, Manifest
 from trainer.errors import SnapshotError
 from trainer.parallel.precision import LossScale
 from trainer.snapshot import Location
@@ -69,7 +69,7 @@ def import_from(source: Path, directory: Path, step: int | None, weights_only: b
         parent=None,
         at=render_time(datetime.now(timezone.utc)),
         world_size=1,
-        strategy="imported",
+        strategy=IMPORTED,
         samples_seen=samples_seen,
         files=files,
         versions={"torch": torch.__version__},

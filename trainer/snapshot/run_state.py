@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.errors import StrategyError, TaskError
 from trainer.parallel.precision import LossScale
+from trainer.snapshot.update_counts import UPDATES, pack_counts
 
 KEY = "run"  # the name of the state in a snapshot, and the prefix of its tensors' names
 
@@ -81,7 +81,7 @@ class RunState:
     def is_steady(self, name: str) -> bool:
         """Whether only an optimizer step changes this tensor. A forward pass changes buffers, too."""
         kind, _, rest = name.removeprefix(f"{KEY}.").partition(".")
-        return kind in ("optimizer", "updates") or (kind == "model" and rest in self.parameters)
+        return kind in ("optimizer", UPDATES) or (kind == "model" and rest in self.parameters)
 
     def _refuse_changed(self, model: nn.Module) -> None:
         found = dict(model.named_parameters())
@@ -102,12 +102,7 @@ class RunState:
                 raise TaskError(f"optimizer: {kind}; a snapshot can only restore tensors")
         return {name: value for name, value in state.items() if name != "step" and value is not None}
 
-    def _updates(self) -> dict[str, Tensor]:
+    def _updates(self) -> dict[str, Any]:
         """How often the optimizer has updated each parameter of the model, if it counts that."""
-        counts = [self.optimizer.state.get(value, {}).get("step") for value in self.parameters.values()]
-        found = [count for count in counts if count is not None]
-        if not found:
-            return {}
-        like = found[0].double()
-        zero = torch.zeros_like(like)
-        return {"updates": torch.stack([zero if count is None else count.to(like) for count in counts])}
+        counts = {name: self.optimizer.state.get(value, {}).get("step") for name, value in self.parameters.items()}
+        return pack_counts({name: count for name, count in counts.items() if count is not None})

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor
 
-from trainer.contract.manifest import SnapshotName
+from trainer.contract.manifest import IMPORTED, Manifest, SnapshotName
 from trainer.errors import SnapshotError
 from trainer.snapshot.lineage import Restore
 from trainer.snapshot.memory_reading import MemoryReader, open_memory
@@ -26,11 +26,12 @@ from trainer.snapshot.own_optimizer import create_state
 from trainer.snapshot.reading import ContiguousReader
 from trainer.snapshot.run_state import KEY, RunState
 from trainer.snapshot.streams import open_reader, without_group_warning
+from trainer.snapshot.update_counts import NAMES, UPDATES, Counts, find_entries, find_order, unpack_counts
 from trainer.worker.agreement import on_every_rank
 from trainer.worker.torch_compat import read_later_metadata
 from trainer.worker.waits import Waits
 
-_MOMENTS, _UPDATES = f"{KEY}.optimizer.", f"{KEY}.updates"
+_MOMENTS = f"{KEY}.optimizer."
 _OTHER_OPTIMIZER = (
     "; it was made by another optimizer: export it and import it with --weights, to continue from its weights alone"
 )
@@ -49,14 +50,14 @@ def read_alone(state: RunState, restore: Restore) -> None:
     """Read this rank's part. Not collective. Raises SnapshotError."""
     reader = _open(restore)
     try:
-        wanted = _Wanted(state, reader.read_metadata(), has_optimizer=restore.manifest.has_optimizer)
+        wanted = _Wanted(state, reader.read_metadata(), restore.manifest)
         with without_group_warning():
             load({KEY: wanted}, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         cause = str(error.failures[min(error.failures)][0]).strip() or "no message"
         advice = _OTHER_OPTIMIZER if _MOMENTS in cause else ""
         raise SnapshotError(f"{reader.path} cannot be loaded: {cause.splitlines()[0]}{advice}") from error
-    except (OSError, pickle.UnpicklingError) as error:
+    except (OSError, pickle.UnpicklingError, SnapshotError) as error:
         raise SnapshotError(f"{reader.path} cannot be loaded: {error}") from error
     if wanted.lacks_moments:
         raise SnapshotError(f"{reader.path} cannot be loaded: it has no state of the optimizer{_OTHER_OPTIMIZER}")
@@ -65,20 +66,19 @@ def read_alone(state: RunState, restore: Restore) -> None:
 class _Wanted(Stateful):
     """What to read of a snapshot. DCP writes into the tensors of `state_dict`."""
 
-    def __init__(self, state: RunState, metadata: Metadata, *, has_optimizer: bool) -> None:
-        self._state, self._has_optimizer = state, has_optimizer
+    def __init__(self, state: RunState, metadata: Metadata, manifest: Manifest) -> None:
+        self._state, self._metadata, self._manifest = state, metadata, manifest
         self._held = _find_moments(metadata)
-        self._has_updates = _UPDATES in metadata.state_dict_metadata
         self._makes_moments = False
 
     def state_dict(self) -> dict[str, Any]:
-        if self._has_optimizer:
+        if self._manifest.has_optimizer:
             self._create_moments()
-        found, count = self._state.state_dict(), len(self._state.parameters)
+        found = self._state.state_dict()
         found["optimizer"] = {name: own for name, own in found["optimizer"].items() if name in self._held}
-        found.pop("updates", None)
-        updates = {"updates": torch.zeros(count, dtype=torch.float64)} if self._has_updates else {}
-        return {**found, **updates}
+        for kind in (UPDATES, NAMES):
+            found.pop(kind, None)
+        return {**found, **find_entries(self._metadata, f"{KEY}.")}
 
     def _create_moments(self) -> None:
         optimizer = self._state.optimizer
@@ -99,12 +99,23 @@ class _Wanted(Stateful):
         state = self._state
         state.step, state.samples_seen = state_dict["step"], state_dict["samples_seen"]
         state.loss_scale.load_state_dict(state_dict["loss_scale"])
-        without_updates = [state.step - state.loss_scale.skipped_steps] * len(state.parameters)
-        updates = state_dict["updates"].tolist() if self._has_updates else without_updates
-        for parameter, count in zip(state.parameters.values(), updates, strict=True):
+        if state.optimizer.state:
+            self._set_counts(unpack_counts(state_dict, self._find_order(), state.parameters))
+
+    def _set_counts(self, counts: Counts | None) -> None:
+        """Without counts, each parameter with state has had all updates."""
+        state = self._state
+        every = state.step - state.loss_scale.skipped_steps
+        for name, parameter in state.parameters.items():
             moments = state.optimizer.state.get(parameter, {})
             if "step" in moments:
-                moments["step"].fill_(count)
+                moments["step"].fill_(every if counts is None else counts.get(name, 0))
+
+    def _find_order(self) -> list[str] | None:
+        """The order of counts without names. An import may have lost it: only that of an unchanged model is known."""
+        order = find_order(self._metadata, f"{KEY}.model.", self._state.model)
+        is_known = self._manifest.strategy != IMPORTED or order == list(self._state.parameters)
+        return order if is_known else None
 
     @property
     def lacks_moments(self) -> bool:

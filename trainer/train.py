@@ -94,7 +94,7 @@ def _run_in_group(
     still_read = () if beginning.restore is None else beginning.restore.memory
     if run.place.local_rank == 0:
         forget_outdated((path for own in run.place.mirrors for path in own), beginning.term, base_step)
-    copies = MemoryTier(run, plan=saver.plan_for, describe=saver.describe, still_read=still_read)
+    copies = MemoryTier(run, plan=saver.plan, describe=saver.describe, still_read=still_read)
     for each in (saver, copies):
         trainee.optimizer.register_step_pre_hook(each.before_update)
     run.heartbeat.beat(Phase.STEP)

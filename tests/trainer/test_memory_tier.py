@@ -20,7 +20,7 @@ from trainer.parallel.precision import LossScale
 from trainer.snapshot.memory_reading import find_states
 from trainer.snapshot.memory_tier import MemoryTier
 from trainer.snapshot.run_state import RunState
-from trainer.snapshot.saver import Saver
+from trainer.snapshot.writing import SharedPlan
 from trainer.worker.waits import Waits
 
 
@@ -50,10 +50,9 @@ class Training:
             heartbeat=heartbeat,
             waits=Waits(heartbeat),  # type: ignore[arg-type]
         )
-        plans = SimpleNamespace(_plan=None, _planned=frozenset(), _waits=run.waits)
         self.copies = MemoryTier(
             run,  # type: ignore[arg-type]
-            plan=lambda state: Saver.plan_for(plans, state),  # type: ignore[arg-type]
+            plan=SharedPlan(run.waits),
             describe=lambda state: replace(make_manifest(SnapshotName(state.step, Term(1, 1)), {}), world_size=1),
         )
         self.optimizer.register_step_pre_hook(self.copies.before_update)

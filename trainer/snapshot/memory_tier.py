@@ -29,7 +29,7 @@ from trainer.elastic.health.oom import read_free_memory
 from trainer.snapshot.memory_copy import CopyWriter
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.staging import Stager
-from trainer.snapshot.writing import Plan, Values, values_of
+from trainer.snapshot.writing import Plan, SharedPlan, Values, values_of
 from trainer.worker.run import Run
 
 _SHARE = 0.01  # of training time that copies may take by default
@@ -44,15 +44,14 @@ _BLOCK_BYTES = 512  # of st_blocks (stat(2))
 class MemoryTier:
     """Takes copies. The ranks decide together in a step (`is_due` on rank 0, `is_ready` on each), and then all `begin`.
 
-    `plan` returns this rank's part of the state; it is collective when it is called first. `describe` returns the
-    manifest of a state.
+    `describe` returns the manifest of a state.
     """
 
     def __init__(
         self,
         run: Run,
         *,
-        plan: Callable[[RunState], Plan],
+        plan: SharedPlan,
         describe: Callable[[RunState], Manifest],
         still_read: Collection[CopyFile] = (),
     ) -> None:
@@ -137,10 +136,11 @@ class MemoryTier:
 
     def take(self, state: RunState) -> None:
         """Copy the state, and wait until all ranks have their part. Collective."""
-        is_begun = self.begin(state)
+        plan = self._plan.of(state)
+        is_begun = self._begin(state, plan)
         self._stager.wait_until_done()
         if not is_begun and not self._failed:
-            self.begin(state)
+            self._begin(state, plan)
             self._stager.wait_until_done()
         with self._run.waits.waiting():
             dist.all_reduce(done := torch.zeros((), device=self._run.device))
@@ -151,8 +151,10 @@ class MemoryTier:
 
         The first call only reserves memory and returns False. So does one after the optimizer has made more tensors.
         """
+        return self._begin(state, self._plan.of(state))
+
+    def _begin(self, state: RunState, plan: Plan) -> bool:
         self._last_at, self._mirrored_s = time.monotonic(), 0.0
-        plan = self._plan(state)
         is_begun = plan is self._reserved
         if is_begun:
             self._copy(state, plan)

@@ -17,6 +17,8 @@ from trainer.snapshot.update_counts import UPDATES, pack_counts
 
 KEY = "run"  # the name of the state in a snapshot, and the prefix of its tensors' names
 
+Layout = frozenset[tuple[str, str]]  # the name of a parameter, and that of a tensor of its state
+
 
 class RunState:
     """Model, optimizer moments, the counters of steps and samples, and the loss scale of fp16.
@@ -51,8 +53,8 @@ class RunState:
         return self._optimizer
 
     @property
-    def layout(self) -> frozenset[tuple[str, str]]:
-        """The names of the optimizer's tensors, equal on all ranks. A parameter's first gradient adds some."""
+    def layout(self) -> Layout:
+        """The names of the optimizer's tensors on this rank. A parameter's first gradient adds some."""
         states = {name: self.optimizer.state.get(value, {}) for name, value in self.parameters.items()}
         return frozenset((name, kind) for name, state in states.items() for kind in state)
 

@@ -24,7 +24,7 @@ from trainer.snapshot.provenance import Provenance
 from trainer.snapshot.retention import Retention
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.staging import Stager
-from trainer.snapshot.writing import Abandoned, Part, Plan, Values, plan_writing, values_of, write_part
+from trainer.snapshot.writing import Abandoned, Part, Plan, SharedPlan, Values, values_of, write_part
 from trainer.worker.agreement import on_rank_zero, through_rank_zero
 from trainer.worker.full_disk import raise_injected_full_disk
 from trainer.worker.run import Run
@@ -66,8 +66,7 @@ class Saver:
         is_on_disk = restore is not None and restore.is_own and not restore.memory
         self.saved_step = restore.manifest.step if restore is not None and is_on_disk else None
         self.cost = Cost()
-        self._plan: Plan | None = None
-        self._planned: frozenset[tuple[str, str]] = frozenset()  # the layout that the plan is for
+        self.plan = SharedPlan(run.waits)
         self._stager = Stager(run.device)
         self._begun = 0  # snapshots in the background
         self._in_flight: SnapshotInFlight | None = None
@@ -156,7 +155,7 @@ class Saver:
         if pending is None:
             return False
         self._begun += 1
-        flight = SnapshotInFlight(pending, self.plan_for(state), Mailbox(f"snapshot/{self._begun}"))
+        flight = SnapshotInFlight(pending, self.plan.of(state), Mailbox(f"snapshot/{self._begun}"))
         self._in_flight = flight
         self._stager.begin(values_of(state, flight.plan), state.is_steady, lambda staged: self._finish(flight, staged))
         return True
@@ -195,14 +194,8 @@ class Saver:
             return None
         return pending
 
-    def plan_for(self, state: RunState) -> Plan:
-        """This rank's part of the state. Collective at first, and when the optimizer has made more tensors since."""
-        if self._plan is None or self._planned != state.layout:
-            self._plan, self._planned = plan_writing(state, self._waits), state.layout
-        return self._plan
-
     def _write(self, state: RunState, pending: PendingSnapshot) -> None:
-        plan = self.plan_for(state)
+        plan = self.plan.of(state)
         values = values_of(state, plan)
 
         def commit(parts: list[Part]) -> list[None]:

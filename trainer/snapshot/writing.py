@@ -6,10 +6,12 @@ hold. Only planning is collective.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -19,8 +21,9 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from trainer.contract.manifest import FileEntry
+from trainer.errors import StrategyError
 from trainer.snapshot import Location
-from trainer.snapshot.run_state import RunState
+from trainer.snapshot.run_state import Layout, RunState
 from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line
 from trainer.worker.agreement import through_rank_zero
 from trainer.worker.waits import Waits
@@ -50,18 +53,26 @@ class Abandoned(Exception):
     """The group broke, and the snapshot is not needed any more."""
 
 
-def plan_writing(state: RunState, waits: Waits) -> Plan:
-    """Agree on who writes what. Collective. The plan is valid until the group or the state's tensors change."""
-    planner = _plan_of(state)
-    metadata: list[Metadata] = []
+class SharedPlan:
+    """The plan of all ranks. They make another one as soon as the optimizer of one of them has made more tensors."""
 
-    def combine(plans: list[SavePlan]) -> list[SavePlan]:
-        plans, described = planner.create_global_plan(plans)
-        metadata.append(described)
-        return FileSystemWriter("").prepare_global_plan(plans)
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._plan: Plan | None = None
+        self._layout: Layout = frozenset()
 
-    own = through_rank_zero(planner.create_local_plan, combine, waits)
-    return Plan(own, metadata[0] if metadata else None)
+    def of(self, state: RunState) -> Plan:
+        """This rank's part of the state. Collective: one small all-reduce, and an exchange of plans if one is needed.
+
+        Raises StrategyError and TaskError on all ranks if the state of one cannot be saved.
+        """
+        layout = state.layout
+        is_outdated = torch.tensor(self._plan is None or layout != self._layout, dtype=torch.int32)
+        with self._waits.waiting():
+            dist.all_reduce(is_outdated, dist.ReduceOp.MAX)
+        if self._plan is None or is_outdated:
+            self._plan, self._layout = _plan_writing(state, self._waits), layout
+        return self._plan
 
 
 def values_of(state: RunState, plan: Plan) -> Values:
@@ -109,6 +120,39 @@ class _Given(DefaultSavePlanner):
             raise Abandoned
         value = self._values[write_item.index]
         return value.contiguous() if isinstance(value, Tensor) else value  # as the manifest says
+
+
+def _plan_writing(state: RunState, waits: Waits) -> Plan:
+    """Agree on who writes what. Collective. State that only some ranks have is a part of the plan."""
+    planner = DefaultSavePlanner()
+    metadata: list[Metadata] = []
+
+    def plan_own() -> SavePlan:
+        planner.set_up_planner(state.contents(), is_coordinator=dist.get_rank() == 0)
+        return planner.create_local_plan()
+
+    def combine(plans: list[SavePlan]) -> list[SavePlan]:
+        _refuse_incomplete(plans)
+        plans, described = planner.create_global_plan(plans)
+        metadata.append(described)
+        return FileSystemWriter("").prepare_global_plan(plans)
+
+    own = through_rank_zero(plan_own, combine, waits)
+    return Plan(own, metadata[0] if metadata else None)
+
+
+def _refuse_incomplete(plans: list[SavePlan]) -> None:
+    """Raise StrategyError for a tensor that some ranks have a part of, and that is not whole."""
+    parts = {item.index: item.tensor_data for plan in plans for item in plan.items if item.tensor_data is not None}
+    held: Counter[str] = Counter()
+    for index, part in parts.items():
+        held[index.fqn] += part.chunk.sizes.numel()
+    for index, part in parts.items():
+        if held[index.fqn] != part.size.numel():
+            raise StrategyError(
+                f"{index.fqn} is not whole: the ranks have {held[index.fqn]} of its {part.size.numel()} values; the "
+                "optimizer must have state for the same sharded parameters on all ranks"
+            )
 
 
 def _plan_of(state: RunState) -> DefaultSavePlanner:

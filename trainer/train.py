@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch.distributed as dist
@@ -42,6 +43,7 @@ from trainer.snapshot.memory_reading import forget_outdated
 from trainer.snapshot.memory_tier import MemoryTier
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.saver import Saver
+from trainer.snapshot.shared_layout import SharedLayout
 from trainer.worker.agreement import Outcome, attempt, on_every_rank, on_rank_zero
 from trainer.worker.barrier import Barrier
 from trainer.worker.group import process_group
@@ -109,6 +111,7 @@ def _run_in_group(
         saver=saver,
         copies=copies,
         handover=Handover(run.place, is_wanted=reentry is not None and not trainee.layout.is_sharded),
+        shared=SharedLayout(run.waits),
         cadence=_open_cadence(run, saver),
         requests=SnapshotRequests(desired_of(run.place), answered=saver.answered_requests),
         observer=observer,
@@ -122,7 +125,7 @@ def _run_in_group(
             if reentry is not None and reentry.can_stay and has_lost_peer(error):
                 reentry.tell(run.place.generation, Stage.HANDS_OVER)
                 copies.finish()
-                loop.handover.write(state, lambda: saver.describe(state))
+                loop.hand_over()
                 reentry.tell(run.place.generation, Stage.LEAVES)
             raise
 
@@ -164,6 +167,7 @@ class _Loop:
     saver: Saver
     copies: MemoryTier
     handover: Handover
+    shared: SharedLayout
     cadence: Cadence  # used by rank 0 only, like `requests`
     requests: SnapshotRequests
     observer: Observer
@@ -181,6 +185,8 @@ class _Loop:
             result = self.stepper.take(partial(self._request, own_times))
             if result.copy and self.copies.is_part_of_step:
                 self._copy()
+            if result.compare:
+                self.shared.compare(state)
             step_s = time.perf_counter() - started
             self.handover.free()
             if self.reentry is not None:
@@ -208,20 +214,24 @@ class _Loop:
     def _request(self, own_times: tuple[float, ...]) -> StepRequest:
         """What this rank asks for after the next step: a stop, or on rank 0 a snapshot or a copy."""
         is_copying = not self.copies.is_ready(self.state.step + 1)
+        has_new_state = self.handover.is_possible and self.shared.is_outdated(self.state)
+        own = StepRequest(
+            stop=self.stop.is_set, is_copying=is_copying, has_new_state=has_new_state, own_times=own_times
+        )
         if not self.run.is_first:
-            return StepRequest(stop=self.stop.is_set, is_copying=is_copying, own_times=own_times)
+            return own
         now, is_busy = time.monotonic(), self.saver.is_busy
         is_due = self.cadence.is_due(self.state.step + 1, now, is_busy=is_busy)
         save = is_due or (not is_busy and self.requests.is_due(now))
         too_late = not self.cadence.fits(self.run.place.notice_s, is_busy=self.saver.is_writing)
-        return StepRequest(
-            stop=self.stop.is_set,
-            save=save,
-            copy=self.copies.is_due(self.state.step + 1, now),
-            is_copying=is_copying,
-            too_late=too_late,
-            own_times=own_times,
-        )
+        return replace(own, save=save, copy=self.copies.is_due(self.state.step + 1, now), too_late=too_late)
+
+    def hand_over(self) -> None:
+        """Write the state for the next generation, if all ranks have agreed that each has all of it. Never raises."""
+        if self.shared.covers(self.state):
+            self.handover.write(self.state, lambda: self.saver.describe(self.state))
+        else:
+            print("the state is not handed over: other ranks have other state of the optimizer", file=sys.stderr)
 
     def _copy(self) -> None:
         """Copy the state as a part of the step, which is reported after this. Collective."""

@@ -71,6 +71,7 @@ class Script:
         self.scheduler.step()
         self.sampler.step_done()
         state.note(done)
+        state.note_agreed()
 
     def values(self) -> list[object]:
         optimizer = self.optimizer.state_dict()
@@ -309,11 +310,13 @@ def test_a_step_of_a_wrapped_or_another_optimizer_is_an_update(fused: bool) -> N
     """A fused kernel changes no version of a tensor."""
     script = Script(kind=partial(torch.optim.AdamW, fused=fused))
     state = CompletedStep({"model": script.model, "optimizer": Lookahead(script.optimizer)}, 0)
+    state.note_agreed()
     script.model(torch.ones(2, 3)).sum().backward()
     assert state.is_whole
     script.optimizer.step()
     assert not state.is_whole
     state.note(1)
+    state.note_agreed()
     assert (state.step, state.is_whole) == (1, True)
     state.close()
     script.optimizer.step()
@@ -324,6 +327,7 @@ def test_a_step_of_a_wrapped_or_another_optimizer_is_an_update(fused: bool) -> N
 def test_reading_an_optimizer_for_a_snapshot_is_no_update(kind: Kind) -> None:
     script = Script(kind=kind)
     state = CompletedStep(script.objects, 3)
+    state.note_agreed()
     read_object(script.optimizer, script.objects)
     state.note(4)
     assert state.step == 3
@@ -350,6 +354,7 @@ def test_a_group_that_joined_the_optimizer_for_the_next_step_is_not_handed_over(
 def test_nothing_is_handed_over_during_an_evaluation_or_after_one_that_failed() -> None:
     """Its weights may be others than those of training, put there without a trace."""
     state = CompletedStep(Script().objects, 3)
+    state.note_agreed()
     with state.evaluating():
         assert not state.is_whole
     assert state.is_whole
@@ -374,3 +379,41 @@ def test_generators_are_those_that_a_new_process_has(monkeypatch: pytest.MonkeyP
     assert draw() != first
     generators.reset()
     assert draw() == first
+
+
+def test_ranks_with_other_values_have_another_fingerprint_once() -> None:
+    scripts = [Script(), Script(), Script()]
+    with torch.no_grad():
+        scripts[2].model[0].weight[0, 0] += 1  # as an expert of one rank
+    ours, theirs, others = (CompletedStep(script.objects, 0) for script in scripts)
+    for script, state in zip(scripts, (ours, theirs, others), strict=True):
+        script.step(state, 1)
+    assert ours.fingerprint == theirs.fingerprint != others.fingerprint
+    for state in (ours, theirs, others):
+        state.close()
+
+
+def test_ranks_with_state_for_other_parameters_have_another_fingerprint() -> None:
+    scripts = [Script(), Script()]
+    states = [CompletedStep(script.objects, 0) for script in scripts]
+    for done in (1, 2):
+        for script, state in zip(scripts, states, strict=True):
+            if done == 2 and script is scripts[1]:
+                del script.optimizer.state[script.model[0].weight]
+                script.model[0].weight.requires_grad_(False)
+            script.step(state, done)
+        assert (states[0].fingerprint == states[1].fingerprint) == (done == 1)
+    for state in states:
+        state.close()
+
+
+def test_a_state_that_the_ranks_have_not_compared_is_not_whole() -> None:
+    script = Script()
+    state = CompletedStep(script.objects, 0)
+    script.backward()
+    script.optimizer.step()
+    state.note(1)
+    assert not state.is_whole, "the optimizer has made state, perhaps on this rank only"
+    state.note_agreed()
+    assert state.is_whole
+    state.close()

@@ -205,6 +205,7 @@ def script_through_disk(training: Training, step: int, into: Training) -> None:
 def script_through_memory(training: Training, step: int, into: Training) -> None:
     memory, name = MemoryFiles(2), SnapshotName(step, Term(1, 1))
     state = CompletedStep(training.objects, step)
+    state.note_agreed()
     save_in_memory(memory, state, name)
     state.close()
     found = find_states(path for own in parse_place(memory.environment).memory for path in own)[name]

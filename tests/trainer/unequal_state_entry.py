@@ -16,6 +16,7 @@ from trainer.contract.env import parse_place
 from trainer.errors import TrainerError
 from trainer.parallel.precision import LossScale
 from trainer.snapshot.run_state import RunState
+from trainer.snapshot.shared_layout import SharedLayout
 from trainer.snapshot.writing import SharedPlan, values_of, write_metadata, write_part
 from trainer.worker.agreement import through_rank_zero
 from trainer.worker.group import process_group
@@ -61,13 +62,22 @@ def main() -> None:
         optimizer = torch.optim.AdamW(model.parameters())
         state = RunState(LossScale("fp32"))
         state.attach(model, optimizer)
-        plans = SharedPlan(waits)
+        plans, shared = SharedPlan(waits), SharedLayout(waits)
         update(optimizer, model.shared)
         assert plans.of(state) is plans.of(state)
+        assert shared.is_outdated(state)
+        assert not shared.covers(state)
+        shared.compare(state)
+        assert not shared.is_outdated(state)
+        assert shared.covers(state)
         if dist.get_rank() == 1:
             update(optimizer, model.shared, model.own)
             if CASE == "number":
                 optimizer.state[model.own]["number"] = 1
+        assert shared.covers(state) == (dist.get_rank() == 0)
+        assert shared.is_outdated(state) == (dist.get_rank() == 1)
+        shared.compare(state)
+        assert not shared.covers(state), "no rank alone has the whole state"
         try:
             save(plans, state, waits)
         except TrainerError as error:

@@ -32,6 +32,7 @@ class StepRequest:
     save: bool = False
     copy: bool = False  # the state in memory
     is_copying: bool = False  # the previous copy of this rank is not whole yet, so no other one may begin
+    has_new_state: bool = False  # the optimizer has made more tensors since the ranks compared them
     too_late: bool = False  # a snapshot would not fit before the end
     own_times: tuple[float, ...] = ()  # from stragglers.OwnTimes, sometimes; equal length on every rank
 
@@ -45,6 +46,7 @@ class StepResult:
     stop: bool
     save: bool
     copy: bool
+    compare: bool  # which tensors the optimizers have
     data_s: float  # waiting for data, mean over the ranks
     skipped: int  # unreadable samples on all ranks
     times: tuple[float, ...]  # the own times of all ranks, if shared in this step
@@ -91,7 +93,14 @@ class Stepper:
             if position == len(shares) - 1:
                 # Requests travel with the loss while gradients are computed: this costs no time.
                 request = ask()
-                flags = (request.stop, request.save, request.too_late, request.copy, request.is_copying)
+                flags = (
+                    request.stop,
+                    request.save,
+                    request.too_late,
+                    request.copy,
+                    request.is_copying,
+                    request.has_new_state,
+                )
                 rest = _send([feeder.waited_s, len(skipped), *flags, *request.own_times], trainee.device)
                 totals = torch.cat((sums_2, rest))
                 agreement = dist.all_reduce(totals, async_op=True)
@@ -106,7 +115,7 @@ class Stepper:
         gradients = gather_gradients(trainee.parameters.values())
         norm = measure_norm(gradients)
         loss_sum, weight_sum, waited_s, skips, *others, norm_read = _read(totals, norm)
-        (stops, saves, too_lates, copies, copying), times = others[: len(flags)], others[len(flags) :]
+        (stops, saves, too_lates, copies, copying, news), times = others[: len(flags)], others[len(flags) :]
         waits.end()
         if not weight_sum > 0:
             found = f"the batch of step {state.step + 1} weighs {weight_sum:g}"
@@ -132,6 +141,7 @@ class Stepper:
             stop=stops > 0,
             save=not too_lates if stops else saves > 0,
             copy=copies > 0 and not copying and not stops,
+            compare=news > 0,
             data_s=waited_s / world_size,
             skipped=round(skips),
             times=tuple(times),

@@ -48,6 +48,9 @@ class CompletedStep:
         self._options: list[list[dict[str, Any]]] = []
         self._versions: list[int] = []
         self._is_updated = False  # an optimizer step has begun since `step`
+        self._is_compared = False  # a fingerprint has had the values of all tensors
+        self._layouts: list[str] = []  # of the optimizers' states
+        self._agreed: list[str] | None = None  # those that all ranks had
         self._unsteady: set[str] = set()
         self._is_evaluating = False
         # Of all optimizers: one of the objects may wrap another one, and have no hooks of its own.
@@ -68,7 +71,12 @@ class CompletedStep:
         """The script has completed `done` steps. Without an update since the last one, that one's state stays."""
         if self._is_updated:
             self.step = done
-            self._take()
+            self._take(with_values=not self._is_compared)
+            self._is_compared = True
+
+    def note_agreed(self) -> None:
+        """All ranks have the same fingerprint."""
+        self._agreed = self._layouts
 
     def refuse(self, reason: str) -> None:
         """Hand nothing over in this generation."""
@@ -76,8 +84,12 @@ class CompletedStep:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing has changed since `step`, as far as can be known. Changes through `.data` cannot."""
-        return not (self._is_updated or self._is_evaluating) and self._has_same_parameters()
+        """Whether nothing has changed since `step`, and all ranks have agreed that each has the whole state.
+
+        As far as can be known: changes through `.data` cannot.
+        """
+        is_changed = self._is_updated or self._is_evaluating or self._layouts != self._agreed
+        return not is_changed and self._has_same_parameters()
 
     def _has_same_parameters(self) -> bool:
         return self._versions == [version_of(each) for each in self._parameters]
@@ -109,7 +121,8 @@ class CompletedStep:
     def _note_update(self, *_: object) -> None:
         self._is_updated = True
 
-    def _take(self) -> None:
+    def _take(self, *, with_values: bool = False) -> None:
+        """`with_values` adds those of all tensors to the fingerprint. That takes too long for each step."""
         self._is_updated = False
         if self.why_not:
             return
@@ -121,7 +134,10 @@ class CompletedStep:
                 for name, subject in self._objects.items()
                 if not isinstance(subject, (nn.Module, Optimizer))
             }
-            self.fingerprint = _fingerprint([self.layout, self.step, self._options, self._others])
+            values = [*self._parameters, *map(_moments_of, self._optimizers)] if with_values else []
+            self._layouts = list(map(_layout_of_state, self._optimizers))
+            compared = [self.layout, self.step, self._options, self._others, self._layouts, values]
+            self.fingerprint = _fingerprint(compared)
         except Exception as error:  # noqa: BLE001  # the script itself needs none of this
             self.refuse(f"an object cannot be copied: {type(error).__name__}: {error}")
 
@@ -154,6 +170,16 @@ def _layout_of(subject: object) -> list[object]:
     if isinstance(subject, Optimizer):
         return [kind, *(len(group["params"]) for group in subject.param_groups)]
     return [kind]
+
+
+def _moments_of(optimizer: Optimizer) -> list[dict[str, object]]:
+    """The states of the parameters, in the order of the groups."""
+    return [optimizer.state.get(each, {}) for group in optimizer.param_groups for each in group["params"]]
+
+
+def _layout_of_state(optimizer: Optimizer) -> str:
+    """Which parameters have which state. Other ranks have the same, or none has the whole state."""
+    return "\n".join(" ".join(sorted(map(str, own))) for own in _moments_of(optimizer))
 
 
 def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,9 @@ class Survivor:
     def note_step(self, step_s: float, *, is_equal: bool) -> None:
         """All ranks have completed a step. `is_equal` says whether all have the same fingerprint."""
         self._handover.free()
-        if self._state is not None and not is_equal and not self._state.why_not:
+        if self._state is not None and is_equal:
+            self._state.note_agreed()
+        elif self._state is not None and not self._state.why_not:
             self._state.refuse("the objects differ between ranks")
         if dist.is_initialized():
             self._reentry.note_step(self._generation, step_s)

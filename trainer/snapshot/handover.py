@@ -49,7 +49,7 @@ class Handover:
 
     def __init__(self, place: WorkerPlace, *, is_wanted: bool) -> None:
         self._path, self._ranks = place.own_handover, place.local_world_size
-        self._can_write = is_wanted and place.is_on_one_node and place.world_size > 1
+        self.is_possible = is_wanted and place.is_on_one_node and place.world_size > 1
         self._is_freed = self._path is None
 
     def free(self) -> None:
@@ -62,9 +62,11 @@ class Handover:
     def write(self, state: State, describe: Callable[[], Manifest]) -> None:
         """Write the state, if it is whole and there is memory for it. Not collective. Never raises."""
         try:
-            if self._path is not None and self._can_write:
+            if self._path is not None and self.is_possible:
                 if not state.is_whole:
-                    raise OSError("an update has begun since, or something else has changed it")
+                    raise OSError(
+                        "an update has begun since, something else has changed it, or not all ranks have the same"
+                    )
                 self._write(state, describe(), CopyWriter(self._path))
         except Exception as error:  # noqa: BLE001  # an older state remains
             print(f"the state of step {state.step} could not be handed over: {error}", file=sys.stderr, flush=True)

@@ -58,6 +58,11 @@ class RunState:
         states = {name: self.optimizer.state.get(value, {}) for name, value in self.parameters.items()}
         return frozenset((name, kind) for name, state in states.items() for kind in state)
 
+    @property
+    def num_moments(self) -> int:
+        """How many tensors the optimizer has: the length of `layout`, in less time."""
+        return sum(len(self.optimizer.state.get(value, ())) for value in self.parameters.values())
+
     def state_dict(self) -> dict[str, Any]:
         """The live tensors of model and optimizer.
 

@@ -199,7 +199,7 @@ def test_the_trainer_goes_on_as_if_nothing_had_happened(
 def script_through_disk(training: Training, step: int, into: Training) -> None:
     with TemporaryDirectory() as folder:
         script_state.save(training.objects, Path(folder))
-        script_state.load(into.objects, Path(folder))
+        script_state.load(into.objects, Path(folder), 0)
 
 
 def script_through_memory(training: Training, step: int, into: Training) -> None:

@@ -6,19 +6,17 @@ begins. Everything else is copied after each step, because nobody knows when a s
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
-import torch
-import xxhash
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from trainer.script.fingerprint import fingerprint
 from trainer.script.script_state import read_object
 from trainer.worker.torch_compat import version_of
 
@@ -137,7 +135,7 @@ class CompletedStep:
             values = [*self._parameters, *map(_moments_of, self._optimizers)] if with_values else []
             self._layouts = list(map(_layout_of_state, self._optimizers))
             compared = [self.layout, self.step, self._options, self._others, self._layouts, values]
-            self.fingerprint = _fingerprint(compared)
+            self.fingerprint = fingerprint(compared)
         except Exception as error:  # noqa: BLE001  # the script itself needs none of this
             self.refuse(f"an object cannot be copied: {type(error).__name__}: {error}")
 
@@ -159,7 +157,7 @@ def find_obstacle(objects: Mapping[str, object]) -> str:
 
 def fingerprint_layout(objects: Mapping[str, object]) -> int:
     """Equal for objects of equal names, types and parameters. It reads no state: that would initialize optimizers."""
-    return _fingerprint({name: _layout_of(subject) for name, subject in objects.items()})
+    return fingerprint({name: _layout_of(subject) for name, subject in objects.items()})
 
 
 def _layout_of(subject: object) -> list[object]:
@@ -184,28 +182,3 @@ def _layout_of_state(optimizer: Optimizer) -> str:
 
 def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: deepcopy(value) for name, value in group.items() if name != "params"}
-
-
-def _fingerprint(value: object) -> int:
-    """63 bits, never 0. Raises what pickle does."""
-    checksum = xxhash.xxh3_64()
-    _add(value, checksum.update)
-    return (checksum.intdigest() >> 1) or 1
-
-
-def _add(value: object, update: Callable[[bytes], None]) -> None:
-    """Pickle each value on its own: a pickle of several depends on which of them are the same object."""
-    if isinstance(value, Mapping):
-        update(f"{{{len(value)}".encode())
-        for key, each in value.items():
-            _add(key, update)
-            _add(each, update)
-    elif isinstance(value, (list, tuple)):
-        update(f"[{len(value)}".encode())
-        for each in value:
-            _add(each, update)
-    elif isinstance(value, Tensor):
-        update(f"{value.dtype}{list(value.shape)}".encode())
-        update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    else:
-        update(pickle.dumps(value))

@@ -30,8 +30,10 @@ from torch.optim import Optimizer
 from trainer.contract.copy_record import CopyFile
 from trainer.contract.manifest import SnapshotName
 from trainer.script.optimizer_state import find_targets, nest, read_optimizer, write_optimizer
+from trainer.script.rank_parts import OwnReader, Parts
 from trainer.snapshot.memory_reading import open_memory
-from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line, open_reader, without_group_warning
+from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line, without_group_warning
+from trainer.worker.torch_compat import read_later_metadata
 
 
 def agree(flags: Sequence[bool], fingerprint: int = 0) -> tuple[list[bool], bool]:
@@ -49,20 +51,26 @@ def agree(flags: Sequence[bool], fingerprint: int = 0) -> tuple[list[bool], bool
 
 
 def save(objects: Mapping[str, object], folder: Path) -> None:
-    """Write the objects' state and fsync it. Collective. Raises OSError on all ranks if one of them fails."""
+    """Write the objects' state and fsync it, and for each rank what differs. Collective.
+
+    Raises OSError on all ranks if one of them fails.
+    """
     alone = not dist.is_initialized()
+    parts = Parts(_state_of(objects))
+    state = parts.state if alone or agree([], parts.fingerprint)[1] else parts.divide()
     try:
         with without_group_warning():
             writer = _Writer(folder, copy_ahead_bytes=COPY_AHEAD_BYTES)
-            save_checkpoint(_state_of(objects), storage_writer=writer, no_dist=alone)
+            save_checkpoint(state, storage_writer=writer, no_dist=alone)
     except CheckpointException as failed:
         rank, (error, _) = next(iter(failed.failures.items()))
         raise OSError(f"rank {rank}: {in_one_line(error, folder)}") from failed
 
 
-def load(objects: Mapping[str, object], folder: Path) -> None:
-    """Read a verified snapshot into the objects. Collective."""
-    _load(objects, open_reader(folder), alone=not dist.is_initialized())
+def load(objects: Mapping[str, object], folder: Path, rank: int) -> None:
+    """Read a verified snapshot into the objects: what this rank has saved, where that differs. Collective."""
+    read_later_metadata()
+    _load(objects, OwnReader(folder, rank), alone=not dist.is_initialized())
 
 
 def load_from_memory(objects: Mapping[str, object], name: SnapshotName, files: Iterable[str]) -> None:

@@ -166,7 +166,7 @@ class Script:
                 raise SnapshotError(
                     f"{found.folder} holds files that the script wrote: read them from the folder that latest() returns"
                 )
-            _torch_side().load(objects, found.folder)
+            _torch_side().load(objects, found.folder, self._place.rank)
         if self._survivor is not None:
             fingerprint = _completed_step().fingerprint_layout(objects)
             self._survivor.keep(objects, found.step, lambda step: self._describe(step, fingerprint))

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from trainer.errors import StrategyError
+from trainer.errors import StrategyError, TaskError
 from trainer.parallel.optim import ShardedAdamW
 from trainer.parallel.precision import LossScale
 from trainer.snapshot.run_state import RunState
@@ -31,6 +31,20 @@ def test_parameters_left_gathered_by_an_evaluation_get_no_moments():
     found = state.state_dict()
     assert len(optimizer.state) == 4, "only the shards have moments"
     assert found["optimizer"].keys() == dict(model.named_parameters()).keys()
+
+
+class Hiding(torch.optim.Optimizer):
+    """Keeps its state in `optim`, like torch's ZeroRedundancyOptimizer."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.optim = torch.optim.AdamW(self.param_groups[0]["params"])
+
+
+def test_an_optimizer_that_hides_its_state_is_refused():
+    model = nn.Linear(4, 4)
+    with pytest.raises(TaskError, match=r"Hiding keeps its state in another optimizer.*shard_grad_op"):
+        RunState(LossScale("fp32")).attach(model, Hiding(model.parameters()))
 
 
 @pytest.mark.parametrize(

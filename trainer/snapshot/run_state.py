@@ -36,7 +36,11 @@ class RunState:
         self._optimizer: Optimizer | None = None
 
     def attach(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Set the unwrapped model and its optimizer, once they are sharded and have memory."""
+        """Set the unwrapped model and its optimizer, once they are sharded and have memory.
+
+        Raises TaskError for an optimizer whose state a snapshot would not have.
+        """
+        _refuse_hidden_state(optimizer)
         self._model, self._optimizer = model, optimizer
         self.parameters = dict(model.named_parameters())
 
@@ -113,3 +117,13 @@ class RunState:
         """How often the optimizer has updated each parameter of the model, if it counts that."""
         counts = {name: self.optimizer.state.get(value, {}).get("step") for name, value in self.parameters.items()}
         return pack_counts({name: count for name, count in counts.items() if count is not None})
+
+
+def _refuse_hidden_state(optimizer: Optimizer) -> None:
+    """ZeroRedundancyOptimizer has no state of its own. Each rank has a part of it in an inner optimizer."""
+    inner = getattr(optimizer, "optim", None)
+    if isinstance(inner, Optimizer) and inner.state is not optimizer.state:
+        raise TaskError(
+            f"optimizer: {type(optimizer).__name__} keeps its state in another optimizer, which no snapshot has; "
+            "use the inner optimizer, with strategy shard_grad_op or fsdp to shard its state"
+        )

@@ -7,20 +7,20 @@ A watched attempt may have news again after CHECK_S, whatever the kernel says.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
 import weakref
 from collections.abc import Callable, Collection, Set
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import structlog
 
 from orchestrator import rundir
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.jobfolder.folder import Folder, JobFolder
+from orchestrator.store.mounts import file_system_of, parse_mountinfo
 from trainer.contract import layout
 
 if sys.platform == "linux":
@@ -29,6 +29,7 @@ if sys.platform == "linux":
 log = structlog.get_logger()
 
 CHECK_S = 300.0
+_MOUNTINFO = Path("/proc/self/mountinfo")
 # File systems that no other machine writes to.
 _LOCAL = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 # The names that matter in the folders of an attempt, of a replica and of an incarnation.
@@ -122,7 +123,7 @@ class Watches:
 
     def _is_local(self, root: Path) -> bool:
         if root not in self._local:
-            self._local[root] = file_system_of(root) in _LOCAL
+            self._local[root] = _file_system(root) in _LOCAL
         return self._local[root]
 
 
@@ -137,13 +138,9 @@ def _open() -> INotify | None:
         return None
 
 
-def file_system_of(path: Path) -> str | None:
-    """Return the type of the mounted file system that holds the path, as proc(5) names it. None if it is not known."""
+def _file_system(root: Path) -> str | None:
     try:
-        device = path.stat().st_dev
-        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+        mounts = parse_mountinfo(_MOUNTINFO.read_text(errors="replace"))
+        return file_system_of(PurePosixPath(root.resolve()), mounts)
     except OSError:
         return None
-    ours = f"{os.major(device)}:{os.minor(device)}"
-    types = [fields[fields.index("-") + 1] for line in mounts if (fields := line.split())[2] == ours]
-    return types[-1] if types else None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.intake import watches
-from orchestrator.intake.watches import CHECK_S, Watches, file_system_of
+from orchestrator.intake.watches import CHECK_S, Watches
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.simulator.virtual_clock import VirtualClock
 from trainer.contract import layout
@@ -151,7 +151,7 @@ def test_an_attempt_without_folders_is_always_read(reader: Reader) -> None:
 def test_on_a_file_system_of_other_machines_every_attempt_is_always_read(
     reader: Reader, agents: Agents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "file_system_of", lambda _: "nfs4")
+    monkeypatch.setattr(watches, "file_system_of", lambda *_: "nfs4")
     assert [reader.read() for _ in range(3)] == [set(KEYS)] * 3
 
 
@@ -186,8 +186,3 @@ def test_the_watches_of_ended_attempts_are_given_back(reader: Reader, agents: Ag
     assert count() == len(KEYS) * (1 + 2 * REPLICAS)
     reader.watches.stirred(set(KEYS[:1]))
     assert count() == 1 + 2 * REPLICAS
-
-
-def test_the_type_of_a_file_system_is_that_of_its_mount(tmp_path: Path) -> None:
-    assert file_system_of(Path("/dev/shm")) == "tmpfs"
-    assert file_system_of(tmp_path / "missing") is None

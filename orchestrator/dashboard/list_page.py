@@ -20,7 +20,7 @@ from orchestrator.ports.clock import Clock
 from orchestrator.queries.job_queries import Queries
 from orchestrator.queries.usage import Usage
 from orchestrator.store.records import JobFilter, JobOrder, Lifespan
-from orchestrator.wire.job_views import JobView
+from orchestrator.wire.job_views import ListedJobView
 
 JOBS_SHOWN = 50
 READ_S = 0.02  # the time limit to compute goodputs for one page
@@ -153,7 +153,7 @@ class ListPage:
             "trouble": trouble,
         }
 
-    def _page(self, filters: Filters, caller: Principal) -> tuple[Sequence[JobView], str | None, str]:
+    def _page(self, filters: Filters, caller: Principal) -> tuple[Sequence[ListedJobView], str | None, str]:
         """Return the jobs, the cursor of the next page, and an error for filters that cannot be parsed."""
         try:
             page = self.queries.jobs(
@@ -166,11 +166,11 @@ class ListPage:
             return [], None, str(error)
         return page.items, page.next_cursor, ""
 
-    def _goodputs(self, jobs: Sequence[JobView]) -> Mapping[str, float]:
+    def _goodputs(self, jobs: Sequence[ListedJobView]) -> Mapping[str, float]:
         """Return the goodputs by job id. Those that take too long now are in the answer to a later poll."""
         spans = [Lifespan(job_id=job.id, updated_at=job.updated_at, finished_at=job.finished_at) for job in jobs]
         return self.usage.goodputs(spans, within_s=READ_S)
 
-    def _sparks(self, jobs: Sequence[JobView]) -> Mapping[str, str]:
+    def _sparks(self, jobs: Sequence[ListedJobView]) -> Mapping[str, str]:
         ends = {job.id: (job.step, job.loss) for job in jobs if job.step is not None and job.loss is not None}
         return self.sparks.draw(ends)

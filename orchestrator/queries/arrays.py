@@ -9,14 +9,14 @@ from orchestrator.domain.specs.spec import ARRAY_LABEL, ArrayPlace
 from orchestrator.queries.job_queries import Queries
 from orchestrator.store.records import JobFilter, JobOrder
 from orchestrator.wire.array_views import ArrayView, MemberView
-from orchestrator.wire.job_views import JobView
+from orchestrator.wire.job_views import ListedJobView
 
 _PAGE = 200
 
 
 def find_array(queries: Queries, array_id: str, projects: Collection[str] | None) -> ArrayView:
     """Return the array with the members in these projects; None is all projects. Raises NotFound."""
-    found = [(job, job.spec.array) for job in _jobs(queries, array_id, projects)]
+    found = [(job, _place_of(job)) for job in _jobs(queries, array_id, projects)]
     members = sorted(
         (_member(job, place) for job, place in found if place is not None and place.id == array_id),
         key=lambda member: member.index,
@@ -35,7 +35,7 @@ def find_array(queries: Queries, array_id: str, projects: Collection[str] | None
     )
 
 
-def _jobs(queries: Queries, array_id: str, projects: Collection[str] | None) -> Iterator[JobView]:
+def _jobs(queries: Queries, array_id: str, projects: Collection[str] | None) -> Iterator[ListedJobView]:
     where, cursor = JobFilter(label=(ARRAY_LABEL, array_id), projects=projects), None
     while True:
         page = queries.jobs(where, limit=_PAGE, cursor=cursor, order=JobOrder.OLDEST)
@@ -45,7 +45,12 @@ def _jobs(queries: Queries, array_id: str, projects: Collection[str] | None) -> 
         cursor = page.next_cursor
 
 
-def _member(job: JobView, place: ArrayPlace) -> MemberView:
+def _place_of(job: ListedJobView) -> ArrayPlace | None:
+    place = job.spec["array"]
+    return None if place is None else ArrayPlace.model_validate(place)
+
+
+def _member(job: ListedJobView, place: ArrayPlace) -> MemberView:
     return MemberView(
         job_id=job.id,
         index=place.index,

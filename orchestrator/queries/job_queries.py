@@ -8,11 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.job.job_summary import JobSummary, summarize
 from orchestrator.domain.job.rank_stacks import newest_stacks
 from orchestrator.domain.job.requests import pending_requests
-from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.specs.spec import Budgets
-from orchestrator.ports.jobs import JobStanding
 from orchestrator.queries.census import Census
 from orchestrator.store.change_marks import ChangeMarks
 from orchestrator.store.history_reader import HistoryReader
@@ -20,7 +19,7 @@ from orchestrator.store.job_reader import JobReader
 from orchestrator.store.records import AttemptStanding, ChangeMark, JobFilter, JobOrder, MetricPoint, StoredEvent
 from orchestrator.wire.answers import Page
 from orchestrator.wire.history_views import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
-from orchestrator.wire.job_views import AttemptView, EventView, FailureView, JobView
+from orchestrator.wire.job_views import AttemptView, EventView, FailureView, JobView, ListedJobView
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure
 
@@ -44,11 +43,15 @@ class Queries:
 
     def jobs(
         self, where: JobFilter, *, limit: int, cursor: str | None, order: JobOrder = JobOrder.NEWEST
-    ) -> Page[JobView]:
-        return _page(self._jobs.standings(where, limit=limit, cursor=cursor, order=order), view_of_job)
+    ) -> Page[ListedJobView]:
+        return _page(self._jobs.summaries(where, limit=limit, cursor=cursor, order=order), _view_of_summary)
+
+    def listed_job(self, job_id: str) -> ListedJobView:
+        """Return the job as a list shows it, also with a spec that this version cannot parse."""
+        return _view_of_summary(self._jobs.summary(job_id))
 
     def job(self, job_id: str) -> JobView:
-        return view_of_job(self._jobs.standing(job_id))
+        return JobView.model_validate(dict(self.listed_job(job_id)))
 
     def mark(self, job_id: str) -> ChangeMark:
         """Return a value that changes whenever anything of the job changes."""
@@ -121,81 +124,70 @@ class Queries:
 
 def view_of_new_job(job: Job) -> JobView:
     """Return a job that was stored just now and has no attempt."""
-    standing = JobStanding(
-        job=job,
-        attempt=None,
-        training=Training(),
-        attempts=0,
-        world_size=None,
-        loss=None,
-        tokens_per_s=None,
-        newest_snapshot=None,
-    )
-    return view_of_job(standing)
+    return JobView.model_validate({**dict(_view_of_summary(summarize(job))), "spec": job.spec})
 
 
-def view_of_job(standing: JobStanding) -> JobView:
-    job, training, attempt = standing.job, standing.training, standing.attempt
-    return JobView(
+def _view_of_summary(job: JobSummary) -> ListedJobView:
+    attempt, goes_on = job.attempt, not job.state.terminal
+    return ListedJobView(
         id=job.id,
-        name=job.spec.name,
-        project=job.spec.project,
-        cluster=job.spec.cluster,
+        name=job.name,
+        project=job.project,
+        cluster=job.cluster,
         state=job.state,
         reason=job.reason,
-        cancelling=job.desired.cancelled and not job.state.terminal,
+        cancelling=job.desired.cancelled and goes_on,
         retrying=job.desired.retry_number > job.retries_done,
-        suspended=job.desired.suspended and not job.state.terminal,
-        suspending=job.desired.suspended and not job.state.terminal and job.state is not JobState.SUSPENDED,
-        pending=pending_requests(job, attempt),
-        priority=job.spec.priority,
-        labels=job.spec.labels,
+        suspended=job.desired.suspended and goes_on,
+        suspending=job.desired.suspended and goes_on and job.state is not JobState.SUSPENDED,
+        pending=pending_requests(job),
+        priority=job.priority,
+        labels=dict(job.labels),
         owner=job.owner,
         created_at=job.created_at,
         updated_at=job.updated_at,
         finished_at=job.finished_at,
-        attempt=None if attempt is None else attempt.key.number,
-        attempts=standing.attempts,
+        attempt=None if attempt is None else attempt.number,
+        attempts=job.attempts,
         nodes=None if attempt is None else attempt.nodes,
-        asked=job.spec.topology.nodes,
-        phase=training.phase,
-        spent=_spent(standing),
+        asked=job.asked,
+        phase=job.phase,
+        spent=_spent(job),
         preemptions=job.spent.get(_PREEMPTION, 0),
-        generation=training.generation,
-        restarts=training.restarts,
-        step=training.step,
-        total_steps=training.total_steps,
-        loss=_finite(standing.loss),
-        tokens_per_s=_finite(standing.tokens_per_s),
-        world_size=standing.world_size,
-        eta_s=estimate_eta_s(standing),
-        newest_snapshot=standing.newest_snapshot,
+        generation=job.generation,
+        restarts=job.restarts,
+        step=job.step,
+        total_steps=job.total_steps,
+        loss=_finite(job.loss),
+        tokens_per_s=_finite(job.tokens_per_s),
+        world_size=job.world_size,
+        eta_s=estimate_eta_s(job),
+        newest_snapshot=job.newest_snapshot,
         failure=None if attempt is None else _view_of_failure(attempt.failure),
-        spec=job.spec,
+        spec=dict(job.spec),
     )
 
 
-def _spent(standing: JobStanding) -> dict[str, int]:
+def _spent(job: JobSummary) -> dict[str, int]:
     """Return the charges so far, including restarts and shrinks of the live attempt, which are charged at its end.
 
     A preemption costs nothing if the spec sets no limit.
     """
-    spent = Counter(standing.job.spent)
-    if standing.job.spec.supervise.budgets.preemption is None:
+    spent = Counter(job.spent)
+    if not job.limits_preemptions:
         del spent[_PREEMPTION]
-    if standing.attempt is not None and not standing.attempt.state.terminal:
-        spent += Counter(application=standing.training.restarts, node=standing.training.shrinks)
+    if job.attempt is not None and not job.attempt.state.terminal:
+        spent += Counter(application=job.restarts, node=job.shrinks)
     return {budget: count for budget, count in spent.items() if count and budget in Budgets.model_fields}
 
 
-def estimate_eta_s(standing: JobStanding) -> float | None:
+def estimate_eta_s(job: JobSummary) -> float | None:
     """Return seconds until the last step. None if the job does not run or its step time is not known."""
-    training = standing.training
-    if standing.job.state is not JobState.RUNNING:
+    if job.state is not JobState.RUNNING:
         return None
-    if training.step is None or training.total_steps is None or _finite(training.step_s) is None:
+    if job.step is None or job.total_steps is None or _finite(job.step_s) is None:
         return None
-    return max(0, training.total_steps - training.step) * (training.step_s or 0.0)
+    return max(0, job.total_steps - job.step) * (job.step_s or 0.0)
 
 
 def _view_of_attempt(standing: AttemptStanding) -> AttemptView:

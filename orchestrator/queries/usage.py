@@ -135,14 +135,14 @@ class Usage:
         return max(_FRESH_S, _IDLE_SHARE * all_take_s)
 
     def _read(self, span: Lifespan, fresh_s: float) -> _Remembered | None:
-        """Read a job, from the cache if it is fresh. None if the job was deleted meanwhile."""
+        """Read a job, from the cache if it is fresh. None if it was deleted meanwhile, or its spec cannot be parsed."""
         known, began_s = self._known.get(span.job_id), self._monotonic()
         unchanged = known is not None and known.updated_at == span.updated_at
         if known is not None and unchanged and (known.settled or began_s - known.read_s < fresh_s):
             return known
         try:
             chronicle = self._chronicles.chronicle(span.job_id)
-        except NotFound:
+        except (NotFound, ValueError):
             return None
         life = read_life(chronicle)
         fresh = _Remembered(

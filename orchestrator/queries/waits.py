@@ -11,6 +11,7 @@ from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.explanation.growth import Shrunken, is_shrunken, tell_growth
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.job.job_summary import JobSummary
 from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.queueing.admission import Claimant, Limits, dependencies_of
 from orchestrator.domain.queueing.waiting import ClusterQueue, QueueWait, find_queue_wait, tell_queue_wait
@@ -67,18 +68,18 @@ class Waits:
         claimants = self.reader.claimants(cluster)
         named = dependencies_of([each.job for each in claimants])
         running = JobFilter(cluster=cluster, state=JobState.RUNNING)
-        standings, _ = self.jobs.standings(running, limit=_ENDS_READ, cursor=None)
+        summaries, _ = self.jobs.summaries(running, limit=_ENDS_READ, cursor=None)
         return ClusterQueue(
             claimants=claimants,
             limits=limits,
             dependencies=self.reader.states(named) if named else {},
-            ends_by=_expect_ends(claimants, standings, now),
+            ends_by=_expect_ends(claimants, summaries, now),
         )
 
 
-def _expect_ends(claimants: Iterable[Claimant], standings: Iterable[JobStanding], now: datetime) -> dict[str, datetime]:
+def _expect_ends(claimants: Iterable[Claimant], summaries: Iterable[JobSummary], now: datetime) -> dict[str, datetime]:
     """Return when running jobs end at their present speed, or at their limit of runtime, which ends a job."""
-    left_s = {each.job.id: estimate_eta_s(each) for each in standings}
+    left_s = {each.id: estimate_eta_s(each) for each in summaries}
     found = {}
     for each in claimants:
         limit_s, job_left_s = each.job.spec.supervise.max_runtime_s, left_s.get(each.job.id)

@@ -8,17 +8,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, and_, or_
+from sqlalchemy import BindParameter, ColumnElement, FromClause, Integer, Select, and_, bindparam, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.sql.elements import KeyedColumnElement
 
 from orchestrator.domain.errors import Refused
 from orchestrator.store.tables import Base
 from trainer.contract.clock import parse_time, render_time
 
 Row = TypeVar("Row", bound=Base)
+Found = TypeVar("Found")
+Query = TypeVar("Query", bound=Select[Any])
 
+_LIMIT = "page_limit"  # a parameter of the statements
 _REFUSAL = "cursor does not belong to this list: pass `next_cursor` of the previous page unchanged, or no cursor"
 
 
@@ -26,7 +30,7 @@ _REFUSAL = "cursor does not belong to this list: pass `next_cursor` of the previ
 class Key:
     """One column of a sort order. All columns together must be unique."""
 
-    column: InstrumentedAttribute[str] | InstrumentedAttribute[int] | InstrumentedAttribute[datetime]
+    column: InstrumentedAttribute[Any] | KeyedColumnElement[Any]
     type: type[str] | type[int] | type[datetime]
     descending: bool = False
 
@@ -47,15 +51,33 @@ class Listing:
         cursor: str | None,
     ) -> tuple[Sequence[Row], str | None]:
         """Return the next `limit` rows (at least one) after `cursor`, and the next cursor, None at the end."""
-        limit = max(1, limit)
-        if cursor is not None:
-            query = query.where(self._after(self._parse(cursor)))
-        order = [key.column.desc() if key.descending else key.column.asc() for key in self.keys]
-        rows = session.scalars(query.order_by(*order).limit(limit + 1)).all()
-        more = len(rows) > limit
-        return rows[:limit], self._render(rows[limit - 1]) if more else None
+        statement = self.select_page(query, continues=cursor is not None)
+        return self.cut(session.scalars(statement, self.parameters(limit=limit, cursor=cursor)).all(), limit=limit)
 
-    def _after(self, values: Sequence[object]) -> ColumnElement[bool]:
+    def select_page(self, query: Query, *, continues: bool) -> Query:
+        """Select the rows of a page and one more, after a cursor if the page `continues`. See `parameters`."""
+        if continues:
+            query = query.where(self._after([_bind(key) for key in self.keys]))
+        return query.order_by(*self.terms()).limit(bindparam(_LIMIT, type_=Integer))
+
+    def terms(self, rows: FromClause | None = None) -> list[ColumnElement[Any]]:
+        """Return the terms of ORDER BY. `rows` has the columns, if it is not the keys' own table."""
+        columns = [key.column if rows is None else rows.c[key.column.key] for key in self.keys]
+        return [
+            column.desc() if key.descending else column.asc() for key, column in zip(self.keys, columns, strict=True)
+        ]
+
+    def parameters(self, *, limit: int, cursor: str | None) -> dict[str, object]:
+        """Return the values of the statement's parameters. Raises Refused for a cursor of another list."""
+        values = {} if cursor is None else dict(zip(self.keys, self._parse(cursor), strict=True))
+        return {_bind(key).key: value for key, value in values.items()} | {_LIMIT: max(1, limit) + 1}
+
+    def cut(self, rows: Sequence[Found], *, limit: int) -> tuple[Sequence[Found], str | None]:
+        """Return the rows of the page, and the next cursor, None at the end."""
+        shown = rows[: max(1, limit)]
+        return shown, self._render(shown[-1]) if len(rows) > len(shown) else None
+
+    def _after(self, values: Sequence[ColumnElement[Any]]) -> ColumnElement[bool]:
         alternatives = []
         for position, (key, value) in enumerate(zip(self.keys, values, strict=True)):
             same = [earlier.column == values[index] for index, earlier in enumerate(self.keys[:position])]
@@ -65,7 +87,7 @@ class Listing:
         bound = first.column <= values[0] if first.descending else first.column >= values[0]
         return and_(bound, or_(*alternatives))
 
-    def _render(self, row: Base) -> str:
+    def _render(self, row: object) -> str:
         values = [_to_json(getattr(row, key.column.key)) for key in self.keys]
         return base64.urlsafe_b64encode(json.dumps([self.name, *values]).encode()).decode()
 
@@ -77,6 +99,10 @@ class Listing:
             return [_from_json(key, value) for key, value in zip(self.keys, document[1:], strict=True)]
         except (binascii.Error, ValueError, IndexError, RecursionError) as error:
             raise Refused(_REFUSAL) from error
+
+
+def _bind(key: Key) -> BindParameter[Any]:
+    return bindparam(f"after_{key.column.key}", type_=key.column.type)
 
 
 def _to_json(value: object) -> object:

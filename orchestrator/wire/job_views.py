@@ -29,9 +29,7 @@ class FailureView(Answer):
         return name_cause(self.kind, self.signal)
 
 
-class JobView(Answer):
-    """A job. `reason` is one sentence for its owner; times are UTC."""
-
+class _JobFields(Answer):
     id: str
     name: str
     project: str
@@ -66,17 +64,28 @@ class JobView(Answer):
     eta_s: float | None
     newest_snapshot: str | None
     failure: FailureView | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job is in a terminal state and no retry is pending."""
+        return self.state.terminal and not self.retrying
+
+
+class ListedJobView(_JobFields):
+    """The same JSON as JobView. The spec is the stored document, which is not parsed."""
+
+    spec: dict[str, object]
+
+
+class JobView(_JobFields):
+    """A job. `reason` is one sentence for its owner; times are UTC."""
+
     spec: JobSpec
 
     @property
     def takes_snapshots(self) -> bool:
         """Whether the job is known to take snapshots. Scripts that can, report their steps."""
         return self.spec.run.trainer is not None or self.newest_snapshot is not None or self.step is not None
-
-    @property
-    def ended(self) -> bool:
-        """Whether the job is in a terminal state and no retry is pending."""
-        return self.state.terminal and not self.retrying
 
 
 class SubmittedView(JobView):

@@ -61,5 +61,5 @@ class World(Stores):
                 row.delivered_at = None if row.delivered_at is None else row.delivered_at - timedelta(seconds=seconds)
 
     def _stored(self) -> list[Any]:
-        jobs, _ = self.reader.standings(JobFilter(), limit=200, cursor=None)
-        return [one for job in jobs for one in self.history.events(job.job.id, limit=100_000, cursor=None)[0]]
+        jobs, _ = self.reader.summaries(JobFilter(), limit=200, cursor=None)
+        return [one for job in jobs for one in self.history.events(job.id, limit=100_000, cursor=None)[0]]

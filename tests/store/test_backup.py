@@ -23,8 +23,8 @@ from tests.store.harness import Stores
 def jobs_of(url: str) -> set[str]:
     schema.check(url)
     with Database(url) as database:
-        standings, _ = Stores(database).reader.standings(JobFilter(), limit=50, cursor=None)
-    return {standing.job.id for standing in standings}
+        jobs, _ = Stores(database).reader.summaries(JobFilter(), limit=50, cursor=None)
+    return {job.id for job in jobs}
 
 
 def test_a_copy_has_only_what_was_committed_before(

@@ -130,7 +130,7 @@ def test_filters_find_exactly_the_matching_jobs(stores: Stores, where: JobFilter
 
 
 def _found(stores: Stores, where: JobFilter) -> list[str]:
-    return [standing.job.id for standing in stores.reader.standings(where, limit=50, cursor=None)[0]]
+    return [job.id for job in stores.reader.summaries(where, limit=50, cursor=None)[0]]
 
 
 @pytest.mark.parametrize("text", [NASTY, "nul\0 in it", "lone \ud800 surrogate", "x" * 200_000])

@@ -131,8 +131,8 @@ def test_jobs_are_listed_and_counted_by_project(stores: Stores) -> None:
         stores.add(f"job-{project}", spec=make_spec(project=project))
 
     def listed(**where: object) -> set[str]:
-        rows, _ = stores.reader.standings(JobFilter(**where), limit=9, cursor=None)  # type: ignore[arg-type]
-        return {row.job.spec.project for row in rows}
+        rows, _ = stores.reader.summaries(JobFilter(**where), limit=9, cursor=None)  # type: ignore[arg-type]
+        return {row.project for row in rows}
 
     assert listed(projects={"research", "vision"}) == {"research", "vision"}
     assert listed(projects={"research"}, project="vision") == set()

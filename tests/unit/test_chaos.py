@@ -13,6 +13,7 @@ from orchestrator.domain.job.dependents import relying_on
 from orchestrator.domain.job.event import EventKind
 from orchestrator.domain.job.faults import Order, Target, request_chaos, request_stacks
 from orchestrator.domain.job.job import Desired, Job, JobState, RequestedChaos, RequestedStacks
+from orchestrator.domain.job.job_summary import summarize
 from orchestrator.domain.job.requests import JobRequest, desired_of_attempt, pending_requests
 from orchestrator.domain.observation.observation import Liveness, Presence
 from orchestrator.domain.policy.decide import decide
@@ -241,11 +242,11 @@ def test_a_request_is_sent_once_and_is_pending_until_then() -> None:
         for told, action, pending in ((0, TellAgents(), [name]), (number, Wait(), [])):
             attempt = an_attempt(errand_told=told)
             assert decide(a_situation(job, attempt, seen(Presence.RUNNING, a_replica()))).action == action
-            assert pending_requests(job, attempt) == pending
-        assert pending_requests(job, an_attempt(AttemptState.LOST)) == []
-        assert pending_requests(job, None) == []
+            assert pending_requests(summarize(job, attempt)) == pending
+        assert pending_requests(summarize(job, an_attempt(AttemptState.LOST))) == []
+        assert pending_requests(summarize(job, None)) == []
         later = an_attempt(key=replace(an_attempt().key, number=2))
-        assert pending_requests(job, later) == []
+        assert pending_requests(summarize(job, later)) == []
         assert decide(a_situation(job, later, seen(Presence.RUNNING, a_replica()))).action == Wait()
     both = Desired(stacks=STACKS, chaos=CHAOS)
     assert (both.errand(1), both.errand(2), Desired().errand(1)) == (5, 0, 0)

@@ -8,6 +8,7 @@ from orchestrator.domain.errors import Conflict
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.event import EventKind
 from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.job.job_summary import summarize
 from orchestrator.domain.job.requests import (
     JobRequest,
     pending_requests,
@@ -95,9 +96,9 @@ def test_a_job_that_is_being_cancelled_accepts_no_request(verb: str) -> None:
 def test_a_request_is_pending_until_it_is_carried_out() -> None:
     everything = Desired(cancelled=True, suspended=True, retry_number=1, snapshot_number=1)
     scaled = a_job(desired=everything, spec=a_spec(topology={"nodes": "2"}))
-    assert pending_requests(scaled, an_attempt()) == ["cancel", "suspend", "retry", "snapshot", "scale"]
-    assert pending_requests(scaled, None) == ["cancel", "suspend", "retry"]
-    assert pending_requests(scaled, an_attempt(AttemptState.LOST)) == ["cancel", "suspend", "retry"]
-    assert pending_requests(a_job(JobState.SUSPENDED, desired=Desired(suspended=True)), None) == []
-    assert pending_requests(a_job(JobState.SUSPENDED), None) == ["resume"]
-    assert pending_requests(a_job(JobState.CANCELLED, desired=Desired(cancelled=True, suspended=True)), None) == []
+    assert pending_requests(summarize(scaled, an_attempt())) == ["cancel", "suspend", "retry", "snapshot", "scale"]
+    assert pending_requests(summarize(scaled)) == ["cancel", "suspend", "retry"]
+    assert pending_requests(summarize(scaled, an_attempt(AttemptState.LOST))) == ["cancel", "suspend", "retry"]
+    assert pending_requests(summarize(a_job(JobState.SUSPENDED, desired=Desired(suspended=True)))) == []
+    assert pending_requests(summarize(a_job(JobState.SUSPENDED))) == ["resume"]
+    assert pending_requests(summarize(a_job(JobState.CANCELLED, desired=Desired(cancelled=True, suspended=True)))) == []

@@ -18,7 +18,7 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.queries.job_queries import view_of_new_job
 from orchestrator.store.records import JobFilter, JobOrder
 from orchestrator.wire.answers import Page
-from orchestrator.wire.job_views import DeletionView, JobView, SubmittedView
+from orchestrator.wire.job_views import DeletionView, JobView, ListedJobView, SubmittedView
 from orchestrator.wire.plans import PlanView
 
 router = APIRouter(
@@ -61,7 +61,7 @@ def plan_job(
     return plan.model_copy(update={"outlook": services.inventory.outlook(spec, states)})
 
 
-def _filter(
+async def _filter(
     caller: Caller,
     state: JobState | None = None,
     project: Annotated[str | None, Query(max_length=63)] = None,
@@ -79,21 +79,21 @@ def _filter(
     )
 
 
-@router.get("/jobs", responses=problems())
+@router.get("/jobs", response_model=Page[JobView], responses=problems())
 def list_jobs(
     services: Wired,
     where: Annotated[JobFilter, Depends(_filter)],
     order: JobOrder = JobOrder.NEWEST,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[JobView]:
+) -> Page[ListedJobView]:
     """A page of the jobs of the caller's projects, in `order`."""
     return services.queries.jobs(where, limit=limit, cursor=cursor, order=order)
 
 
-@router.get("/jobs/{job_id}", responses=problems(404))
-def show_job(services: Wired, job_id: str) -> JobView:
-    return services.queries.job(job_id)
+@router.get("/jobs/{job_id}", response_model=JobView, responses=problems(404))
+def show_job(services: Wired, job_id: str) -> ListedJobView:
+    return services.queries.listed_job(job_id)
 
 
 @router.delete("/jobs/{job_id}", responses=problems(404, 409))

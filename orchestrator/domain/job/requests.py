@@ -5,13 +5,13 @@ Each function returns what to write, or None if the same is requested already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.domain.errors import Conflict
-from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.event import EventKind
 from orchestrator.domain.job.job import Desired, Job, JobState, RequestedChaos, RequestedStacks
+from orchestrator.domain.job.job_summary import AttemptSummary, JobSummary
 from orchestrator.domain.specs.spec import JobSpec
 from trainer.contract.chaos import Chaos
 from trainer.contract.launch import DesiredDocument, DesiredState
@@ -83,26 +83,35 @@ def desired_of_attempt(desired: Desired, attempt: int, *, stop: bool = False) ->
     )
 
 
-def pending_requests(job: Job, attempt: Attempt | None) -> list[str]:
-    """Return the verbs of the requests that are not carried out yet. `attempt` is the job's newest."""
-    desired, live = job.desired, attempt is not None and not attempt.state.terminal
-    stacks, chaos = desired.stacks, desired.chaos
+def pending_requests(job: JobSummary) -> list[str]:
+    """Return the verbs of the requests that are not carried out yet."""
+    desired = job.desired
     rests = job.state is JobState.SUSPENDED
     rows = (
         ("cancel", desired.cancelled and not job.state.terminal),
         ("suspend", desired.suspended and not job.state.terminal and not rests),
         ("resume", rests and not desired.suspended and not desired.cancelled),
         ("retry", desired.retry_number > job.retries_done),
-        ("snapshot", attempt is not None and live and desired.snapshot_number > attempt.snapshots_told),
-        ("stacks", attempt is not None and live and stacks is not None and _is_pending(stacks, attempt)),
-        ("chaos", attempt is not None and live and chaos is not None and _is_pending(chaos, attempt)),
-        ("scale", attempt is not None and live and attempt.asked != job.spec.topology.nodes),
+        *_pending_of_attempt(job),
     )
     return [verb for verb, is_pending in rows if is_pending]
 
 
-def _is_pending(request: RequestedStacks | RequestedChaos, attempt: Attempt) -> bool:
-    return request.attempt == attempt.key.number and request.number > attempt.errand_told
+def _pending_of_attempt(job: JobSummary) -> Sequence[tuple[str, bool]]:
+    """Return the requests that a live attempt carries out."""
+    attempt, desired = job.attempt, job.desired
+    if attempt is None or attempt.state.terminal:
+        return ()
+    return (
+        ("snapshot", desired.snapshot_number > attempt.snapshots_told),
+        ("stacks", _is_pending(desired.stacks, attempt)),
+        ("chaos", _is_pending(desired.chaos, attempt)),
+        ("scale", attempt.asked != job.asked),
+    )
+
+
+def _is_pending(request: RequestedStacks | RequestedChaos | None, attempt: AttemptSummary) -> bool:
+    return request is not None and request.attempt == attempt.number and request.number > attempt.errand_told
 
 
 def require_going_on(job: Job, verb: str) -> None:

@@ -1,0 +1,105 @@
+"""Pages of the list of jobs: its orders and its filters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select
+from sqlalchemy.orm import Session
+
+from orchestrator.domain.job.job_summary import JobSummary
+from orchestrator.store.job_summaries import JOBS, select_jobs, select_summaries, summaries_of
+from orchestrator.store.paging import Key, Listing
+from orchestrator.store.records import JobFilter, JobOrder
+from orchestrator.store.tables import JobLabelRow
+
+_JOB, _LABELS = JOBS.c, JobLabelRow.__table__.c
+_UP = (Key(_JOB.created_at, datetime), Key(_JOB.id, str))
+_DOWN = (Key(_JOB.created_at, datetime, descending=True), Key(_JOB.id, str, descending=True))
+# All keys of an order have the same direction, so that one index serves it.
+_LISTINGS = {
+    order: Listing(f"jobs-{order}", keys)
+    for order, keys in {
+        JobOrder.NEWEST: _DOWN,
+        JobOrder.OLDEST: _UP,
+        JobOrder.UPDATED: (Key(_JOB.updated_at, datetime), Key(_JOB.id, str)),
+        JobOrder.UPDATED_DOWN: (
+            Key(_JOB.updated_at, datetime, descending=True),
+            Key(_JOB.id, str, descending=True),
+        ),
+        JobOrder.NAME: (Key(_JOB.name, str), *_UP),
+        JobOrder.NAME_DOWN: (Key(_JOB.name, str, descending=True), *_DOWN),
+        JobOrder.STATE: (Key(_JOB.state, str), *_UP),
+        JobOrder.STATE_DOWN: (Key(_JOB.state, str, descending=True), *_DOWN),
+        JobOrder.PROJECT: (Key(_JOB.project, str), *_UP),
+        JobOrder.PROJECT_DOWN: (Key(_JOB.project, str, descending=True), *_DOWN),
+        JobOrder.CLUSTER: (Key(_JOB.cluster, str), *_UP),
+        JobOrder.CLUSTER_DOWN: (Key(_JOB.cluster, str, descending=True), *_DOWN),
+        JobOrder.PRIORITY: (Key(_JOB.priority, int), *_UP),
+        JobOrder.PRIORITY_DOWN: (Key(_JOB.priority, int, descending=True), *_DOWN),
+    }.items()
+}
+_FEW = 2000  # jobs with one label; sorting that many is fast
+_ESCAPE = "/"  # the escape character of LIKE
+
+
+def read_page(
+    session: Session, where: JobFilter, *, order: JobOrder, limit: int, cursor: str | None
+) -> tuple[Sequence[JobSummary], str | None]:
+    """One statement, and with a label a second one. Raises Refused for a cursor of another list."""
+    listing = _LISTINGS[order]
+    page = listing.parameters(limit=limit, cursor=cursor)
+    wanted = _wanted(session, where)
+    statement = _select_page(order, tuple(sorted(wanted)), continues=cursor is not None)
+    values = {name: value for each in wanted.values() for name, value in each.items()}
+    return listing.cut(summaries_of(session.execute(statement, page | values)), limit=limit)
+
+
+@lru_cache(maxsize=500)  # building a statement costs more than running it
+def _select_page(order: JobOrder, conditions: tuple[str, ...], *, continues: bool) -> Select[Any]:
+    listing = _LISTINGS[order]
+    query = select_jobs().where(*(_CONDITIONS[name] for name in conditions))
+    page = listing.select_page(query, continues=continues).subquery("page")
+    return select_summaries(page).order_by(*listing.terms(page))
+
+
+def _wanted(session: Session, where: JobFilter) -> dict[str, dict[str, object]]:
+    """Return the names of the conditions, with the values of their parameters."""
+    wanted: dict[str, dict[str, object]] = {
+        name: {name: value} for name in ("state", "project", "cluster") if (value := getattr(where, name)) is not None
+    }
+    if where.projects is not None:
+        wanted["projects"] = {"projects": sorted(where.projects)}
+    if where.query:
+        wanted["text"] = {"text": f"%{_escape(where.query)}%"}
+    if where.label is not None:
+        label: dict[str, object] = {"label": where.label[0], "label_value": where.label[1]}
+        wanted["common label" if session.scalar(_COUNT_LABELED, label) == _FEW else "label"] = label
+    return wanted
+
+
+def _escape(text: str) -> str:
+    """Escape the characters with a meaning in LIKE."""
+    return "".join(f"{_ESCAPE}{each}" if each in f"%_{_ESCAPE}" else each for each in text)
+
+
+_LABELED = select(_LABELS.job_id).where(_LABELS.name == bindparam("label"), _LABELS.value == bindparam("label_value"))
+_COUNT_LABELED = select(func.count()).select_from(_LABELED.limit(_FEW).subquery())
+_CONDITIONS: Mapping[str, ColumnElement[bool]] = {
+    "state": _JOB.state == bindparam("state"),
+    "project": _JOB.project == bindparam("project"),
+    "projects": _JOB.project.in_(bindparam("projects", expanding=True)),
+    "cluster": _JOB.cluster == bindparam("cluster"),
+    "label": _JOB.id.in_(_LABELED),
+    # With many such jobs, walking the list and checking each job is fastest. SQLite would sort all of them.
+    "common label": _LABELED.where(_LABELS.job_id == _JOB.id).correlate(JOBS).exists(),
+    "text": or_(
+        *(
+            func.lower(column).like(func.lower(bindparam("text", type_=_JOB.reason.type)), escape=_ESCAPE)
+            for column in (_JOB.id, _JOB.name, _JOB.reason)
+        )
+    ),
+}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pydantic_core import from_json
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.exc import ArgumentError
@@ -108,9 +108,10 @@ class Database:
             self._reading: Engine = self.engine.execution_options(
                 isolation_level="REPEATABLE READ"
             )  # one snapshot of all tables
+            self._asking: Engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
             self._writing: Engine = self.engine
         else:
-            self._reading = self.engine
+            self._reading = self._asking = self.engine
             self._writing = self.engine.execution_options(**{sqlite.BEGIN: "BEGIN IMMEDIATE"})
         # SQLite has one writer at a time; others poll with pauses of up to 100 ms (sqlite3_busy_timeout). The writers
         # of this process take turns by this lock instead. The timeout is for writers of other processes.
@@ -141,6 +142,12 @@ class Database:
         """Begin a transaction that sees one state of the database."""
         with translated(self.name), Session(self._reading) as session:
             yield session
+
+    @contextmanager
+    def ask(self) -> Iterator[Connection]:
+        """Connect for one statement, which sees one state of the database by itself. PostgreSQL then needs no BEGIN."""
+        with translated(self.name), self._asking.connect() as connection:
+            yield connection
 
     @contextmanager
     def write(self) -> Iterator[Session]:

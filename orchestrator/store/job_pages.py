@@ -7,8 +7,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, or_, select
 
 from orchestrator.domain.job.job_summary import JobSummary
 from orchestrator.store.job_summaries import JOBS, select_jobs, select_summaries, summaries_of
@@ -47,15 +46,15 @@ _ESCAPE = "/"  # the escape character of LIKE
 
 
 def read_page(
-    session: Session, where: JobFilter, *, order: JobOrder, limit: int, cursor: str | None
+    connection: Connection, where: JobFilter, *, order: JobOrder, limit: int, cursor: str | None
 ) -> tuple[Sequence[JobSummary], str | None]:
     """One statement, and with a label a second one. Raises Refused for a cursor of another list."""
     listing = _LISTINGS[order]
     page = listing.parameters(limit=limit, cursor=cursor)
-    wanted = _wanted(session, where)
+    wanted = _wanted(connection, where)
     statement = _select_page(order, tuple(sorted(wanted)), continues=cursor is not None)
     values = {name: value for each in wanted.values() for name, value in each.items()}
-    return listing.cut(summaries_of(session.execute(statement, page | values)), limit=limit)
+    return listing.cut(summaries_of(connection.execute(statement, page | values)), limit=limit)
 
 
 @lru_cache(maxsize=500)  # building a statement costs more than running it
@@ -66,7 +65,7 @@ def _select_page(order: JobOrder, conditions: tuple[str, ...], *, continues: boo
     return select_summaries(page).order_by(*listing.terms(page))
 
 
-def _wanted(session: Session, where: JobFilter) -> dict[str, dict[str, object]]:
+def _wanted(connection: Connection, where: JobFilter) -> dict[str, dict[str, object]]:
     """Return the names of the conditions, with the values of their parameters."""
     wanted: dict[str, dict[str, object]] = {
         name: {name: value} for name in ("state", "project", "cluster") if (value := getattr(where, name)) is not None
@@ -77,7 +76,7 @@ def _wanted(session: Session, where: JobFilter) -> dict[str, dict[str, object]]:
         wanted["text"] = {"text": f"%{_escape(where.query)}%"}
     if where.label is not None:
         label: dict[str, object] = {"label": where.label[0], "label_value": where.label[1]}
-        wanted["common label" if session.scalar(_COUNT_LABELED, label) == _FEW else "label"] = label
+        wanted["common label" if connection.scalar(_COUNT_LABELED, label) == _FEW else "label"] = label
     return wanted
 
 

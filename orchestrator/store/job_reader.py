@@ -43,13 +43,13 @@ class JobReader:
 
         Raises Refused for a cursor of another list.
         """
-        with self._database.read() as session:
-            return read_page(session, where, order=order, limit=limit, cursor=cursor)
+        with self._database.ask() as connection:
+            return read_page(connection, where, order=order, limit=limit, cursor=cursor)
 
     def summary(self, job_id: str) -> JobSummary:
         """Raises NotFound."""
-        with self._database.read() as session:
-            found = summaries_of(session.execute(_SUMMARY, {"job_id": job_id}))
+        with self._database.ask() as connection:
+            found = summaries_of(connection.execute(_SUMMARY, {"job_id": job_id}))
         return _only(found, job_id)
 
     def standing(self, job_id: str) -> JobStanding:

@@ -69,7 +69,7 @@ def summaries_of(found: Result[Any]) -> list[JobSummary]:
     """`found` has rows of select_summaries."""
     names = tuple(found.keys())
     # A namespace gives a value in a tenth of the time that a row takes.
-    return [_summary_of(SimpleNamespace(**dict(zip(names, row, strict=True)))) for row in found]
+    return [_summary_of(SimpleNamespace(**dict(zip(names, row, strict=True)))) for row in found.all()]
 
 
 def _summary_of(row: Any) -> JobSummary:

@@ -119,7 +119,7 @@ def _attempt_of(row: Any) -> AttemptSummary | None:
         state=AttemptState(row.attempt_state),
         nodes=row.nodes,
         asked=row.asked,
-        snapshots_told=row.snapshots_told,
-        errand_told=row.errand_told,
+        snapshots_sent=row.snapshots_told,
+        errand_sent=row.errand_told,
         failure=None if row.failure is None else parse_failure(row.failure),
     )

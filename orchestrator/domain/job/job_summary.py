@@ -15,14 +15,14 @@ from trainer.contract.failure import Failure
 
 
 class AttemptSummary(NamedTuple):
-    """What lists show of an attempt. The fields are those of Attempt."""
+    """What lists show of an attempt."""
 
     number: int
     state: AttemptState
     nodes: str
     asked: str
-    snapshots_told: int
-    errand_told: int
+    snapshots_sent: int  # Attempt.snapshots_told
+    errand_sent: int  # Attempt.errand_told
     failure: Failure | None
 
 
@@ -94,7 +94,7 @@ def _summarize_attempt(attempt: Attempt) -> AttemptSummary:
         state=attempt.state,
         nodes=attempt.nodes,
         asked=attempt.asked,
-        snapshots_told=attempt.snapshots_told,
-        errand_told=attempt.errand_told,
+        snapshots_sent=attempt.snapshots_told,
+        errand_sent=attempt.errand_told,
         failure=attempt.failure,
     )

@@ -103,7 +103,7 @@ def _pending_of_attempt(job: JobSummary) -> Sequence[tuple[str, bool]]:
     if attempt is None or attempt.state.terminal:
         return ()
     return (
-        ("snapshot", desired.snapshot_number > attempt.snapshots_told),
+        ("snapshot", desired.snapshot_number > attempt.snapshots_sent),
         ("stacks", _is_pending(desired.stacks, attempt)),
         ("chaos", _is_pending(desired.chaos, attempt)),
         ("scale", attempt.asked != job.asked),
@@ -111,7 +111,7 @@ def _pending_of_attempt(job: JobSummary) -> Sequence[tuple[str, bool]]:
 
 
 def _is_pending(request: RequestedStacks | RequestedChaos | None, attempt: AttemptSummary) -> bool:
-    return request is not None and request.attempt == attempt.number and request.number > attempt.errand_told
+    return request is not None and request.attempt == attempt.number and request.number > attempt.errand_sent
 
 
 def require_going_on(job: Job, verb: str) -> None:

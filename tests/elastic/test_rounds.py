@@ -117,6 +117,23 @@ def test_a_newcomer_to_a_full_group_waits_until_there_is_room() -> None:
     assert reopen(drop(seen, {"b"}), A, LIMITS, Ending()).nodes == frozenset("ad")
 
 
+def test_a_returning_member_has_precedence_over_a_newcomer() -> None:
+    open_ = join(reopen(formed(A, B, C), A, LIMITS, Ending()), B, LIMITS)
+    seen = join(open_, D, LIMITS)
+    assert (seen.nodes, seen.waiting) == (frozenset("ab"), (D,))
+    assert form(seen, LIMITS, time_is_up=False).stage is Stage.OPEN
+    back = form(join(seen, C, LIMITS), LIMITS, time_is_up=False)
+    assert (back.nodes, back.waiting) == (frozenset("abc"), (D,))
+
+
+def test_a_newcomer_takes_the_place_of_a_member_that_is_lost_or_too_late() -> None:
+    open_ = join(join(reopen(formed(A, B, C), A, LIMITS, Ending()), B, LIMITS), D, LIMITS)
+    lost = drop(open_, {"c"})
+    assert form(join(lost, D, LIMITS), LIMITS, time_is_up=False).nodes == frozenset("abd")
+    late = form(open_, LIMITS, time_is_up=True)
+    assert (late.nodes, late.waiting) == (frozenset("abd"), ())
+
+
 def test_a_newcomer_opens_the_next_round_if_all_members_are_gone() -> None:
     left = drop(join(formed(A, B), C, LIMITS), {"a", "b"})
     assert join(left, C, LIMITS).nodes == frozenset("c")

@@ -98,11 +98,12 @@ class Round:
 def join(round_: Round, me: Member, limits: Limits) -> Round:
     """Join an open round, wait beside a formed one, or open the next one if all members are gone. Idempotent.
 
-    An agent that is not ready waits beside an open round, too.
+    An agent that is not ready waits beside an open round, too, and so does a newcomer while members that are expected
+    back would fill the group.
     """
     if round_.stage is Stage.CLOSED or me in round_.members:
         return round_
-    if round_.stage is Stage.OPEN and me.is_ready:
+    if round_.stage is Stage.OPEN and me.is_ready and _has_place(round_, me.node, limits):
         return replace(
             round_,
             members=(*_without(round_.members, {me.node}), me),
@@ -114,6 +115,12 @@ def join(round_: Round, me: Member, limits: Limits) -> Round:
     if not round_.members and round_.stage is Stage.FORMED:
         return reopen(round_, me, limits, Ending(change="all its agents are gone", lasted=False))
     return round_ if me in round_.waiting else replace(round_, waiting=(*_without(round_.waiting, {me.node}), me))
+
+
+def _has_place(round_: Round, node: str, limits: Limits) -> bool:
+    """Whether an agent may join an open round now. The places of members that are expected back are kept for them."""
+    kept = round_.awaited - round_.nodes
+    return not kept or node in kept | round_.nodes or len(round_.nodes | kept) < limits.max_nodes
 
 
 def can_train_without(round_: Round, node: str, limits: Limits) -> bool:
@@ -187,20 +194,24 @@ def pause_s(unsettled: int) -> float:
 def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
     """Turn an open round with at least `min_nodes` members into a group.
 
-    It forms with `max_nodes` members, or when all awaited members are back, or when `time_is_up` for latecomers.
-    Members beyond `max_nodes` wait. Each group needs the next epoch.
+    It forms with `max_nodes` members, or when all awaited members are back, or when `time_is_up` for latecomers. Ready
+    newcomers take the places that are left. Members beyond `max_nodes` wait. Each group needs the next epoch.
     """
     if round_.stage is not Stage.OPEN or len(round_.members) < limits.min_nodes:
         return round_
     all_back = round_.number > 0 and not round_.awaited
     if len(round_.members) < limits.max_nodes and not all_back and not time_is_up:
         return round_
-    arrived = {member.node: order for order, member in enumerate(round_.members)}
+    room = max(0, limits.max_nodes - len(round_.members))
+    admitted = tuple(member for member in round_.waiting if member.is_ready)[:room]
+    present = (*round_.members, *admitted)
+    arrived = {member.node: order for order, member in enumerate(present)}
     ordered = sorted(
-        round_.members, key=lambda each: (each.node_rank is None, each.node_rank or 0, arrived[each.node], each.node)
+        present, key=lambda each: (each.node_rank is None, each.node_rank or 0, arrived[each.node], each.node)
     )
     members = tuple(ordered[: limits.max_nodes])
     known = max([round_.generation, *(member.generation for member in members)])
+    waiting = _without(round_.waiting, {member.node for member in admitted})
     return replace(
         round_,
         stage=Stage.FORMED,
@@ -209,7 +220,7 @@ def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
         size=len(members),
         members=members,
         awaited=frozenset(),
-        waiting=(*ordered[limits.max_nodes :], *round_.waiting),
+        waiting=(*ordered[limits.max_nodes :], *waiting),
     )
 
 

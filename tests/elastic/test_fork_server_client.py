@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,13 +68,23 @@ def test_workers_of_a_lost_server_count_as_killed(fork_server: Scripted) -> None
         fork_server.order()
 
 
-def test_a_server_without_an_agent_is_killed_during_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is only asked to end finishes the import first, which can take seconds."""
+def test_a_server_that_imports_does_not_delay_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is only asked to end finishes the import first. Its folder for warm-ups must not stay either."""
+    left = tmp_path / ".elasticrun-scratch-left"
+    left.mkdir()
     (tmp_path / "slow.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w').close()\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("trainer.elastic.workers.fork_server.adopt_orphans", lambda: None)
-    monkeypatch.setattr("trainer.elastic.workers.fork_server._CLOSE_S", 600.0)
     with Path(os.devnull).open("w") as results:
-        server = ForkServer(["slow"], results.fileno())
+        server = ForkServer([], results.fileno())
+        server.order_agent({})  # it ends at once, because the order is incomplete
+        while not any("agent_ended" in message for message in server.receive() or ()):
+            pass
+        server.prepare(["slow"])
         wait_for((tmp_path / "begun").exists, "import")
+        began_s = time.monotonic()
         server.close()
+    assert time.monotonic() - began_s < 5
+    assert not left.exists()

@@ -19,7 +19,7 @@ class Scratch:
     """A folder owned by this process. Raises OSError if it cannot be created."""
 
     def __init__(self) -> None:
-        _sweep(Path(tempfile.gettempdir()))
+        sweep_scratch()
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             try:
@@ -41,9 +41,9 @@ class Scratch:
         self.release()
 
 
-def _sweep(folder: Path) -> None:
+def sweep_scratch() -> None:
     """Remove unlocked folders of this user. Folders of living owners are locked."""
-    for left in folder.glob(f"{_PREFIX}*"):
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

@@ -12,9 +12,10 @@ from pathlib import Path
 from trainer.contract import env
 from trainer.elastic.channel import Channel
 from trainer.elastic.health.processes import adopt_orphans, end_descendants, reap_orphans
+from trainer.elastic.records.scratch import sweep_scratch
 from trainer.elastic.workers.title import ROOM
 
-_CLOSE_S, _ENDS_WITHIN_S = 10.0, 1.0
+_ENDS_WITHIN_S = 1.0
 _ROOT = Path(__file__).resolve().parents[2]
 # `-c` puts the current folder first on the path, where user modules could hide others. So remove it, and add this
 # package's root at the end.
@@ -37,7 +38,6 @@ class ForkServer:
 
     def __init__(self, modules: Sequence[str], results: int) -> None:
         adopt_orphans()
-        self._has_agent = False
         self._channel, theirs = Channel.pair()
         with closing(theirs):
             numbers = [str(number) for number in (theirs.fileno(), os.getpid(), results)]
@@ -68,7 +68,6 @@ class ForkServer:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ENDS_WITHIN_S)  # or `close` would be the cause of its end
             self.close()
-        self._has_agent |= any("agent" in message for message in messages or ())
         return messages
 
     @property
@@ -76,14 +75,10 @@ class ForkServer:
         return self._process.returncode
 
     def close(self) -> None:
-        """End the server, which kills what it has started. Idempotent."""
+        """Kill the server and all that it has started. Idempotent. Does not wait for an import to end."""
         self._channel.close()
-        if not self._has_agent:  # it has no workers, and may be in the middle of an import
-            self._process.kill()
-        try:
-            self._process.wait(_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
         end_descendants(os.getpid())  # this process has adopted the orphans
         reap_orphans()
+        sweep_scratch()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,36 @@ def test_an_agent_that_is_killed_while_it_stops_leaves_no_worker(job: Job, tmp_p
     assert agent.wait() == 143
     assert not any(map(alive, pids.values()))
     assert agent.exit_record().outcome is Outcome.PREEMPTED
+
+
+def test_a_keeper_that_is_stopped_does_not_delay_the_agent(job: Job, tmp_path: Path) -> None:
+    agent = job.policy(max_restarts=1).start(TWO, COLLECTIVE, str(tmp_path / "finish"))
+    agent.await_steps(1)
+    os.kill(agent.process.pid, signal.SIGSTOP)
+    fill_notes(agent)
+    os.kill(agent.pids(1)[0], signal.SIGKILL)
+    agent.await_steps(2)
+    os.kill(agent.process.pid, signal.SIGCONT)
+    (tmp_path / "finish").touch()
+    assert agent.wait() == 0, agent.printed()
+    assert (agent.exit_record().generation, agent.exit_record().restarts) == (2, 1)
+
+
+def fill_notes(agent: Agent) -> None:
+    """Fill the pipe to the keeper with empty lines."""
+    keepers, agents = (pipes_of(pid) for pid in (agent.process.pid, agent.agent_pid))
+    [shared] = keepers.keys() & agents.keys()
+    pipe = os.open(agents[shared], os.O_WRONLY | os.O_NONBLOCK)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(pipe, b"\n" * 512)
+    os.close(pipe)
+
+
+def pipes_of(pid: int) -> dict[str, Path]:
+    """The pipes that a process has open besides its standard streams, by their names."""
+    ends = [end for end in Path(f"/proc/{pid}/fd").iterdir() if int(end.name) > 2]
+    return {name: end for end in ends if (name := str(end.readlink())).startswith("pipe:")}
 
 
 def test_agents_that_die_without_progress_end_the_attempt(job: Job, tmp_path: Path) -> None:
@@ -190,6 +222,22 @@ def test_a_torn_note_is_skipped_and_the_next_one_counts() -> None:
     notes.take(os.read(reading, 1 << 16))
     assert (notes.state.generation, notes.state.node, notes.state.pids) == (3, "n", [7])
     assert notes.result == (ExitRecord(outcome=Outcome.SUCCEEDED, at="", generation=3, restarts=0), "why")
+    line.close()
+    os.close(reading)
+
+
+def test_notes_that_nobody_reads_wait_and_only_the_newest_is_kept() -> None:
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    line, notes = KeeperLine(writing, os.getpid(), None), Notes()
+    for generation in range(1, 1000):
+        line.note_state(AgentState(generation=generation))
+    line.note_memory([[1]], [])
+    notes.take(os.read(reading, 1 << 16))
+    assert notes.state.generation < 999
+    assert line.flush()
+    notes.take(os.read(reading, 1 << 16))
+    assert (notes.state.generation, notes.files) == (999, ([[1]], []))
     line.close()
     os.close(reading)
 

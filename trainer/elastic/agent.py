@@ -288,6 +288,8 @@ class Agent:
     def _look(self, local: LocalWorkers) -> End | None:
         """Check the generation once. None while it runs."""
         self._fork_server.listen(self._flags.look_every_s)
+        if self._line is not None:
+            self._line.flush()
         self._await_joins(local)
         self._run_requests(local)
         deaths = local.find_deaths()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from trainer.contract.exit_record import ExitRecord, parse_exit_record, render_exit_record
+from trainer.elastic.records.files import say
 
 Files = Sequence[Sequence[int]]
 
@@ -37,31 +39,54 @@ class Predecessor:
 
 
 class KeeperLine:
-    """The agent's end. `before` is None in the first agent."""
+    """The agent's end. `before` is None in the first agent.
+
+    A note never blocks. While the keeper does not read, for example because it is stopped, only the newest note of each
+    kind waits, so that no memory fills up.
+    """
 
     def __init__(self, descriptor: int, keeper: int, before: Predecessor | None) -> None:
         self.keeper, self.before = keeper, before
         self._descriptor = descriptor
+        self._begun = b""  # the rest of a message that is written in part
+        self._waiting: dict[str, bytes] = {}  # the newest message of each kind
+        self._has_warned = False
+        os.set_blocking(descriptor, False)
 
     def note_state(self, state: AgentState) -> None:
-        self._write({"state": asdict(state)})
+        self._note("state", {"state": asdict(state)})
 
     def note_memory(self, own: Files, mirrors: Files) -> None:
         """Tell the files in memory that the next agent needs."""
-        self._write({"memory": [list(files) for files in own], "mirrors": [list(files) for files in mirrors]})
+        files = {"memory": [list(each) for each in own], "mirrors": [list(each) for each in mirrors]}
+        self._note("memory", files)
 
     def finish(self, record: ExitRecord, verdict: str) -> None:
-        self._write({"result": render_exit_record(record), "verdict": verdict})
+        """Blocks until the keeper has read enough of it."""
+        self._note("result", {"result": render_exit_record(record), "verdict": verdict})
+        while not self.flush():
+            select.select([], [self._descriptor], [])
+
+    def flush(self) -> bool:
+        """Write what waits, as far as the keeper reads. Whether nothing waits any more."""
+        while self._begun or self._waiting:
+            self._begun = self._begun or self._waiting.pop(next(iter(self._waiting)))
+            try:
+                self._begun = self._begun[os.write(self._descriptor, self._begun) :]
+            except BlockingIOError:
+                return False
+        return True
 
     def close(self) -> None:
         """In a forked process."""
         os.close(self._descriptor)
 
-    def _write(self, message: Mapping[str, object]) -> None:
+    def _note(self, kind: str, message: Mapping[str, object]) -> None:
         # A signal can end a long write early. So each message begins a new line.
-        content = b"\n" + json.dumps(message).encode() + b"\n"
-        while content:
-            content = content[os.write(self._descriptor, content) :]
+        self._waiting[kind] = b"\n" + json.dumps(message).encode() + b"\n"
+        if not self.flush() and not self._has_warned:
+            self._has_warned = True
+            say("the keeper is stopped or slow: an agent that followed now would not know the newest notes")
 
 
 @dataclass

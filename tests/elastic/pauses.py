@@ -292,6 +292,7 @@ class Network:
         self._stores: dict[int, Store] = {}  # by port
         self._hung_up: set[tuple[str, int]] = set()
         self._epochs: list[Served] = []
+        self._finished: set[tuple[int, str]] = set()
 
     def serve(self, served: Served, timing: Timing, *, is_required: bool) -> Store:
         port = served.port or 1000 + len(self._stores)
@@ -359,6 +360,13 @@ class Network:
             return None
         self._epochs.append(served)
         return len(self._epochs)
+
+    def note_finished(self, generation: int, node: str) -> None:
+        self.clock.sleep(_FOLDER_S)
+        self._finished.add((generation, node))
+
+    def finished_in(self, generation: int) -> frozenset[str]:
+        return frozenset(node for each, node in self._finished if each == generation)
 
 
 class VirtualLinks:

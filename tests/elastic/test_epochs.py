@@ -77,3 +77,12 @@ def test_the_newest_generation_is_the_highest_that_any_agent_began(tmp_path: Pat
         (tmp_path / name).mkdir(parents=True)
     assert Epochs(tmp_path).newest_generation() == 12
     assert Epochs(tmp_path / "absent").newest_generation() == 0
+
+
+def test_who_has_finished_is_known_for_each_generation(tmp_path: Path) -> None:
+    epochs = Epochs(tmp_path)
+    for generation, node in ((1, "a"), (2, "b"), (2, "c"), (2, "c"), (22, "d")):
+        epochs.note_finished(generation, node)
+    assert epochs.finished_in(2) == {"b", "c"}
+    assert epochs.finished_in(3) == set()
+    assert Epochs(tmp_path / "absent").finished_in(1) == set()

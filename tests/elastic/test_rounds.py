@@ -223,6 +223,12 @@ def test_the_next_store_keeps_who_has_finished_and_that_no_group_may_follow() ->
     assert succeed(close(group, "over"), 3, "a", "host-a", may_return=False).reason == "over"
 
 
+def test_the_next_store_is_closed_if_its_agent_knows_only_that_a_member_had_finished() -> None:
+    known = Round(generation=3, awaited=frozenset("abc"), finished=frozenset("b"))
+    first = succeed(known, 2, "a", "host-a", may_return=True)
+    assert (first.stage, first.epoch, first.reason) == (Stage.CLOSED, 2, "another node has finished its part")
+
+
 def test_a_change_for_an_earlier_round_is_ignored() -> None:
     store = WorkersStore(address="a", port=1, by_agent=True)
     later = reopen(formed(A, B), A, LIMITS, Ending())

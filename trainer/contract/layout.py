@@ -5,6 +5,7 @@
   cache/                                 what compilers keep: inductor/ and triton/
   snapshots/step-00000120-a2-g1/         {.metadata, *.distcp, MANIFEST.json}; see manifest.py
   attempts/2/                            claim  launch.json  desired.json  beginning-g1.json  chaos-7  store-1
+                                         finished-1-<node>
     replica-0/1/                         agent.json  exit.json  events.jsonl  progress.jsonl  resources.jsonl  agent.log
       g1/local-0/                        log  log.1  error.json  stacks.txt  profile.json.gz
 """
@@ -17,6 +18,7 @@ CLAIM = "claim"  # text: the ORCHESTRATOR_CLAIM token of the submission that own
 LAUNCH = "launch.json"
 DESIRED = "desired.json"
 STORE = "store-"  # <epoch> in attempts/<n>/: which agent serves the rendezvous store, and for whom; see epochs.py
+FINISHED = "finished-"  # <generation>-<node> in attempts/<n>/: all workers of the node succeeded; see epochs.py
 DEPARTED = "departed-"  # <replica>.json in attempts/<n>/: how an agent ended, by the process that started it
 NODE_LAUNCH = "node.json"  # in attempts/<n>/, mode 0600: what each node starts, if a scheduler starts it
 AGENT = "agent.json"

@@ -3,6 +3,8 @@
 Each epoch is a file. The first is the first agent's. Each group that forms, and each agent that takes the place of a
 lost store, needs the next one. If the network is cut in two, one side gets it. The other side finds that it is taken,
 and can only join the store that the file names.
+
+Which agents have finished is kept in files too, because a lost store may be the only one that knew it.
 """
 
 from __future__ import annotations
@@ -60,6 +62,15 @@ class Epochs:
         """The highest generation that any agent of the attempt has begun."""
         folders = (folder.name for folder in self._folder.glob("replica-*/*/g*"))
         return max((int(name[1:]) for name in folders if name[1:].isdecimal()), default=0)
+
+    def note_finished(self, generation: int, node: str) -> None:
+        """Note that all workers of a node succeeded in a generation. Idempotent."""
+        create_once(self._folder / f"{layout.FINISHED}{generation}-{node}", node)
+
+    def finished_in(self, generation: int) -> frozenset[str]:
+        """The nodes whose workers all succeeded in a generation."""
+        prefix = f"{layout.FINISHED}{generation}-"
+        return frozenset(path.name.removeprefix(prefix) for path in self._folder.glob(f"{prefix}*"))
 
     def _listed(self) -> Iterator[tuple[int, Served | None]]:
         """The newest first. It lists the folder, because NFS may deny for half a minute that a single file exists."""

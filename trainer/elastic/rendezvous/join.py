@@ -134,6 +134,7 @@ class StoreRendezvous:
     ) -> None:
         """`is_ready`: whether workers could start at once. It is asked while others train without this agent."""
         self._me, self._limits, self._is_ready = me, limits, is_ready
+        self._succession = succession
         self._timing, self._observer = succession.timing, succession.observer
         self._store = StoreThread(succession, me.node, limits)
         self._formed: Round | None = None
@@ -240,6 +241,7 @@ class StoreRendezvous:
     def finish(self) -> None:
         assert self._formed is not None
         formed, clock, backoff = self._formed, AwakeClock(_LONGEST_TURN_S), Backoff()
+        self._succession.note_finished(formed.generation)
         now = self._store.amend(partial(rounds.finish, number=formed.number, node=self._me.node))
         while self._store.serves and formed.nodes & now.nodes - now.finished and clock.now_s() < _LAST_TO_FINISH_S:
             if now.stage is Stage.CLOSED:

@@ -21,6 +21,7 @@ _AT_ONCE, _MOST_UNSETTLED = 3, 20
 _LONGEST_PAUSE_S = 30.0
 _UNSEEN_ROUNDS = 1000  # more than can form while an agent does not see them
 _GIVEN_UP = "the other nodes have dropped this one"
+_FINISHED = "another node has finished its part"
 
 
 class Stage(str, Enum):
@@ -138,7 +139,7 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
     if round_.stage is not Stage.FORMED:
         return round_
     if round_.finished:
-        return close(round_, "another node has finished its part")
+        return close(round_, _FINISHED)
     unsettled = 0 if ending.lasted else round_.unsettled + 1
     if ending.change and unsettled > _MOST_UNSETTLED:
         return close(
@@ -165,9 +166,11 @@ def succeed(round_: Round, epoch: int, lost: str, address: str, *, may_return: b
 
     `may_return`: only its process has ended, so another one may soon take its place under the same name.
     `round_` is the document as its new agent knew it. Others may have known a newer one, so the number of the new round
-    is far above it.
+    is far above it. If a member has finished, no group may follow, and the last one goes on under its number.
     """
-    if round_.stage is Stage.CLOSED or round_.finished:
+    if round_.finished and round_.stage is Stage.OPEN:
+        return replace(round_, stage=Stage.CLOSED, reason=_FINISHED, epoch=epoch)
+    if round_.finished or round_.stage is Stage.CLOSED:
         return replace(drop(round_, {lost}), epoch=epoch)
     return Round(
         number=max(round_.number, epoch * _UNSEEN_ROUNDS) + _UNSEEN_ROUNDS,

@@ -7,6 +7,7 @@ next store. epochs.py decides which one, and that only one of two separated side
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from torch.distributed import Store
@@ -128,6 +129,16 @@ class Succession:
             raise RendezvousFailed(f"the rendezvous store is lost: {_name(search.served)} does not answer")
         return found
 
+    def note_finished(self, generation: int) -> None:
+        """Note in the attempt's folder that this agent's workers have succeeded, for the agent of a next store.
+
+        Idempotent. May be called in any thread.
+        """
+        epochs = self._epochs
+        if epochs is not None:
+            with suppress(OSError):  # the store will know it
+                epochs.note_finished(generation, self._node)
+
     def claim(self, connection: Connection, before: Round, after: Round) -> int:
         """Claim the next epoch for the group in `after`, or for its end. Returns its number. Raises Superseded."""
         if self._epochs is None:
@@ -234,9 +245,7 @@ class Succession:
         """Serve the next store. None if another agent does, or if that fails."""
         assert self._epochs is not None
         lost, nodes = search.served, {*search.served.nodes, *last.nodes, *last.awaited}
-        known = replace(last, generation=max(last.generation, self._epochs.newest_generation()))
-        if not (known.nodes | known.awaited):
-            known = replace(known, awaited=frozenset(nodes))
+        known = _recall(self._epochs, last, frozenset(nodes))
         try:
             store = serve(Served(node=self._node, address=self._address, port=0), self.timing, is_required=True)
         except RendezvousFailed:
@@ -248,6 +257,14 @@ class Succession:
             return None
         write_first(store, self.key, rounds.succeed(known, epoch, lost.node, lost.address, may_return=may_return))
         return Connection(store=store, served=served, epoch=epoch, serves=True)
+
+
+def _recall(epochs: Epochs, last: Round, nodes: frozenset[str]) -> Round:
+    """What the attempt's folder and an agent that knew `last` know of the newest group. `nodes` may be in it."""
+    generation = max(last.generation, epochs.newest_generation())
+    known = last if generation == last.generation else replace(last, stage=Stage.OPEN, finished=frozenset())
+    known = replace(known, generation=generation, finished=known.finished | epochs.finished_in(generation))
+    return known if known.nodes | known.awaited else replace(known, awaited=nodes)
 
 
 def _closed(reason: str) -> str:

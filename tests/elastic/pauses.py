@@ -101,6 +101,7 @@ class Worker:
     folder: Path
     returncode: int | None = None
     because: str = ""
+    number: int = 0
     was_spare: bool = False
 
     def poll(self) -> int | None:

@@ -152,14 +152,14 @@ def test_a_member_sees_which_member_is_lost_and_that_it_was_dropped_itself() -> 
 
 def test_lost_members_are_named_until_another_round_is_open() -> None:
     group = formed(A, B, C)
-    seen = drop(finish(group, group.number, "b"), {"b", "c"})
+    seen = drop(finish(group, 1, "b", LIMITS), {"b", "c"})
     assert [member.node for member in find_lost(seen, group)] == ["c"]
     assert find_lost(reopen(drop(group, {"c"}), A, LIMITS, Ending()), group) == []
 
 
 def test_a_finished_member_may_leave_and_no_group_forms_without_it() -> None:
     group = formed(A, B)
-    seen = drop(finish(group, group.number, "a"), {"a"})
+    seen = drop(finish(group, 1, "a", LIMITS), {"a"})
     assert find_change(seen, group, "b", LIMITS) is None
     assert reopen(seen, B, LIMITS, Ending()).stage is Stage.CLOSED
 
@@ -170,7 +170,7 @@ def test_a_group_is_still_if_every_member_with_running_workers_has_reported_it()
     one = report_stillness(group, group.number, "a", "x")
     assert find_stillness(one) is None
     all_reported = report_stillness(
-        finish(report_stillness(one, group.number, "b", "y"), group.number, "c"), group.number, "b", "z"
+        finish(report_stillness(one, group.number, "b", "y"), 1, "c", LIMITS), group.number, "b", "z"
     )
     assert find_stillness(parse_round(render_round(all_reported))) == ("x", "z")
     assert find_stillness(report_stillness(all_reported, group.number, "a", None)) is None
@@ -217,7 +217,7 @@ def test_the_next_store_begins_with_a_round_above_any_that_its_agent_can_have_mi
 
 
 def test_the_next_store_keeps_who_has_finished_and_that_no_group_may_follow() -> None:
-    group = finish(replace(formed(A, B), epoch=1), 0, "b")
+    group = finish(replace(formed(A, B), epoch=1), 1, "b", LIMITS)
     first = succeed(group, 2, "a", "host-a", may_return=False)
     assert (first.number, first.finished, first.nodes) == (0, frozenset("b"), frozenset("b"))
     assert succeed(close(group, "over"), 3, "a", "host-a", may_return=False).reason == "over"
@@ -233,11 +233,19 @@ def test_a_change_for_an_earlier_round_is_ignored() -> None:
     store = WorkersStore(address="a", port=1, by_agent=True)
     later = reopen(formed(A, B), A, LIMITS, Ending())
     assert offer(later, 0, store).store is None
-    assert finish(later, 0, "a").finished == frozenset()
+    assert finish(formed(A, B), 0, "a", LIMITS).finished == frozenset()
+    assert finish(later, 0, "a", LIMITS) == later
+
+
+def test_a_success_that_arrives_after_the_next_round_was_opened_ends_it_if_too_few_are_left() -> None:
+    pair, three = (reopen(formed(*each), A, LIMITS, Ending()) for each in ((A, B), (A, B, C)))
+    assert finish(pair, 1, "b", LIMITS).reason == "another node has finished its part"
+    assert finish(three, 1, "b", LIMITS).awaited == frozenset("c")
 
 
 def test_a_document_is_parsed_as_it_was_rendered_and_other_texts_are_refused() -> None:
-    round_ = finish(offer(join(formed(A, B), C, LIMITS), 0, WorkersStore(address="a", port=1, by_agent=False)), 0, "b")
+    store = WorkersStore(address="a", port=1, by_agent=False)
+    round_ = finish(offer(join(formed(A, B), C, LIMITS), 0, store), 1, "b", LIMITS)
     assert parse_round(render_round(round_)) == round_
     for text in ("", "[]", "{}", "7", '{"number": 1}', render_round(round_).replace("formed", "odd")):
         with pytest.raises(ValueError, match=r"."):
@@ -348,7 +356,7 @@ def test_lost_peers_are_explained_by_a_change_of_the_group_and_not_by_a_failure(
     assert explain_lost_peers(reopen(seen, A, LIMITS, Ending()), group, "b") == "the group lost host-c"
     grown = Ending(change="host-d is waiting to join")
     assert explain_lost_peers(reopen(group, A, LIMITS, grown), group, "b") == "host-d is waiting to join"
-    done = drop(finish(group, group.number, "c"), {"c"})
+    done = drop(finish(group, 1, "c", LIMITS), {"c"})
     assert explain_lost_peers(done, group, "a") is None
 
 
@@ -366,4 +374,4 @@ def test_a_group_can_do_without_agents_if_enough_others_are_left_or_waiting() ->
 
 def test_no_group_can_form_again_once_a_member_has_finished() -> None:
     group = formed(A, B, C)
-    assert not can_do_without(finish(group, group.number, "a"), {"c"}, LIMITS)
+    assert not can_do_without(finish(group, 1, "a", LIMITS), {"c"}, LIMITS)

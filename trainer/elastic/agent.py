@@ -110,6 +110,7 @@ class Agent:
         self._sampler = None if record is None else _build_sampler(record, self._devices)
         self._oom_kills: int | None = None  # the count before the workers started
         self._local: LocalWorkers | None = None
+        self._orders: Sequence[int] = ()  # if all their workers end with 0, the generation has succeeded
         self._ending = Ending()  # of the previous generation
         self._lost: frozenset[int] = frozenset()  # replicas reported as lost since the group formed
         if before is not None:
@@ -122,12 +123,13 @@ class Agent:
         """
         try:
             self._note()  # before the first round has this agent's name
-            while (end := self._run_generation()) is End.AGAIN:
-                pass
+            end = End.SUCCEEDED if self.succeeded else End.AGAIN
+            while end is End.AGAIN:
+                end = self._run_generation()
             if end is End.SUCCEEDED:
                 self.succeeded = True
                 self._note()
-                self._rendezvous.finish()
+                self._rendezvous.finish(self.generation)
         finally:
             self._end_workers(self._stop_timeout_s)
             if self._sampler is not None:
@@ -141,10 +143,12 @@ class Agent:
                 self._streams.close()
 
     def _continue(self, before: Predecessor) -> None:
-        """Continue after an agent that has died. Its workers ended with it."""
-        self.generation = before.state.generation
+        """Continue after an agent that has died. Its workers ended with it, or had succeeded."""
+        self.generation, self.succeeded = before.state.generation, before.state.has_succeeded
         if before.state.history:
             self.history.resume(before.state.history)
+        if self.succeeded:
+            return
         if self.history.began:
             self.history.notice(before.ended_s)
         step = max(self._read_steps().values(), default=None)
@@ -160,6 +164,7 @@ class Agent:
                     restarts=self.history.restarts,
                     node=self._node,
                     has_succeeded=self.succeeded,
+                    orders=self._orders,
                     stacks_done=0 if self._requests is None else self._requests.stacks_done,
                     pids=[] if self._local is None else [each.pid for each in self._local.processes.values()],
                     history=self.history.render(),
@@ -223,6 +228,7 @@ class Agent:
         if self._watch is not None and self._stillness is not None:
             self._watch.begin(self.generation, place.ranks, time.monotonic())
             self._stillness.begin(time.monotonic())
+        self._orders = local.orders
         self._tell_start(local)
         self._note()
         return local
@@ -250,7 +256,9 @@ class Agent:
             elif process.poll() is not None or self._survivors.is_late(local_rank):
                 self._ordered.remove(local_rank)
                 self._start_process(local, local_rank)
+                self._orders = local.orders
                 self._tell_replaced(local, local_rank)
+                self._note()
 
     def _tell_replaced(self, local: LocalWorkers, local_rank: int) -> None:
         pids = {rank: worker.pid for rank, worker in local.by_rank.items()}
@@ -425,6 +433,9 @@ class Agent:
             deaths = local.find_deaths()
 
     def _end_workers(self, patience_s: float, *, hang: bool = False, survivors: Collection[int] = ()) -> None:
+        if self._orders:  # from now on, an exit with 0 is no success
+            self._orders = ()
+            self._note()
         local, self._local = self._local, None
         if local is None:
             return

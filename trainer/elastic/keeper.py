@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from trainer.contract import layout
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
@@ -25,6 +26,7 @@ from trainer.elastic.keeper_line import Notes, Predecessor, render_predecessor
 from trainer.elastic.memory_files import KeptFiles
 from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record, build_exit_record
+from trainer.elastic.rendezvous.epochs import Epochs
 from trainer.elastic.rendezvous.rounds import pause_s
 from trainer.elastic.stop import StopRequest
 from trainer.elastic.workers.fork_server import ForkServer
@@ -40,6 +42,7 @@ class Keeper:
 
     def __init__(self, argv: Sequence[str], flags: Flags, record: Record | None, stop: StopRequest) -> None:
         self._argv, self._flags, self._record, self._stop = argv, flags, record, stop
+        self._is_alone = flags.limits.max_nodes == 1
         self._wakeup = Wakeup()
         self._reading, self._results = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._reading, False)
@@ -50,6 +53,7 @@ class Keeper:
         self._has_signal = False  # the agent has got the signal to stop
         self._order_at_s: float | None = 0.0  # None: an agent is ordered
         self._before: Predecessor | None = None
+        self._done: set[int] = set()  # the orders of the agent's workers that ended with 0
         self._deaths = 0  # in a row without progress
         self._best_step = -1
 
@@ -58,7 +62,7 @@ class Keeper:
         try:
             while self._notes.result is None:
                 self._turn()
-            return self._name_stop(*self._notes.result)
+            return self._name_end(*self._notes.result)
         finally:
             self._server.close()
             self._files.close()
@@ -70,7 +74,8 @@ class Keeper:
 
     def _turn(self) -> None:
         if self._stop.signal is not None and self._agent == 0:
-            self._notes.result = self._build_result(Outcome.PREEMPTED)
+            has_succeeded = self._notes.state.has_succeeded
+            self._notes.result = self._build_result(Outcome.SUCCEEDED if has_succeeded else Outcome.PREEMPTED)
             return
         self._order()
         self._forward_stop()
@@ -89,6 +94,7 @@ class Keeper:
         if self._order_at_s is None or time.monotonic() < self._order_at_s:
             return
         self._order_at_s = None
+        self._done.clear()
         self._server.order_agent(
             {
                 "argv": list(self._argv),
@@ -132,6 +138,9 @@ class Keeper:
             if "agent" in message:
                 self._agent, self._agent_began_s = int(str(message["agent"])), time.monotonic()
                 self._has_signal = False
+            elif "succeeded" in message:
+                self._done.add(int(str(message["succeeded"])))
+                self._note_success()
             elif "agent_ended" in message:
                 self._read_notes()
                 self._notes.forget_rest()
@@ -140,6 +149,19 @@ class Keeper:
                     pid = int(str(message["agent_ended"]))
                     self._follow_death(pid, "the agent", how)
 
+    def _note_success(self) -> None:
+        """Once all workers have succeeded, note that in the attempt's folder: the agent may die before it does."""
+        self._read_notes()
+        state = self._notes.state
+        if self._record is not None and not self._is_alone and self._have_workers_succeeded():
+            with suppress(OSError):
+                Epochs(self._record.attempt_dir).note_finished(state.generation, state.node)
+
+    def _have_workers_succeeded(self) -> bool:
+        """Whether all workers ended with 0 by themselves."""
+        orders = set(self._notes.state.orders)
+        return self._stop.signal is None and bool(orders) and orders <= self._done
+
     def _follow_death(self, pid: int, name: str, how: str) -> None:
         """An agent has ended without a result. Order another one, or note the result. `name` is what has died."""
         sentence = f"{name} {how}"
@@ -147,29 +169,38 @@ class Keeper:
         if self._notes.result is not None:
             return
         self._count_death(ended_s)
-        if self._notes.state.has_succeeded:
-            self._notes.result = self._build_result(Outcome.SUCCEEDED)
-            follows = "its workers had succeeded"
-        elif self._stop.signal is not None:
-            self._notes.result = self._build_result(Outcome.PREEMPTED)
-            follows = "its workers ended with it, while they were being stopped"
-        elif self._deaths > _MOST_DEATHS:
-            times = f"{self._deaths} times in a row without progress"
-            failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=f"{sentence}; agents died {times}")
-            self._notes.result = self._build_result(Outcome.FAILED, failure)
-            follows = f"no other one follows, because agents died {times}"
-        else:
-            state = self._notes.state
-            own, mirrors = self._files.paths()
-            self._before = Predecessor(
-                state=state, change=self._name_change(name, how), ended_s=ended_s, memory=own, mirrors=mirrors
-            )
-            self._order_at_s = ended_s + pause_s(self._deaths)
-            follows = "its workers end, and another agent continues"
+        has_succeeded = self._notes.state.has_succeeded or self._have_workers_succeeded()
+        self._notes.state = replace(self._notes.state, has_succeeded=has_succeeded, orders=())
+        follows = self._decide(sentence)
+        if self._notes.result is None:
+            self._replace_agent(self._name_change(name, how), ended_s)
         say(f"{sentence}; {follows}")
         if self._record is not None:
             generation = self._notes.state.generation
             self._record.journal(EventKind.AGENT_LOST, f"{sentence}; {follows}", generation, pid=pid)
+
+    def _decide(self, sentence: str) -> str:
+        """Say what follows the death of an agent, and note the result if no other one follows."""
+        gives_up = self._deaths > _MOST_DEATHS
+        if self._notes.state.has_succeeded:
+            if not (self._is_alone or self._stop.signal is not None or gives_up):
+                return "its workers had succeeded, and another agent tells the group"
+            self._notes.result = self._build_result(Outcome.SUCCEEDED)
+            return "its workers had succeeded"
+        if self._stop.signal is not None:
+            self._notes.result = self._build_result(Outcome.PREEMPTED)
+            return "its workers ended with it, while they were being stopped"
+        if gives_up:
+            times = f"{self._deaths} times in a row without progress"
+            failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=f"{sentence}; agents died {times}")
+            self._notes.result = self._build_result(Outcome.FAILED, failure)
+            return f"no other one follows, because agents died {times}"
+        return "its workers end, and another agent continues"
+
+    def _replace_agent(self, change: str, ended_s: float) -> None:
+        own, mirrors = self._files.paths()
+        self._before = Predecessor(state=self._notes.state, change=change, ended_s=ended_s, memory=own, mirrors=mirrors)
+        self._order_at_s = ended_s + pause_s(self._deaths)
 
     def _name_change(self, name: str, how: str) -> str:
         return f"{name} {how}" if self._record is None else f"{name} of replica {self._record.replica} {how}"
@@ -187,8 +218,14 @@ class Keeper:
         state = self._notes.state
         return build_exit_record(outcome, failure, generation=state.generation, restarts=state.restarts), ""
 
-    def _name_stop(self, record: ExitRecord, verdict: str) -> tuple[ExitRecord, str]:
-        """The outcome of a stop that the service has requested: the agent knows only of the signal."""
+    def _name_end(self, record: ExitRecord, verdict: str) -> tuple[ExitRecord, str]:
+        """The result as the keeper knows it.
+
+        After the success of its workers no agent can fail. Of a stop that the service has requested, an agent knows
+        only the signal.
+        """
+        if self._notes.state.has_succeeded and record.outcome is not Outcome.SUCCEEDED:
+            return self._build_result(Outcome.SUCCEEDED)
         if record.outcome is not Outcome.PREEMPTED:
             return record, verdict
         outcome = self._stop.outcome(self._record)

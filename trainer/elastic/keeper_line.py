@@ -22,6 +22,7 @@ class AgentState:
     restarts: int = 0
     node: str = ""  # its name in the group
     has_succeeded: bool = False
+    orders: Sequence[int] = ()  # the numbers of its workers' orders, until it ends them itself
     stacks_done: int = 0  # the last request for stacks that was carried out
     pids: Sequence[int] = ()  # of its workers
     history: str = ""  # as rendered by History

@@ -26,6 +26,7 @@ _LONGEST_TURN_S = 0.5  # for one turn of a waiting loop; the rest of a longer tu
 _ASK_S = 2.0  # for an optional answer of the store
 _PAUSES = "waiting before the workers start again: the last generations made no progress"
 _ALONE = "waiting before the workers start again: most of the group is missing and may go on without this node"
+_VISIT_S = 5.0  # for an agent that only finishes to find the store; another agent serves the next one sooner
 _LAST_TO_FINISH_S = 300.0  # torchrun's exit barrier
 
 
@@ -66,8 +67,11 @@ class Rendezvous(Protocol):
     def find_stillness(self) -> Sequence[str] | None:
         """The reports of all agents whose workers run. None while a report is missing. Never blocks."""
 
-    def finish(self) -> None:
-        """Note that this agent's workers have succeeded. The agent that serves the store waits for the other nodes."""
+    def finish(self, generation: int) -> None:
+        """Note that this agent's workers have succeeded in a generation, also if an earlier agent has started them.
+
+        The agent that serves the store waits for the other nodes.
+        """
 
     def leave(self, reason: str | None = None) -> None:
         """Leave the group. A reason closes the rendezvous for all. Never raises. Takes at most ten seconds."""
@@ -119,7 +123,7 @@ class SingleNodeRendezvous:
     def find_stillness(self) -> Sequence[str] | None:
         return rounds.find_stillness(self._round)
 
-    def finish(self) -> None:
+    def finish(self, generation: int) -> None:
         return
 
     def leave(self, reason: str | None = None) -> None:
@@ -238,11 +242,20 @@ class StoreRendezvous:
     def find_stillness(self) -> Sequence[str] | None:
         return rounds.find_stillness(self._store.newest())
 
-    def finish(self) -> None:
-        assert self._formed is not None
-        formed, clock, backoff = self._formed, AwakeClock(_LONGEST_TURN_S), Backoff()
-        self._succession.note_finished(formed.generation)
-        now = self._store.amend(partial(rounds.finish, number=formed.number, node=self._me.node))
+    def finish(self, generation: int) -> None:
+        self._succession.note_finished(generation)
+        go = partial(rounds.finish, generation=generation, node=self._me.node, limits=self._limits)
+        if self._formed is None:
+            self._succession.forbid_serving()
+            self._store.start_once()
+            self._store.amend(go, _VISIT_S)
+            return
+        now = self._store.amend(go)
+        self._await_others(self._formed, now)
+
+    def _await_others(self, formed: Round, now: Round) -> None:
+        """Serve the store until the workers of all other nodes have succeeded."""
+        clock, backoff = AwakeClock(_LONGEST_TURN_S), Backoff()
         while self._store.serves and formed.nodes & now.nodes - now.finished and clock.now_s() < _LAST_TO_FINISH_S:
             if now.stage is Stage.CLOSED:
                 return

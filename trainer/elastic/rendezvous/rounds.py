@@ -243,10 +243,20 @@ def offer(round_: Round, number: int, store: WorkersStore) -> Round:
     return replace(round_, store=store) if is_current else round_
 
 
-def finish(round_: Round, number: int, node: str) -> Round:
-    """Note that all workers of a member of round `number` have succeeded."""
-    is_current = round_.stage is Stage.FORMED and round_.number == number and round_.has(node)
-    return replace(round_, finished=round_.finished | {node}) if is_current else round_
+def finish(round_: Round, generation: int, node: str, limits: Limits) -> Round:
+    """Note that all workers of a member have succeeded in the newest generation.
+
+    If another member has opened the next round meanwhile, it goes on without this one. The round is closed if too few
+    are left, as if it had been opened later.
+    """
+    if round_.generation != generation:
+        return round_
+    if round_.stage is Stage.FORMED and round_.has(node):
+        return replace(round_, finished=round_.finished | {node})
+    if round_.stage is not Stage.OPEN:
+        return round_
+    is_enough = len((round_.nodes | round_.awaited) - {node}) >= limits.min_nodes
+    return drop(round_, {node}) if is_enough else close(round_, _FINISHED)
 
 
 def report_stillness(round_: Round, number: int, node: str, report: str | None) -> Round:

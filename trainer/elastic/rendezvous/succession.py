@@ -94,7 +94,11 @@ class Succession:
         self.key, self.timing, self.observer = key, timing, observer
         self._endpoint, self._node, self._address = endpoint, me.node, me.address
         self._epochs = epochs
-        self._is_over = False
+        self._is_over, self._may_serve = False, True
+
+    def forbid_serving(self) -> None:
+        """Only connect. An agent that trains no more would end the store again. Call it before `open`."""
+        self._may_serve = False
 
     def stop(self) -> None:
         """End a search soon. May be called in any thread."""
@@ -104,7 +108,8 @@ class Succession:
         """Serve the first store, or connect to the newest. Raises RendezvousFailed."""
         endpoint = self._endpoint
         first = Served(node=self._node, address=endpoint.host, port=endpoint.port)
-        if endpoint.serves or (endpoint.serves is None and is_here(endpoint.host)):
+        is_host = endpoint.serves or (endpoint.serves is None and is_here(endpoint.host))
+        if is_host and self._may_serve:
             connection = self._serve_first(first, is_required=bool(endpoint.serves))
             if connection is not None:
                 return connection
@@ -224,7 +229,7 @@ class Succession:
     def _claims_after_s(self, search: _Search, last: Round, now_s: float) -> float | None:
         """How long this agent waits for others before it takes the place of the store. None: it does not."""
         served, observer = search.served, self.observer
-        if self._epochs is None or not search.epoch:
+        if self._epochs is None or not search.epoch or not self._may_serve:
             return None
         if served.node == self._node:  # its agent has died, and this one has replaced it
             return 0.0

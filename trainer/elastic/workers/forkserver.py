@@ -15,6 +15,7 @@ and receives
 
     {"agent": pid}
     {"agent_ended": pid, "code": as subprocess.Popen.returncode, "why": why it was not forked, else ""}
+    {"succeeded": number of the order}   a worker has ended with 0
 
 The agent sends
 
@@ -72,7 +73,7 @@ class ForkServer:
         self._imported_s = 0.0
         self._is_over = False
         self._later: deque[str] = deque()
-        self._workers: set[int] = set()
+        self._workers: dict[int, int] = {}  # the numbers of their orders, by pid
         self._is_early = False  # spares are made before the first worker starts
         self._has_failed = False  # a worker of the current generation has failed
         self._quiet_since = time.monotonic()
@@ -228,7 +229,7 @@ class ForkServer:
                 return None
             if pid == 0:
                 return order
-        self._workers.add(pid)
+        self._workers[pid] = int(str(order["start"]))
         self._tell(started=order["start"], pid=pid, because=because, spare=is_spare)
         return None
 
@@ -253,9 +254,7 @@ class ForkServer:
                 if pid == 0:
                     break
                 if pid in self._workers:
-                    self._workers.discard(pid)
-                    self._has_failed |= status != 0
-                    self._tell(ended=pid, code=os.waitstatus_to_exitcode(status))
+                    self._report_end(pid, status)
                     if status != 0 and _has_members(pid):
                         failed.add(pid)
                 elif pid == self._agent:
@@ -271,6 +270,14 @@ class ForkServer:
         if self._has_failed and not self._workers:
             self._has_failed = False
             self._end_workers()
+
+    def _report_end(self, pid: int, status: int) -> None:
+        """Report the end of a worker to the agent, and a success to the keeper too, because the agent may die."""
+        number = self._workers.pop(pid)
+        self._has_failed |= status != 0
+        if status == 0:
+            self._channel.send({"succeeded": number})
+        self._tell(ended=pid, code=os.waitstatus_to_exitcode(status))
 
     def _follow_agent(self, code: int) -> None:
         """End the workers of an agent that has ended.

@@ -28,6 +28,11 @@ class LocalWorkers:
         return {rank: process for rank, process in self.processes.items() if process.returncode is None}
 
     @property
+    def orders(self) -> list[int]:
+        """The numbers of the workers' orders to the fork server."""
+        return [process.number for process in self.processes.values()]
+
+    @property
     def by_rank(self) -> dict[int, Worker]:
         """The running workers, by rank."""
         return {

@@ -7,9 +7,12 @@ import signal
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from tests.elastic.harness import SCRIPTS, Agent, Job, alive, c10d, free_port, wait_for
 from trainer.contract.exit_record import Outcome
+from trainer.elastic.rendezvous.epochs import Epochs
+from trainer.elastic.rendezvous.rounds import Round, parse_round
 
 PARTED = str(SCRIPTS / "parted.py")
 
@@ -26,6 +29,14 @@ def start_two(job: Job, folder: Path) -> list[Agent]:
         agent.pids(1)
     wait_for(lambda: len(list(folder.glob("began-*"))) == 2, "workers")
     return agents
+
+
+def read_round(job: Job) -> Round:
+    """The document in the store of the group."""
+    newest = Epochs(job.attempt).newest()
+    assert newest is not None
+    store = TCPStore(newest[1].address, newest[1].port, is_master=False, wait_for_workers=False)
+    return parse_round(store.get("elasticrun/job-1-a1").decode())
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["host", "guest"])
@@ -51,6 +62,22 @@ def test_an_agent_that_dies_after_its_workers_succeeded_is_followed_by_one_that_
     assert [event["sentence"] for event in dying.events("agent.lost")] == [
         "the agent was killed by SIGKILL; its workers had succeeded, and another agent tells the group"
     ]
+
+
+def test_a_node_that_is_lost_after_its_success_is_not_missed(job: Job, tmp_path: Path) -> None:
+    """The group could not form without it."""
+    host, guest = start_two(job, tmp_path)
+    agent = guest.agent_pid
+    os.kill(agent, signal.SIGSTOP)  # so that it cannot tell the group
+    (tmp_path / "finish-1").touch()
+    wait_for(lambda: list(job.attempt.glob("finished-1-*")), "note of the success")
+    guest.process.kill()
+    wait_for(lambda: not alive(agent), "end of the guest")
+    wait_for(lambda: len(read_round(job).members) == 1, "loss of the guest")
+    (tmp_path / "finish-0").touch()
+    assert host.wait() == 0, host.printed()
+    assert (host.exit_record().outcome, host.exit_record().generation) == (Outcome.SUCCEEDED, 1)
+    assert len(list(tmp_path.glob("began-0-*"))) == 1
 
 
 def test_a_node_alone_has_succeeded_with_its_workers(job: Job, tmp_path: Path) -> None:

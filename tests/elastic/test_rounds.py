@@ -28,6 +28,7 @@ from trainer.elastic.rendezvous.rounds import (
     finish,
     form,
     join,
+    lose,
     offer,
     parse_round,
     pause_s,
@@ -235,6 +236,13 @@ def test_a_change_for_an_earlier_round_is_ignored() -> None:
     assert offer(later, 0, store).store is None
     assert finish(formed(A, B), 0, "a", LIMITS).finished == frozenset()
     assert finish(later, 0, "a", LIMITS) == later
+
+
+def test_a_silent_agent_that_had_finished_is_not_lost() -> None:
+    group = formed(A, B, C)
+    seen = lose(group, {"b", "c"}, LIMITS, generation=1, finished={"c", "d"})
+    assert (seen.nodes, seen.finished) == (frozenset("a"), frozenset("c"))
+    assert [member.node for member in find_lost(seen, group)] == ["b"]
 
 
 def test_a_success_that_arrives_after_the_next_round_was_opened_ends_it_if_too_few_are_left() -> None:

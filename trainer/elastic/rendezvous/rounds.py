@@ -237,6 +237,13 @@ def drop(round_: Round, nodes: Collection[str]) -> Round:
     )
 
 
+def lose(round_: Round, nodes: Collection[str], limits: Limits, *, generation: int, finished: Collection[str]) -> Round:
+    """Remove silent agents. Those in `finished` are not missed, because they had finished this generation."""
+    for node in sorted(set(finished) & set(nodes)):
+        round_ = finish(round_, generation, node, limits)
+    return drop(round_, nodes)
+
+
 def offer(round_: Round, number: int, store: WorkersStore) -> Round:
     """Publish where the workers of formed round `number` meet."""
     is_current = round_.stage is Stage.FORMED and round_.number == number

@@ -211,7 +211,11 @@ class StoreThread:
             patient_s = now_s - self._timing.patience_s
             silent = {node for node in silent if self._heard[node][1] < patient_s or self._observer.is_gone(node)}
         if silent:
-            self._apply(partial(rounds.drop, nodes=silent))
+            generation = self._round.generation
+            finished = self._succession.finished_in(generation)
+            self._apply(
+                partial(rounds.lose, nodes=silent, limits=self._limits, generation=generation, finished=finished)
+            )
 
     def _count(self, now_s: float) -> None:
         assert self._connection is not None

@@ -144,6 +144,10 @@ class Succession:
             with suppress(OSError):  # the store will know it
                 epochs.note_finished(generation, self._node)
 
+    def finished_in(self, generation: int) -> frozenset[str]:
+        """The nodes of which the attempt's folder says that they have finished. Raises OSError."""
+        return frozenset() if self._epochs is None else self._epochs.finished_in(generation)
+
     def claim(self, connection: Connection, before: Round, after: Round) -> int:
         """Claim the next epoch for the group in `after`, or for its end. Returns its number. Raises Superseded."""
         if self._epochs is None:

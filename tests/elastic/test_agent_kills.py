@@ -100,6 +100,11 @@ def test_a_keeper_that_is_stopped_does_not_delay_the_agent(job: Job, tmp_path: P
     assert (agent.exit_record().generation, agent.exit_record().restarts) == (2, 1)
 
 
+def has_fork_server(agent: Agent) -> bool:
+    below = [Path(f"/proc/{each.pid}/cmdline") for each in descendants(agent.process.pid)]
+    return any(b"forkserver of" in path.read_bytes().replace(b"\0", b" ") for path in below)
+
+
 def fill_notes(agent: Agent) -> None:
     """Fill the pipe to the keeper with empty lines."""
     keepers, agents = (pipes_of(pid) for pid in (agent.process.pid, agent.agent_pid))
@@ -115,6 +120,19 @@ def pipes_of(pid: int) -> dict[str, Path]:
     """The pipes that a process has open besides its standard streams, by their names."""
     ends = [end for end in Path(f"/proc/{pid}/fd").iterdir() if int(end.name) > 2]
     return {name: end for end in ends if (name := str(end.readlink())).startswith("pipe:")}
+
+
+def test_a_keeper_that_reads_late_holds_the_files_of_the_agent_too(job: Job, tmp_path: Path) -> None:
+    """It learns of the agent and of its files at the same time."""
+    agent = job.policy().start(TWO, STEADY, str(tmp_path / "finish"))
+    wait_for(lambda: has_fork_server(agent), "fork server, which imports before it forks the agent")
+    os.kill(agent.process.pid, signal.SIGSTOP)
+    agent.await_steps(1)
+    os.kill(agent.process.pid, signal.SIGCONT)
+    fds = Path(f"/proc/{agent.process.pid}/fd")
+    wait_for(lambda: any("memfd:" in str(end.readlink()) for end in fds.iterdir()), "files", 30)
+    (tmp_path / "finish").touch()
+    assert agent.wait() == 0
 
 
 def test_agents_that_die_without_progress_end_the_attempt(job: Job, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ class Keeper:
         with suppress(BlockingIOError):
             while content := os.read(self._reading, _BYTES):
                 self._notes.take(content)
-        if self._notes.files is not None:
+        if self._notes.files is not None and self._agent:  # else the server's message about the agent is not read yet
             self._files.take(self._agent, *self._notes.files)
             self._notes.files = None
 
@@ -138,6 +138,7 @@ class Keeper:
             if "agent" in message:
                 self._agent, self._agent_began_s = int(str(message["agent"])), time.monotonic()
                 self._has_signal = False
+                self._read_notes()
             elif "succeeded" in message:
                 self._done.add(int(str(message["succeeded"])))
                 self._note_success()

@@ -108,8 +108,8 @@ class Notes:
                 continue  # torn
 
     def forget_rest(self) -> None:
-        """The writer has ended in the middle of a line."""
-        self._rest = b""
+        """The writer has ended, maybe in the middle of a line. Its files cannot be opened any more."""
+        self._rest, self.files = b"", None
 
     def _take(self, message: Mapping[str, object]) -> None:
         if isinstance(state := message.get("state"), dict):

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from orchestrator.domain.accounting.breakdown import Grouping, Holding, Prices, Share, share_out
@@ -37,7 +37,7 @@ _MICROSECONDS = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Remembered:
-    job: Job
+    holder: Holding  # without stretches. A whole job, with its spec, would take 10 kB
     life: Life
     updated_at: datetime
     read_s: float  # when it was read, by the monotonic clock
@@ -146,7 +146,7 @@ class Usage:
             return None
         life = read_life(chronicle)
         fresh = _Remembered(
-            job=chronicle.job,
+            holder=_holder(chronicle.job),
             life=life,
             updated_at=span.updated_at,
             read_s=began_s,
@@ -177,14 +177,12 @@ class Usage:
 
 def _holding(found: _Remembered, begin: datetime, end: datetime, now: datetime) -> Holding:
     stretches = lay_out(found.life, now)
-    return Holding(
-        job_id=found.job.id,
-        user=found.job.owner,
-        project=found.job.spec.project,
-        cluster=found.job.spec.cluster,
-        stretches=clip(stretches, begin, end),
-        gain_us=judge_interval(measure(found.life, stretches)).device_us,
-    )
+    gain_us = judge_interval(measure(found.life, stretches)).device_us
+    return replace(found.holder, stretches=clip(stretches, begin, end), gain_us=gain_us)
+
+
+def _holder(job: Job) -> Holding:
+    return Holding(job_id=job.id, user=job.owner, project=job.spec.project, cluster=job.spec.cluster, stretches=())
 
 
 def visible(projects: Collection[str] | None, wanted: str | None) -> Sequence[str] | None:

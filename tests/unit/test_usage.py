@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -202,3 +204,12 @@ def test_a_caller_sees_only_visible_projects(
     projects: set[str] | None, wanted: str | None, seen: list[str] | None
 ) -> None:
     assert visible(projects, wanted) == seen
+
+
+def test_a_cached_job_does_not_keep_its_spec_in_memory(shelf: Shelf) -> None:
+    shelf.jobs["a"] = make_job("a", spec=make_spec())
+    spec, usage = weakref.ref(shelf.jobs["a"].spec), usage_of(shelf)
+    usage.goodputs(spans_of(shelf), within_s=1)
+    shelf.jobs.clear()
+    gc.collect()
+    assert spec() is None

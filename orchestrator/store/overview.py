@@ -18,6 +18,7 @@ from orchestrator.ports.supervision import Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import LIVE_STATES, exits_of, in_parts, newest_attempts
 from orchestrator.store.mapping import attempt_of, job_of, training_of
+from orchestrator.store.shared_specs import SharedSpecs
 from orchestrator.store.tables import AttemptRow, JobRow, JournalRow, TrainingRow
 from trainer.contract.exit_record import ExitRecord
 
@@ -30,6 +31,7 @@ class Overview:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._specs: dict[str, tuple[int, JobSpec]] = {}  # with the job's request number when it was parsed
+        self._shared = SharedSpecs()
 
     def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
         """Return the jobs, oldest first. A job whose spec this version cannot parse is logged and left out."""
@@ -71,7 +73,7 @@ class Overview:
                 select(JobRow.id, JobRow.desired_number, JobRow.spec).where(JobRow.id.in_(some))
             ):
                 try:
-                    self._specs[job_id] = (number, JobSpec.model_validate(document))
+                    self._specs[job_id] = (number, self._shared.parse(document))
                 except ValidationError as error:
                     self._specs.pop(job_id, None)
                     log.error("job is not supervised: its spec cannot be parsed", job=job_id, reason=str(error))

@@ -1,0 +1,45 @@
+"""Specs that share their equal parts."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.store.shared_specs import SharedSpecs
+from tests.builders import make_spec
+
+
+def document_of(spec: JobSpec) -> dict[str, object]:
+    return spec.model_dump(mode="json", by_alias=True)
+
+
+def test_equal_parts_are_one_object_and_others_are_not() -> None:
+    shared = SharedSpecs()
+    narrow, same = (shared.parse(document_of(make_spec(name=name))) for name in ("a", "b"))
+    wide = shared.parse(document_of(make_spec(topology={"nodes": "3"})))
+    assert narrow.supervise is same.supervise is wide.supervise
+    assert narrow.topology is same.topology is not wide.topology
+
+
+def test_a_spec_is_parsed_as_without_sharing() -> None:
+    shared = SharedSpecs()
+    for snapshot in ({}, {"from": "/snapshots/a"}, {"from": "/snapshots/b", "keep": 5}):
+        spec = make_spec(snapshot=snapshot, labels={"team": "research"})
+        assert shared.parse(document_of(spec)) == spec
+        assert shared.parse({"name": spec.name, "run": document_of(spec)["run"]}).supervise == spec.supervise
+
+
+def test_a_part_that_no_spec_has_any_more_is_freed() -> None:
+    shared = SharedSpecs()
+    part = weakref.ref(shared.parse(document_of(make_spec())).run)
+    gc.collect()
+    assert part() is None
+
+
+def test_a_wrong_part_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        SharedSpecs().parse({**document_of(make_spec()), "topology": {"nodes": 0}})

@@ -17,6 +17,7 @@ from orchestrator.domain.errors import AlreadyRunning, ConfigurationError
 from orchestrator.store.mounts import NETWORK_TYPES, file_system_of, parse_mountinfo
 
 BUSY_TIMEOUT_S = 5.0
+_CACHE_KB = 256  # of each connection. The kernel has the pages too, and dozens of full caches take a hundred megabytes
 BEGIN = "sqlite_begin"  # the execution option with the statement that begins a transaction
 _MOUNTINFO = Path("/proc/self/mountinfo")
 
@@ -77,6 +78,7 @@ def listen(engine: Engine, *, foreign_keys: bool) -> None:
         for pragma in (
             f"busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}",
             "journal_mode = WAL",
+            f"cache_size = {-_CACHE_KB}",
             "synchronous = NORMAL",
             f"foreign_keys = {'ON' if foreign_keys else 'OFF'}",
         ):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -11,6 +14,7 @@ from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Desired, Job
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.store.engine import Database
+from orchestrator.store.group_commit import GroupCommit
 from orchestrator.store.lookups import append_events, require_job
 from orchestrator.store.mapping import desired_columns, job_of, spec_columns, status_columns
 from orchestrator.store.tables import JobLabelRow, JobRow
@@ -25,18 +29,24 @@ _INSERT_JOB = insert(JobRow)
 _INSERT_LABEL = insert(JobLabelRow)
 
 
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    job: Job
+    idempotency_key: str | None
+    digest: str
+    event: Event
+
+
 class SqlJobStore:
     """Implements ports.JobStore."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._added = GroupCommit(self._add_all)
 
     def add(self, job: Job, *, idempotency_key: str | None, digest: str, event: Event) -> Job:
         try:
-            with self._database.write() as session:
-                _insert(session, job, idempotency_key, digest)
-                append_events(session, [(job.id, event)])
-                return job
+            return self._added.add(_Submission(job, idempotency_key, digest, event))
         except IntegrityError as error:
             # Another call committed this key, or this id, first.
             with self._database.read() as session:
@@ -44,6 +54,14 @@ class SqlJobStore:
             if first is None:
                 raise Conflict(f"there is a job {job.id} already") from error
             return first
+
+    def _add_all(self, submissions: Sequence[_Submission]) -> Sequence[Job]:
+        """Raises IntegrityError, and adds none, if another job has the id or the key of one of them."""
+        with self._database.write() as session:
+            session.connection().execute(_INSERT_JOB, [_columns(each) for each in submissions])
+            _insert_labels(session, {each.job.id: each.job.spec for each in submissions})
+            append_events(session, [(each.job.id, each.event) for each in submissions])
+        return [each.job for each in submissions]
 
     def repeated(self, project: str, owner: str, idempotency_key: str, digest: str) -> Job | None:
         with self._database.read() as session:
@@ -63,7 +81,7 @@ class SqlJobStore:
                 return False
             if spec is not None:
                 session.execute(delete(JobLabelRow).where(JobLabelRow.job_id == job_id))
-                _insert_labels(session, job_id, spec)
+                _insert_labels(session, {job_id: spec})
             append_events(session, [(job_id, event)])
             return True
 
@@ -78,22 +96,26 @@ def _first_of_key(session: Session, project: str, owner: str | None, key: str | 
     return job_of(row)
 
 
-def _insert(session: Session, job: Job, idempotency_key: str | None, digest: str) -> None:
-    columns = {
+def _columns(submission: _Submission) -> dict[str, object]:
+    job = submission.job
+    return {
         "id": job.id,
         "created_at": job.created_at,
         "owner": job.owner,
-        "idempotency_key": idempotency_key,
-        "digest": digest,
+        "idempotency_key": submission.idempotency_key,
+        "digest": submission.digest,
         **spec_columns(job.spec),
         **desired_columns(job.desired),
         **status_columns(job),
     }
-    session.connection().execute(_INSERT_JOB, columns)
-    _insert_labels(session, job.id, job.spec)
 
 
-def _insert_labels(session: Session, job_id: str, spec: JobSpec) -> None:
-    rows = [{"job_id": job_id, "name": name, "value": value} for name, value in spec.labels.items()]
+def _insert_labels(session: Session, specs: Mapping[str, JobSpec]) -> None:
+    """`specs` by job id."""
+    rows = [
+        {"job_id": job_id, "name": name, "value": value}
+        for job_id, spec in specs.items()
+        for name, value in spec.labels.items()
+    ]
     if rows:
         session.connection().execute(_INSERT_LABEL, rows)

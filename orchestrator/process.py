@@ -22,7 +22,7 @@ from orchestrator import rundir
 from orchestrator.api.connection import Connection, limit_unread
 from orchestrator.bootstrap.database import make_root, open_database
 from orchestrator.bootstrap.service import Service, build
-from orchestrator.collector import calm_collector, return_large_blocks
+from orchestrator.collector import calm_collector, limit_free_memory
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.jobfolder.folder import Folder
 from orchestrator.settings import Settings
@@ -31,7 +31,7 @@ from orchestrator.wire.service import name_instance
 
 # A request releases the interpreter lock at each query. While a pass computes, the request gets the lock back only
 # after this time. With the default of 5 ms, a submission took 60 ms.
-_SWITCH_INTERVAL_S = 0.0005
+SWITCH_INTERVAL_S = 0.0005
 
 log = structlog.get_logger()
 
@@ -39,8 +39,8 @@ log = structlog.get_logger()
 def serve(settings: Settings) -> None:
     """Run the service until SIGTERM or SIGINT. Jobs continue without it. Raises ConfigurationError."""
     configure_logging(level=logging.getLevelNamesMapping()[settings.log_level.upper()])
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    return_large_blocks()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    limit_free_memory()
     calm_collector()  # called before the imports too; this call excludes the objects that they created
     settings = check_settings(settings)
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The control plane under load: submissions, lists and shows, pages, reports, passes of the supervisor, memory.
+"""The control plane under load: submissions by layer, reads, pages, reports, passes of the supervisor, and memory.
 
     python -m benchmarks.control_plane [--database sqlite|postgres|both] [--json] [--parts ...]
 
@@ -21,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+from benchmarks.control_plane.layers import LAYER_COLUMNS, measure_layers, render_layers
 from benchmarks.control_plane.load import (
     COLUMNS,
     Caller,
@@ -54,7 +55,7 @@ from orchestrator.store.engine import Database
 from orchestrator.store.records import JobOrder
 from trainer.contract.progress import render_progress
 
-PARTS = ("submissions", "reads", "pages", "reports", "passes")
+PARTS = ("submissions", "layers", "reads", "pages", "reports", "passes")
 REPLICAS = 1250  # with 8 workers each: 10,000 workers
 RATE_PER_S = 250  # each replica every 5 s
 _FIRST_REPORTER = 5_000_000  # number of the first copy
@@ -68,6 +69,9 @@ def measure(server: str | None, options: argparse.Namespace) -> Figures:
     figures: Figures = {}
     if "submissions" in options.parts:
         figures["submissions"] = _alone(server, partial(measure_submissions, count=options.submissions))
+    if "layers" in options.parts:
+        requests = _submissions("layers", options.submissions)
+        figures["layers"] = _alone(server, partial(measure_layers, requests=requests))
     for count in options.jobs if {"reads", "pages", "reports"} & set(options.parts) else []:
         figures[f"{count} jobs"] = _alone(server, partial(measure_stored, count=count, options=options))
     for count in options.live if "passes" in options.parts else []:
@@ -95,7 +99,7 @@ def measure_submissions(folder: Path, url: str, count: int) -> Figures:
             usage = Usage(service)
             met = drive(service.url, _submissions(name[:3].strip(), count), connections=connections)
             figures[name] = {**met, **usage.figures()}
-    return figures
+        return {**figures, "memory": read_memory(service)}
 
 
 def _submissions(prefix: str, count: int) -> list[Request]:
@@ -200,6 +204,7 @@ def render(kinds: Figures) -> list[str]:
         for kind, part, figures in parts
         if part == "submissions"
         for how, met in figures.items()
+        if how != "memory"
     ]
     read = [
         render_load(f"{kind}, {part}: {name}", figures[name])
@@ -225,9 +230,11 @@ def render(kinds: Figures) -> list[str]:
         [f"{kind}, {part}", *(f"{figures['memory'][key]} MB" for key in ("rss_mb", "peak_mb"))]
         for kind, part, figures in parts if "memory" in figures
     ]  # fmt: skip
+    layered = [row for kind, part, figures in parts if part == "layers" for row in render_layers(kind, figures)]
     lines: list[str] = []
     for title, columns, rows in (
         ("Submissions", COLUMNS, submitted),
+        ("A submission, by layer", LAYER_COLUMNS, layered),
         ("Stored jobs: one client, one request after the other", COLUMNS, read),
         ("Polls of an open page", COLUMNS, polled),
         ("Reports of agents", COLUMNS, reported),

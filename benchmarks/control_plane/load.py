@@ -64,6 +64,9 @@ class Caller:
             status=response.status, seconds=time.perf_counter() - began, etag=response.headers.get("ETag", "")
         )
 
+    def close(self) -> None:
+        self._connection.close()
+
 
 def drive(url: str, requests: Sequence[Request], *, connections: int = 1, rate: float | None = None) -> Figures:
     """Send all requests over `connections` connections, `rate` per second or as fast as answers arrive."""

@@ -18,7 +18,7 @@ from tests.property.world import LOOK_S, World
 SUPERVISE = {"heartbeat_timeout_s": 60, "startup_timeout_s": 100}
 
 
-@pytest.fixture(params=range(6))
+@pytest.fixture(params=range(3))
 def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A world that loses each hint with a probability of one half, or all of them."""
     rng = random.Random(request.param)

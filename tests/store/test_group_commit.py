@@ -56,7 +56,7 @@ def test_each_caller_gets_the_answer_that_it_would_get_alone(stores: Stores, see
 
     with ThreadPoolExecutor(_THREADS) as threads:
         answers = list(threads.map(lambda call: (call, submit(*call)), calls))
-    stored = {one.job.id for one in stores.reader.standings(JobFilter(), limit=200, cursor=None)[0]}
+    stored = {one.id for one in stores.reader.summaries(JobFilter(), limit=200, cursor=None)[0]}
     assert {answer for _, answer in answers if answer is not None} == stored
     assert all(answer == f"job-{number}" for (kind, number), answer in answers if kind == "fresh")
     assert Counter(answer for (kind, _), answer in answers if kind == "same id")["taken"] == 1
@@ -86,8 +86,8 @@ def test_every_stored_event_is_announced_and_queued_for_webhooks_in_its_order(ur
         assert sorted(announced) == sorted(f"job-{number}" for number in range(100))
         deliveries = OutboxStore(database).claim("pager", limit=200, hold_s=60)
         assert [one.event.job_id for one in sorted(deliveries, key=lambda one: one.event.id)] == announced
-        found = [stores.reader.standings(JobFilter(label=("n", str(n))), limit=2, cursor=None)[0] for n in range(100)]
-        assert [[one.job.id for one in some] for some in found] == [[f"job-{n}"] for n in range(100)]
+        found = [stores.reader.summaries(JobFilter(label=("n", str(n))), limit=2, cursor=None)[0] for n in range(100)]
+        assert [[one.id for one in some] for some in found] == [[f"job-{n}"] for n in range(100)]
 
 
 def test_what_was_answered_is_stored_after_a_kill(url: str, open_stores: Callable[[], Stores]) -> None:

@@ -32,6 +32,7 @@ OPENERS = {
     "doctor/trial_group.py": "an empty working directory of its own",
     "doctor/service_checks.py": "files of the service",
     "identity/keys.py": "the key",
+    "intake/watches.py": "the mounts of this machine",
     "settings.py": "the secrets of webhooks",
     "store": "the database, its backups, the mounts of this machine",
 }

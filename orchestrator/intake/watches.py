@@ -2,7 +2,7 @@
 
 A watch is a hint. An attempt that cannot be watched always may have news: on a file system that other machines may
 write to, on another system than Linux, beyond the kernel's limit of watches, or after its queue of events overflowed.
-A watched attempt may have news again after CHECK_S, whatever the kernel says.
+A watched attempt may have news again after 225 to 300 s, whatever the kernel says.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import structlog
 
 from orchestrator import rundir
 from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.checks import check_after_s
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.store.mounts import file_system_of, parse_mountinfo
 from trainer.contract import layout
@@ -28,7 +29,6 @@ if sys.platform == "linux":
 
 log = structlog.get_logger()
 
-CHECK_S = 300.0
 _MOUNTINFO = Path("/proc/self/mountinfo")
 # File systems that no other machine writes to.
 _LOCAL = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
@@ -48,7 +48,7 @@ class Watches:
         self._folders: dict[int, tuple[AttemptKey, re.Pattern[str]]] = {}  # by watch
         self._watches: dict[AttemptKey, set[int]] = {}
         self._whole: set[AttemptKey] = set()  # those of which every folder is watched
-        self._quiet: dict[AttemptKey, float] = {}  # those without news, since when; the oldest first
+        self._quiet: dict[AttemptKey, float] = {}  # those without news, and when to read them anyway
         self._local: dict[Path, bool] = {}
 
     def stirred(self, launched: Set[AttemptKey]) -> Set[AttemptKey]:
@@ -61,9 +61,8 @@ class Watches:
                 self._whole.clear()
             elif event.wd in self._folders:
                 self._take(event.wd, event.mask, event.name)
-        limit = self._monotonic() - CHECK_S
-        for key in [key for key in self._quiet if self._quiet[key] <= limit]:
-            del self._quiet[key]
+        now = self._monotonic()
+        self.stir([key for key, check_at in self._quiet.items() if check_at <= now])
         return launched - self._quiet.keys()
 
     def attend(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
@@ -75,10 +74,10 @@ class Watches:
             if key not in self._whole:
                 self._watch(job, key, replicas)
                 self._whole.add(key)
-            self._quiet[key] = self._monotonic()
+            self._quiet[key] = self._monotonic() + check_after_s(key.job_id)
 
     def stir(self, keys: Collection[AttemptKey]) -> None:
-        """These attempts were not read to their ends."""
+        """These attempts may have news: they were not read to their ends, or not for long."""
         for key in keys:
             self._quiet.pop(key, None)
 

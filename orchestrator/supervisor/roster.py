@@ -8,16 +8,15 @@ All that is remembered here may be lost: an empty roster looks at every job.
 from __future__ import annotations
 
 import heapq
-import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.observation.checks import CHECK_S, check_after_s
 from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.ports.supervision import Supervised, SupervisorReader
 
-CHECK_S = 300.0  # each job is looked at this often, even if nothing says that it changed
 # Alarms that are more than a minute ahead are due at whole multiples of this, so that one pass looks at many jobs.
 _GRID_S = 5.0
 _COARSE_S = 60.0
@@ -91,7 +90,7 @@ class Roster:
 
     def sleep(self, job_id: str, *, until: datetime, now: datetime) -> None:
         """Do not look at the job before `until`, or before the next check, unless something wakes it."""
-        check_at = now + timedelta(seconds=CHECK_S * _spread(job_id))
+        check_at = now + timedelta(seconds=check_after_s(job_id))
         at = min(until, check_at)
         if at > now + timedelta(seconds=_COARSE_S):
             at += timedelta(seconds=-at.timestamp() % _GRID_S)
@@ -149,8 +148,3 @@ class Roster:
             self._awake.discard(job_id)
             self._checked.discard(job_id)
             self._alarms.pop(job_id, None)
-
-
-def _spread(job_id: str) -> float:
-    """Return a fixed number from 0.75 to 1, so that checks of many jobs do not fall into one pass."""
-    return 0.75 + 0.25 * (zlib.crc32(job_id.encode()) % 1000) / 1000

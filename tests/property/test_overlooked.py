@@ -8,9 +8,9 @@ from collections.abc import Iterator, Set
 import pytest
 
 from orchestrator.domain.job.job import JobState
+from orchestrator.domain.observation.checks import CHECK_S
 from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.supervisor.observe import Observer
-from orchestrator.supervisor.roster import CHECK_S
 from tests.property import promises, services
 from tests.property.owners import Owners
 from tests.property.world import LOOK_S, World

@@ -10,11 +10,12 @@ import pytest
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.observation.checks import CHECK_S
 from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.simulator.virtual_clock import VirtualClock
-from orchestrator.supervisor.roster import CHECK_S, Roster
+from orchestrator.supervisor.roster import Roster
 from tests.builders import make_attempt, make_event, make_job, make_spec
 from tests.fakes.memory_leases import MemoryLeaseStore
 

@@ -44,6 +44,6 @@ USUAL = {
     ),
     "cuda": Work(
         device="cuda", preset="1b", global_batch=4, seq_len=2048, precision="bf16", is_compiled=True, ranks=1,
-        window=10, rounds=12, turn_s=6.0, limit=0.99,
+        window=10, rounds=8, turn_s=6.0, limit=0.99,
     ),
 }  # fmt: skip

@@ -86,7 +86,7 @@ BENCHMARKS = (
     Benchmark(
         "recovery_gpu",
         "recovery",
-        "--device cuda --kills 20 --launchers ours torchrun-safe",
+        "--device cuda --kills 5 --launchers ours torchrun-safe --programs trainer-ddp script-reentered",
         f"--device cuda {_A_KILL}",
         _needs_gpu,
     ),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.trainer.harness import start_group
-from trainer.script.fingerprint import _summarize, fingerprint
+from trainer.script.fingerprint import _COLUMNS, _summarize, fingerprint
 from trainer.snapshot.whole import read_metadata
 
 ENTRY = str(Path(__file__).with_name("rank_parts_entry.py"))
@@ -35,3 +35,16 @@ def test_sums_of_bits_notice_another_value(dtype: torch.dtype) -> None:
         assert fingerprint(list(_summarize(ours))) != fingerprint(list(_summarize(theirs)))
         assert fingerprint(ours) != fingerprint(theirs)
     assert fingerprint(ours) == fingerprint(ours.clone())
+
+
+@pytest.mark.parametrize("rows", [2, 7, 1000])
+def test_sums_of_bits_notice_exchanged_values(rows: int) -> None:
+    """Rows of the table that it sums, columns of that table, and single values."""
+    ours = torch.randn(rows, _COLUMNS, generator=torch.Generator().manual_seed(0))
+    for order in (torch.arange(rows).roll(1), torch.arange(rows).flip(0)):
+        assert fingerprint(list(_summarize(ours))) != fingerprint(list(_summarize(ours[order])))
+    columns = ours.roll(1, dims=1)
+    assert fingerprint(list(_summarize(ours))) != fingerprint(list(_summarize(columns)))
+    single = ours.clone()
+    single[0, 5], single[1, 5] = ours[1, 5], ours[0, 5]
+    assert fingerprint(list(_summarize(ours))) != fingerprint(list(_summarize(single)))

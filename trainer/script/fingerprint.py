@@ -47,7 +47,11 @@ def _whole(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def _summarize(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Sums of its bits as integers, one for each column of a table, and what fills no row. A copy would take longer."""
+    """Sums of its bits as integers, of each column and each row of a table, and what fills no row.
+
+    The sums of columns alone would be equal after an exchange of rows. A copy to the host would take longer.
+    """
     bits = tensor.reshape(-1).view(_INTEGERS.get(tensor.itemsize, torch.uint8))
     whole = bits.numel() // _COLUMNS * _COLUMNS
-    return bits[:whole].view(-1, _COLUMNS).sum(0, dtype=torch.int64), bits[whole:]
+    table = bits[:whole].view(-1, _COLUMNS)
+    return table.sum(0, dtype=torch.int64), table.sum(1, dtype=torch.int64), bits[whole:]

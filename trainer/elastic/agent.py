@@ -14,14 +14,14 @@ from pathlib import Path
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
-from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo, is_stop, signal_name
+from trainer.contract.failure import Failure, FailureKind, is_collateral, is_stop
 from trainer.elastic.agent_requests import AgentRequests, Group
+from trainer.elastic.causes import Causes
 from trainer.elastic.flags import Flags
 from trainer.elastic.health.activity import read_activities
 from trainer.elastic.health.devices import Devices
 from trainer.elastic.health.fitness import NodeUnfit, await_fitness
-from trainer.elastic.health.oom import count_oom_kills, read_oom_kills
-from trainer.elastic.health.postmortem import Death, Finding, find_failure, first_cause, read_steps
+from trainer.elastic.health.postmortem import Death
 from trainer.elastic.health.rank_meter import RankMeter
 from trainer.elastic.health.stillness import GroupHang, Stillness
 from trainer.elastic.health.watch import RankHang, Watch
@@ -49,8 +49,6 @@ from trainer.elastic.workers.workers import (
     substitute,
 )
 
-# A worker can die of the loss of a peer before the agent sees the peer's own death. Wait this long for the cause.
-_CAUSE_GRACE_S = 0.3
 # A replacement agent opens the next round within this time. Dropping a lost node takes longer.
 _CHANGE_GRACE_S = 1.5
 # The agent of a replica that is stopped leaves the group within this time after the first worker has ended.
@@ -108,7 +106,7 @@ class Agent:
                 read=lambda pids: read_activities(pids, fork_server.server_pid, without={os.getpid()}),
             )
         self._sampler = None if record is None else _build_sampler(record, self._devices)
-        self._oom_kills: int | None = None  # the count before the workers started
+        self._causes = Causes(record, self._sampler)
         self._local: LocalWorkers | None = None
         self._orders: Sequence[int] = ()  # if all their workers end with 0, the generation has succeeded
         self._ending = Ending()  # of the previous generation
@@ -151,7 +149,7 @@ class Agent:
             return
         if self.history.began:
             self.history.notice(before.ended_s)
-        step = max(self._read_steps().values(), default=None)
+        step = max(self._causes.read_steps().values(), default=None)
         self._ending = self.history.end(change=before.change, step=step)
         self._devices.await_release(before.state.pids)
 
@@ -213,7 +211,7 @@ class Agent:
         if self._streams is not None:
             outputs = self._streams.open(environs)
         folders = {local_rank: self._folder(local_rank, outputs) for local_rank in environs}
-        self._oom_kills = read_oom_kills()
+        self._causes.begin()
         self._local = local = LocalWorkers(
             place=place, processes={}, environs=environs, outputs=outputs, folders=folders
         )
@@ -325,7 +323,7 @@ class Agent:
     def _follow(self, restarts: bool, *, change: str = "", hang: bool = False, survivors: Collection[int] = ()) -> End:
         """End the workers without waiting for them: SIGTERM, save stacks, SIGKILL. `survivors` continue."""
         self._end_workers(0.0, hang=hang, survivors=survivors if restarts else ())
-        self._ending = self.history.end(change=change, step=max(self._read_steps().values(), default=None))
+        self._ending = self.history.end(change=change, step=max(self._causes.read_steps().values(), default=None))
         return End.AGAIN if restarts else End.FAILED
 
     def _run_requests(self, local: LocalWorkers) -> None:
@@ -348,8 +346,8 @@ class Agent:
     def _follow_deaths(self, deaths: list[Death], local: LocalWorkers) -> End:
         """Explain the deaths. A worker that lost its peers because the group changed has not failed."""
         self.history.notice()
-        steps, own_steps = self._read_steps(), self._read_steps(self.generation)
-        failure = self._recall(first_cause(self._explain(deaths, local, own_steps)))
+        steps = self._causes.read_steps()
+        failure = self._causes.find(deaths, local)
         reason = self._explain_change(failure, local)
         if reason is not None:
             self._report_lost(self._rendezvous.find_lost())
@@ -380,22 +378,6 @@ class Agent:
             if self._survivors.can_stay(local_rank, process.pid, self.generation)
         ]
 
-    def _recall(self, failure: Failure) -> Failure:
-        """The failure of a rank that ran out of memory, with what it used before."""
-        of_gpu = failure.kind is FailureKind.DEVICE_OOM
-        if self._sampler is None or failure.rank is None or not (of_gpu or failure.kind is FailureKind.HOST_OOM):
-            return failure
-        found = self._sampler.find_last_minute(failure.rank, of_gpu=of_gpu)
-        was_killed = failure.exit_code is not None and signal_name(failure.exit_code) == "SIGKILL"
-        if found is not None and not (of_gpu or was_killed):
-            found = replace(found, limit_bytes=None)  # a MemoryError can come from another limit, as of setrlimit(2)
-        return replace(failure, last_minute=found)
-
-    def _read_steps(self, generation: int | None = None) -> dict[int, int]:
-        if self._record is None:
-            return {}
-        return read_steps(self._record.incarnation_dir / layout.PROGRESS, generation=generation)
-
     def _judge_hang(self, hang: RankHang | GroupHang, local: LocalWorkers) -> bool:
         self.history.notice()
         failure = Failure(kind=FailureKind.HANG, message=hang.sentence, rank=hang.rank, step=hang.step)
@@ -415,22 +397,6 @@ class Agent:
         restarts = self.history.judge(failure, ran, step=step, silent_s=silent_s)
         self._note()
         return restarts
-
-    def _explain(self, deaths: list[Death], local: LocalWorkers, steps: dict[int, int]) -> list[Finding]:
-        policy = None if self._record is None else self._record.policy
-        patterns = () if policy is None else policy.patterns
-        deadline = time.monotonic() + _CAUSE_GRACE_S
-        while True:
-            findings = [
-                find_failure(death, steps, patterns=patterns, oom_kills=count_oom_kills(self._oom_kills))
-                for death in deaths
-            ]
-            everyone = len(deaths) == len(local.processes)
-            has_cause = any(not (is_collateral(f.failure) or is_echo(f.failure)) for f in findings)
-            if everyone or has_cause or time.monotonic() > deadline:
-                return findings
-            time.sleep(_LOOK_EVERY_S)
-            deaths = local.find_deaths()
 
     def _end_workers(self, patience_s: float, *, hang: bool = False, survivors: Collection[int] = ()) -> None:
         if self._orders:  # from now on, an exit with 0 is no success

@@ -1,0 +1,65 @@
+"""Why workers of this node died: each death is explained, and the first cause has failed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from trainer.contract import layout
+from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo, signal_name
+from trainer.elastic.health.oom import count_oom_kills, read_oom_kills
+from trainer.elastic.health.postmortem import Death, Finding, find_failure, first_cause, read_steps
+from trainer.elastic.records.record import Record
+from trainer.elastic.resource_sampler import ResourceSampler
+from trainer.elastic.workers.local_workers import LocalWorkers
+
+# A worker can die of the loss of a peer before the agent sees the peer's own death. Wait this long for the cause.
+_GRACE_S = 0.3
+_LOOK_EVERY_S = 0.02
+
+
+class Causes:
+    def __init__(self, record: Record | None, sampler: ResourceSampler | None) -> None:
+        self._record, self._sampler = record, sampler
+        self._oom_kills: int | None = None  # the count before the workers started
+
+    def begin(self) -> None:
+        """Call this before the workers of a generation start."""
+        self._oom_kills = read_oom_kills()
+
+    def read_steps(self, generation: int | None = None) -> dict[int, int]:
+        """Return the newest step of each rank, of all generations or of one. Empty outside a job."""
+        if self._record is None:
+            return {}
+        return read_steps(self._record.incarnation_dir / layout.PROGRESS, generation=generation)
+
+    def find(self, deaths: list[Death], local: LocalWorkers) -> Failure:
+        return self._recall(first_cause(self._explain(deaths, local)))
+
+    def _explain(self, deaths: list[Death], local: LocalWorkers) -> list[Finding]:
+        policy = None if self._record is None else self._record.policy
+        patterns = () if policy is None else policy.patterns
+        steps = self.read_steps(local.place.group.generation)
+        deadline = time.monotonic() + _GRACE_S
+        while True:
+            findings = [
+                find_failure(death, steps, patterns=patterns, oom_kills=count_oom_kills(self._oom_kills))
+                for death in deaths
+            ]
+            everyone = len(deaths) == len(local.processes)
+            has_cause = any(not (is_collateral(f.failure) or is_echo(f.failure)) for f in findings)
+            if everyone or has_cause or time.monotonic() > deadline:
+                return findings
+            time.sleep(_LOOK_EVERY_S)
+            deaths = local.find_deaths()
+
+    def _recall(self, failure: Failure) -> Failure:
+        """The failure of a rank that ran out of memory, with what it used before."""
+        of_gpu = failure.kind is FailureKind.DEVICE_OOM
+        if self._sampler is None or failure.rank is None or not (of_gpu or failure.kind is FailureKind.HOST_OOM):
+            return failure
+        found = self._sampler.find_last_minute(failure.rank, of_gpu=of_gpu)
+        was_killed = failure.exit_code is not None and signal_name(failure.exit_code) == "SIGKILL"
+        if found is not None and not (of_gpu or was_killed):
+            found = replace(found, limit_bytes=None)  # a MemoryError can come from another limit, as of setrlimit(2)
+        return replace(failure, last_minute=found)

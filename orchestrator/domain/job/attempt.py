@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from orchestrator.domain.errors import InvalidTransition
 from trainer.contract.failure import Failure
@@ -40,9 +41,9 @@ TRANSITIONS: dict[AttemptState, frozenset[AttemptState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class AttemptKey:
-    """Identifies an attempt everywhere, even before a scheduler has given it a handle."""
+class AttemptKey(NamedTuple):
+    """Identifies an attempt everywhere, even before a scheduler has given it a handle. A tuple, because a pass looks up
+    many of them."""
 
     job_id: str
     number: int

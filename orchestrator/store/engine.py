@@ -21,6 +21,7 @@ from orchestrator.domain.errors import ConfigurationError, StoreUnavailable
 from orchestrator.domain.job.event import Event
 from orchestrator.store import sqlite
 from orchestrator.store.failures import translated
+from orchestrator.store.sanitize import render_json
 
 _CONNECTIONS = 24  # at most; kept open, because opening one costs more than most transactions
 _WAIT_S = 10.0  # for a connection, or for the turn to write
@@ -193,7 +194,7 @@ def _build_engine(url: URL, *, migrating: bool) -> Engine:
             pool_size=_CONNECTIONS,
             max_overflow=_CONNECTIONS,
             pool_timeout=_WAIT_S,
-            json_serializer=_render_json,
+            json_serializer=render_json,
             json_deserializer=_parse_json,
             connect_args={"timeout": 5},
         )
@@ -206,7 +207,7 @@ def _build_engine(url: URL, *, migrating: bool) -> Engine:
             max_overflow=0,
             pool_timeout=_WAIT_S,
             pool_pre_ping=True,
-            json_serializer=_render_json,
+            json_serializer=render_json,
             json_deserializer=_parse_json,
             connect_args={name: value for name, value in _POSTGRES_ARGUMENTS.items() if name not in url.query},
         )
@@ -236,7 +237,3 @@ def _parse_json(text: str | bytes) -> object:
         return from_json(text)
     except ValueError:  # from_json refuses half of a surrogate pair
         return json.loads(text)
-
-
-def _render_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -12,13 +12,18 @@ from collections.abc import Mapping
 
 MAX_EVIDENCE_BYTES = 64 * 1024
 MAX_TEXT_CHARS = 64 * 1024
+MAX_DEPTH = 32
 _SHORTENED_TEXT_CHARS = 2048
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_SUSPECT = re.compile(r"\\u0000|[\ud800-\udfff]")
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _MAX_INTEGER = 2**63 - 1
 
 
 def clean_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
     """Remove NUL and lone surrogates, and the middle of a text that is too long."""
+    if len(text) <= max_chars and text.isascii() and "\0" not in text:
+        return text
     kept = _UNSTORABLE.sub("", text)
     if len(kept) <= max_chars:
         return kept
@@ -26,7 +31,7 @@ def clean_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
     return f"{kept[:half]} … {len(kept) - 2 * half} characters left out … {kept[-half:]}"
 
 
-def clean_json(value: object, *, max_chars: int = MAX_TEXT_CHARS, max_depth: int = 32) -> object:
+def clean_json(value: object, *, max_chars: int = MAX_TEXT_CHARS, max_depth: int = MAX_DEPTH) -> object:
     """Return a value that both databases store as JSON. NaN and infinities become texts that float() parses."""
     if max_depth == 0:
         return "…"
@@ -46,6 +51,17 @@ def clean_json(value: object, *, max_chars: int = MAX_TEXT_CHARS, max_depth: int
             return [clean_json(item, max_chars=max_chars, max_depth=max_depth - 1) for item in value]
         case _:
             return clean_text(str(value), max_chars=max_chars)
+
+
+def render_json(value: object) -> str:
+    """Render a value as compact JSON, cleaned by clean_json unless the text shows that there is nothing to clean."""
+    try:
+        text = _ENCODER.encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return _ENCODER.encode(clean_json(value))
+    if len(text) <= MAX_TEXT_CHARS and text.count("[") + text.count("{") < MAX_DEPTH and not _SUSPECT.search(text):
+        return text
+    return _ENCODER.encode(clean_json(value))
 
 
 def clean_share(value: float | None) -> float | None:

@@ -7,7 +7,7 @@ VALUES of a thousand rows cost the driver even more. SQLite runs in this process
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import (
     Column,
     ColumnElement,
+    Dialect,
     Table,
     Update,
     bindparam,
@@ -23,12 +24,14 @@ from sqlalchemy import (
     delete,
     func,
     inspect,
+    literal_column,
     or_,
     select,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.explanation.row_limits import Stored
@@ -38,6 +41,7 @@ from orchestrator.store.mapping import stored_document, summary_columns
 from orchestrator.store.tables import Base, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 
 Values = dict[str, object]
+Bind = Callable[[object], object]
 Incarnation = tuple[AttemptKey, int, int]  # attempt, replica, incarnation
 
 
@@ -111,10 +115,26 @@ def _write(session: Session, statement: Insert, rows: Sequence[Values]) -> None:
     connection = session.connection()
     if connection.dialect.name != "postgresql":
         if rows:
-            connection.execute(statement, rows)
+            text, columns = _compile(statement, connection.dialect)
+            bound = [
+                [bind(row[name]) for row in rows] if bind else [row[name] for row in rows] for name, bind in columns
+            ]
+            connection.exec_driver_sql(text, list(zip(*bound, strict=True)))
         return
     for wave in _waves(rows, [key.name for key in _keys(statement)]):
         connection.execute(statement, {name: [row[name] for row in wave] for name in wave[0]})
+
+
+@lru_cache
+def _compile(statement: Insert, dialect: Dialect) -> tuple[str, Sequence[tuple[str, Bind | None]]]:
+    """Return the statement's text, and its parameters with what converts their values.
+
+    SQLAlchemy would collect and convert the parameters of each row by themselves, which costs more than the writing.
+    """
+    compiled = statement.compile(dialect=dialect)
+    assert isinstance(compiled, SQLCompiler)
+    types = {each.name: each.type.dialect_impl(dialect) for each in _table(statement).columns}
+    return str(compiled), [(name, types[name].bind_processor(dialect)) for name in compiled.positiontup or ()]
 
 
 def _waves(rows: Sequence[Values], keys: Sequence[str]) -> list[list[Values]]:
@@ -161,7 +181,9 @@ def _upsert_metric(dialect: str) -> Insert:
 @lru_cache
 def _upsert_snapshot(dialect: str) -> Insert:
     insert = _insert(dialect, SnapshotRow)
-    onward = (insert.excluded.state != "committed") & (SnapshotRow.state != "deleted")
+    onward = (insert.excluded.state != literal_column("'committed'")) & (
+        SnapshotRow.state != literal_column("'deleted'")
+    )
     size = func.coalesce(insert.excluded.size_bytes, SnapshotRow.size_bytes)
     return _upsert(insert, where=onward, change={"state": insert.excluded.state, "size_bytes": size})
 
@@ -193,8 +215,12 @@ def _upsert(
 
 
 def _keys(insert: Insert) -> list[Column[Any]]:
+    return list(_table(insert).primary_key.columns)
+
+
+def _table(insert: Insert) -> Table:
     assert isinstance(insert.table, Table)
-    return list(insert.table.primary_key.columns)
+    return insert.table
 
 
 def table_of(row: type[Base]) -> Table:

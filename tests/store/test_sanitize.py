@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+import functools
 import json
+import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.store.sanitize import MAX_EVIDENCE_BYTES, clean_integer, clean_json, clean_text, shorten_evidence
+from orchestrator.store.sanitize import (
+    MAX_DEPTH,
+    MAX_EVIDENCE_BYTES,
+    MAX_TEXT_CHARS,
+    clean_integer,
+    clean_json,
+    clean_text,
+    render_json,
+    shorten_evidence,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -22,6 +33,20 @@ def test_any_value_becomes_strict_json_without_nul(value: object) -> None:
     rendered.encode("utf-8")
     assert "\\u0000" not in rendered.replace("\\\\", "")
     assert clean_json(cleaned) == cleaned
+
+
+@given(JSON)
+@example("\\u0000")
+@example({"\0": "\ud800", "emoji": "\U0001f600"})
+@example("x" * (MAX_TEXT_CHARS + 1))
+def test_json_is_rendered_clean(value: object) -> None:
+    assert json.loads(render_json(value)) == json.loads(json.dumps(clean_json(value), ensure_ascii=False))
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH - 1, MAX_DEPTH, 5000])
+def test_json_is_cut_where_it_is_too_deep(depth: int) -> None:
+    value = functools.reduce(lambda inner, _: [inner], range(depth), [math.pi])
+    assert json.loads(render_json(value)) == clean_json(value)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200))

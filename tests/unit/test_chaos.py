@@ -172,7 +172,7 @@ def test_a_pending_fault_is_not_repeated_and_another_one_must_wait() -> None:
         request_chaos(job, a_target(), Order(fault=Fault.KILL, rank=0))
     told = a_target(attempt=an_attempt(nodes="2", errand_told=1))
     assert chaos_of(request_chaos(job, told, KILL)).number == 2
-    later = a_target(attempt=an_attempt(key=replace(an_attempt().key, number=2)))
+    later = a_target(attempt=an_attempt(key=an_attempt().key._replace(number=2)))
     assert chaos_of(request_chaos(job, later, KILL)) == RequestedChaos(number=2, attempt=2, fault=Fault.KILL)
 
 
@@ -245,7 +245,7 @@ def test_a_request_is_sent_once_and_is_pending_until_then() -> None:
             assert pending_requests(summarize(job, attempt)) == pending
         assert pending_requests(summarize(job, an_attempt(AttemptState.LOST))) == []
         assert pending_requests(summarize(job, None)) == []
-        later = an_attempt(key=replace(an_attempt().key, number=2))
+        later = an_attempt(key=an_attempt().key._replace(number=2))
         assert pending_requests(summarize(job, later)) == []
         assert decide(a_situation(job, later, seen(Presence.RUNNING, a_replica()))).action == Wait()
     both = Desired(stacks=STACKS, chaos=CHAOS)

@@ -20,6 +20,8 @@ from typing import BinaryIO, Self
 
 import structlog
 
+from orchestrator.jobfolder.beneath import open_beneath
+
 log = structlog.get_logger()
 
 Status = os.stat_result
@@ -27,6 +29,7 @@ MAX_ENTRIES = 20_000  # per folder; further entries are ignored
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = _LOOK | os.O_DIRECTORY
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _DISPLACED = ".displaced-"  # prefix for entries that occupy a name that the service needs
 
@@ -38,10 +41,13 @@ class JobFolder:
     root: Path
     name: str
 
-    def open(self) -> Folder:
-        """Open the folder for reading. If it does not exist or is no folder, it is absent. Raises OSError."""
+    def open(self, *names: str) -> Folder:
+        """Open the folder for reading, or the one below it that the names lead to.
+
+        If it does not exist or is no folder, it is absent. Raises OSError.
+        """
         with Folder.of(self.root) as root:
-            return root.within(Path(self.name))
+            return root.reach(self.name, *names)
 
     def make(self) -> Folder:
         """Open the folder for writing and create it if needed. Raises OSError."""
@@ -90,7 +96,22 @@ class Folder:
 
     def within(self, path: Path) -> Folder:
         """Open the folder at a path. It is absent if it cannot be reached without a link."""
-        return self._descend(path.parts, _enter)
+        return self.reach(*path.parts)
+
+    def reach(self, *names: str) -> Folder:
+        """Open the folder that the names lead to, like `within`."""
+        here = self._descriptor
+        if here is None or len(names) < 2:
+            return self._descend(names, _enter)
+        for name in names:
+            require_name(name)
+        try:
+            descriptor = open_beneath(here, names)
+        except OSError as error:
+            # Anything else may be due to one folder's permissions, or the kernel does not have the system call.
+            return Folder(None) if error.errno in _ABSENT else self._descend(names, _enter)
+        _permit(descriptor, stat.S_IRWXU)
+        return Folder(descriptor)
 
     def make(self, path: Path) -> Folder:
         """Open the folder at a path and create it if needed. Anything else at the path is renamed."""
@@ -123,6 +144,22 @@ class Folder:
             return None
         with file:
             return file.read(limit)
+
+    def read_on(self, path: Path, offset: int, *, limit: int) -> tuple[bytes, int] | None:
+        """Read at most `limit` bytes of a regular file from `offset` on, or from its start if it is shorter.
+
+        Returns them with the size of the file. None if there is none.
+        """
+        with self._above(path) as folder:
+            file = None if folder._descriptor is None else _open_descriptor(folder._descriptor, path.name)
+        if file is None:
+            return None
+        try:
+            size = os.fstat(file).st_size
+            start = offset if offset <= size else 0
+            return os.pread(file, min(limit, size - start), start), size
+        finally:
+            os.close(file)
 
     def last_lines(self, path: Path, *, size: int) -> list[str]:
         """Return the lines in the last `size` bytes of a regular file, or an empty list."""
@@ -333,6 +370,11 @@ def _status(above: int | None, name: str) -> os.stat_result | None:
 
 
 def _open_file(above: int, name: str) -> BinaryIO | None:
+    descriptor = _open_descriptor(above, name)
+    return None if descriptor is None else os.fdopen(descriptor, "rb")
+
+
+def _open_descriptor(above: int, name: str) -> int | None:
     """Check an O_PATH descriptor before opening the file, since opening a device or pipe can have effects."""
     try:
         found = os.open(require_name(name), _LOOK, dir_fd=above)
@@ -345,7 +387,7 @@ def _open_file(above: int, name: str) -> BinaryIO | None:
             return None
         _permit(found, stat.S_IRUSR)
         # O_NONBLOCK: a process with a lease on the file (fcntl(2), F_SETLEASE) could block us for 45 seconds.
-        return os.fdopen(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(found)
 

@@ -5,11 +5,11 @@ Documents are replaced whole (temporary file, fsync, rename). Journals grow; an 
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,6 +38,7 @@ _MAX_NAMES = 1000  # in one replica's folder
 # The exceptions that parsing a job's text may raise.
 UNREADABLE = (ValueError, TypeError, LookupError, OverflowError, RecursionError, AttributeError)
 _HERE = Path()  # makes the paths of `layout` relative to the open folder
+_PROGRESS, _EVENTS = Path(layout.PROGRESS), Path(layout.EVENTS)
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
 _OURS = frozenset(kind.value for kind in EventKind)
 _WITHDRAWN = b"withdrawn"  # the claim's content in place of an agent's token
@@ -113,8 +114,7 @@ class Incarnation:
 
 def open_attempt(job: JobFolder, attempt: int) -> Folder:
     """Open an attempt's folder, which may not exist. Raises OSError."""
-    with job.open() as folder:
-        return folder.within(layout.attempt_dir(_HERE, attempt))
+    return job.open(*layout.attempt_dir(_HERE, attempt).parts)
 
 
 def incarnations(attempt: Folder, replicas: Iterable[int]) -> Iterator[Incarnation]:
@@ -134,24 +134,52 @@ def was_claimed(attempt: Folder) -> bool:
     return attempt.status(Path(layout.CLAIM)) is not None
 
 
+Place = tuple[int, int]  # of an incarnation: replica and number
+
+
 def read_news(
-    job: JobFolder, key: AttemptKey, replicas: int, known: Mapping[tuple[int, int], JournalOffsets]
+    job: JobFolder,
+    key: AttemptKey,
+    replicas: int,
+    known: Mapping[Place, JournalOffsets],
+    grown: Collection[Place] | None = None,
 ) -> Iterator[JournalBatch]:
-    """Read what the replicas wrote since the offsets in `known`. Replicas without news are left out."""
+    """Read what the replicas wrote since the offsets in `known`. Replicas without news are left out.
+
+    If only journals have grown, and only those of the incarnations `grown`, then nothing else is read.
+    """
+    if grown is not None:
+        for place in sorted(grown):
+            with job.open(*_way_to(key.number, *place)) as folder:
+                news = _news_of(Incarnation(*place, folder, _HERE), key, known.get(place, JournalOffsets()), None)
+            if news is not None:
+                yield news
+        return
     with open_attempt(job, key.number) as attempt:
         for life in incarnations(attempt, range(replicas)):
             with attempt.within(life.path) as folder:
-                at_home = replace(life, folder=folder, path=_HERE)
-                news = _news_of(at_home, key, known.get((life.replica, life.number), JournalOffsets()))
+                at_home = Incarnation(life.replica, life.number, folder, _HERE)
+                stored = known.get((life.replica, life.number), JournalOffsets())
+                # Read before the journals, so that they are complete.
+                ended = not stored.exited and at_home.has_exit_file()
+                news = _news_of(at_home, key, stored, at_home.exit() if ended else None, ended=ended)
             if news is not None:
                 yield news
 
 
-def _news_of(life: Incarnation, key: AttemptKey, stored: JournalOffsets) -> JournalBatch | None:
-    exit_record = None if stored.exited else life.exit()  # read before the journals, so that they are complete
-    progress = read_journal(life.folder, life.path / layout.PROGRESS, stored.progress)
-    events = read_journal(life.folder, life.path / layout.EVENTS, stored.events)
-    broken = exit_record is None and not stored.exited and life.has_exit_file()
+@lru_cache(maxsize=1024)
+def _way_to(attempt: int, replica: int, incarnation: int) -> tuple[str, ...]:
+    """Return the names that lead from the job's folder to that of an incarnation."""
+    return (layout.replica_dir(_HERE, attempt, replica) / str(incarnation)).parts
+
+
+def _news_of(
+    life: Incarnation, key: AttemptKey, stored: JournalOffsets, exit_record: ExitRecord | None, *, ended: bool = False
+) -> JournalBatch | None:
+    """`ended`: there is an exit record, which cannot be parsed if it is None."""
+    progress = read_journal(life.folder, _PROGRESS, stored.progress)
+    events = read_journal(life.folder, _EVENTS, stored.events)
+    broken = ended and exit_record is None
     is_part = progress.more or events.more
     if is_part:
         exit_record = None  # it comes with the last part
@@ -196,16 +224,13 @@ def read_journal(folder: Folder, path: Path, offset: int) -> Chunk:
     """
     status = folder.status(path)
     # A file of exactly this length has no new lines and need not be opened.
-    file = None if status is None or status.st_size == offset else folder.open(path)
-    if file is None:
+    found = None if status is None or status.st_size == offset else folder.read_on(path, offset, limit=MAX_READ_BYTES)
+    if found is None:
         return Chunk([], offset, offset)
-    with file:
-        size = file.seek(0, io.SEEK_END)
-        start = offset if offset <= size else 0
-        if size - start > MAX_BACKLOG_BYTES:
-            return Chunk([], start, size - MAX_BACKLOG_BYTES, more=True)
-        file.seek(start)
-        content = file.read(MAX_READ_BYTES)
+    content, size = found
+    start = offset if offset <= size else 0
+    if size - start > MAX_BACKLOG_BYTES:
+        return Chunk([], start, size - MAX_BACKLOG_BYTES, more=True)
     more = len(content) == MAX_READ_BYTES
     whole, newline, _torn = content.rpartition(b"\n")
     if not newline:

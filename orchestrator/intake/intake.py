@@ -72,21 +72,29 @@ class Intake:
         first = {key: None for key in self._behind if key in launched}
         light = [key for key in first | dict.fromkeys(key for key in launched if key in stirred) if key not in heavy]
         reading.broken = {one for one in self._broken if one[0] in launched}
-        with self._watched(launched, light, reading):
+        with self._watched(launched, light, suspects, reading):
             reading.read(launched, light, list(heavy))
         self._behind, self._heavy, self._broken = reading.behind, reading.heavy, reading.broken
         return reading.unread
 
     @contextmanager
     def _watched(
-        self, launched: Mapping[AttemptKey, int], light: Sequence[AttemptKey], reading: Reading
+        self,
+        launched: Mapping[AttemptKey, int],
+        light: Sequence[AttemptKey],
+        suspects: Set[AttemptKey],
+        reading: Reading,
     ) -> Iterator[None]:
         """Watch for what these attempts write from now on. Those that are not read to their ends still have news."""
         if self._watches is None:
             yield
             return
         for key in light:
-            self._watches.attend(self._folder(key.job_id), key, launched[key])
+            grown = None if key in suspects else self._watches.grown(key)
+            if grown is None:
+                self._watches.attend(self._folder(key.job_id), key, launched[key])
+            else:
+                reading.grown[key] = grown
         unread: Collection[AttemptKey] = light
         try:
             yield

@@ -7,7 +7,7 @@ last, take turns in rotation, and share as much time as the other turns took, at
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import structlog
@@ -17,6 +17,7 @@ from orchestrator.domain.errors import InvalidSpec
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets, JournalStore
+from orchestrator.rundir import Place
 
 log = structlog.get_logger()
 
@@ -29,7 +30,7 @@ _PART_ATTEMPTS = 250
 _PART_BYTES = 2 * 1024 * 1024  # stored in one transaction, which PostgreSQL ends if it idles for seconds
 _TOO_MUCH = "there was more to read than fits into one pass"
 
-Offsets = Mapping[tuple[int, int], JournalOffsets]
+Offsets = Mapping[Place, JournalOffsets]
 
 
 @dataclass(slots=True)
@@ -57,6 +58,7 @@ class Reading:
         self.unread: dict[AttemptKey, str] = {}  # attempts that were not read fully, and why
         self.behind: list[AttemptKey] = []  # attempts that had no turn
         self.broken: set[tuple[AttemptKey, int, int]] = set()  # incarnations whose broken exit record was reported
+        self.grown: dict[AttemptKey, Set[Place]] = {}  # attempts of which only these journals have news
         self.heavy: list[AttemptKey] = []  # attempts with more to read; the one that has waited longest is first
         self._journals = journals
         self._folder = folder
@@ -136,7 +138,8 @@ class Reading:
 
     def _read_news(self, key: AttemptKey, offsets: Offsets) -> Iterator[JournalBatch]:
         """Read in a generator, so that `_next` catches errors in opening the folder."""
-        yield from rundir.read_news(self._folder(key.job_id), key, self._launched[key], offsets)
+        grown = self.grown.pop(key, None)
+        yield from rundir.read_news(self._folder(key.job_id), key, self._launched[key], offsets, grown)
 
     def _next(self, key: AttemptKey, course: _Course) -> JournalBatch | None:
         try:

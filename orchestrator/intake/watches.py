@@ -1,7 +1,8 @@
 """Which run directories may have news, so that a pass need not read all of them. By inotify(7).
 
-A watch is a hint. An attempt that cannot be watched always may have news: on a file system that other machines may
-write to, on another system than Linux, beyond the kernel's limit of watches, or after its queue of events overflowed.
+The watches also say which journals have grown, if that is all that is new. A watch is a hint. An attempt that cannot be
+watched always may have news: on a file system that other machines may write to, on another system than Linux, beyond
+the kernel's limit of watches, or after its queue of events overflowed.
 A watched attempt may have news again after 225 to 300 s, whatever the kernel says.
 """
 
@@ -21,6 +22,7 @@ from orchestrator import rundir
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.checks import check_after_s
 from orchestrator.jobfolder.folder import Folder, JobFolder
+from orchestrator.rundir import Place
 from orchestrator.store.mounts import file_system_of, parse_mountinfo
 from trainer.contract import layout
 
@@ -34,7 +36,7 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 _LOCAL = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 # The names that matter in the folders of an attempt, of a replica and of an incarnation.
 _REPLICA, _INCARNATION = re.compile(r"replica-[0-9]+"), re.compile(r"[0-9]+")
-_JOURNAL = re.compile("|".join(map(re.escape, (layout.PROGRESS, layout.EVENTS, layout.EXIT))))
+_FILE = re.compile("|".join(map(re.escape, (layout.PROGRESS, layout.EVENTS, layout.EXIT))))
 
 
 class Watches:
@@ -45,10 +47,11 @@ class Watches:
         self._inotify = _open()
         if self._inotify is not None:
             weakref.finalize(self, self._inotify.close)
-        self._folders: dict[int, tuple[AttemptKey, re.Pattern[str]]] = {}  # by watch
+        self._folders: dict[int, tuple[AttemptKey, re.Pattern[str], Place | None]] = {}  # by watch
         self._watches: dict[AttemptKey, set[int]] = {}
         self._whole: set[AttemptKey] = set()  # those of which every folder is watched
-        self._quiet: dict[AttemptKey, float] = {}  # those without news, and when to read them anyway
+        self._checks: dict[AttemptKey, float] = {}  # those without other news, and when to read all of them anyway
+        self._grown: dict[AttemptKey, set[Place]] = {}  # which of their journals have grown
         self._local: dict[Path, bool] = {}
 
     def stirred(self, launched: Set[AttemptKey]) -> Set[AttemptKey]:
@@ -57,40 +60,54 @@ class Watches:
             self._forget(key)
         for event in () if self._inotify is None else self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
-                self._quiet.clear()
+                self._checks.clear()
                 self._whole.clear()
             elif event.wd in self._folders:
                 self._take(event.wd, event.mask, event.name)
         now = self._monotonic()
-        self.stir([key for key, check_at in self._quiet.items() if check_at <= now])
-        return launched - self._quiet.keys()
+        self.stir([key for key, check_at in self._checks.items() if check_at <= now])
+        return (launched - self._checks.keys()) | self._grown.keys()
+
+    def grown(self, key: AttemptKey) -> Set[Place] | None:
+        """Return the incarnations whose journals have grown, if the attempt has no other news. Else None.
+
+        Call this before they are read. If it returns None, call `attend` and read the whole attempt.
+        """
+        places = self._grown.pop(key, None)
+        return places if key in self._checks else None
 
     def attend(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
         """Call this before the attempt is read, so that what is written during the reading is news again."""
-        self._quiet.pop(key, None)
+        self._checks.pop(key, None)
+        self._grown.pop(key, None)
         if self._inotify is None or not self._is_local(job.root):
             return
         with suppress(OSError):  # an attempt without a watch may always have news
             if key not in self._whole:
                 self._watch(job, key, replicas)
                 self._whole.add(key)
-            self._quiet[key] = self._monotonic() + check_after_s(key.job_id)
+            self._checks[key] = self._monotonic() + check_after_s(key.job_id)
 
     def stir(self, keys: Collection[AttemptKey]) -> None:
         """These attempts may have news: they were not read to their ends, or not for long."""
         for key in keys:
-            self._quiet.pop(key, None)
+            self._checks.pop(key, None)
 
     def _take(self, watch: int, mask: int, name: str) -> None:
-        key, matters = self._folders[watch]
+        key, matters, place = self._folders[watch]
         if mask & flags.IGNORED:  # the folder was deleted
             del self._folders[watch]
             self._whole.discard(key)
-            self._quiet.pop(key, None)
-        elif matters.fullmatch(name):
-            self._quiet.pop(key, None)
-            if matters is not _JOURNAL:
-                self._whole.discard(key)
+            self._checks.pop(key, None)
+        elif not matters.fullmatch(name):
+            return
+        elif place is None:  # a folder that is not watched
+            self._whole.discard(key)
+            self._checks.pop(key, None)
+        elif name == layout.EXIT:
+            self._checks.pop(key, None)
+        else:
+            self._grown.setdefault(key, set()).add(place)
 
     def _watch(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
         """Watch the folders from above, so that none that is created meanwhile is missed. Raises OSError."""
@@ -102,14 +119,14 @@ class Watches:
                         self._add(folder, key, _INCARNATION)
             for life in rundir.incarnations(attempt, range(replicas)):
                 with attempt.within(life.path) as folder:
-                    self._add(folder, key, _JOURNAL)
+                    self._add(folder, key, _FILE, (life.replica, life.number))
 
-    def _add(self, folder: Folder, key: AttemptKey, matters: re.Pattern[str]) -> None:
+    def _add(self, folder: Folder, key: AttemptKey, matters: re.Pattern[str], place: Place | None = None) -> None:
         """The path names the open folder, because the job may replace its name by a link."""
         assert self._inotify is not None
-        mask = flags.CREATE | flags.MOVED_TO | (flags.MODIFY if matters is _JOURNAL else 0)
+        mask = flags.CREATE | flags.MOVED_TO | (0 if place is None else flags.MODIFY)
         watch = self._inotify.add_watch(f"/proc/self/fd/{folder.fileno()}", mask)
-        self._folders[watch] = key, matters
+        self._folders[watch] = key, matters, place
         self._watches.setdefault(key, set()).add(watch)
 
     def _forget(self, key: AttemptKey) -> None:
@@ -117,7 +134,8 @@ class Watches:
             if self._inotify is not None and self._folders.pop(watch, None) is not None:
                 with suppress(OSError):  # the folder was deleted
                     self._inotify.rm_watch(watch)
-        self._quiet.pop(key, None)
+        self._checks.pop(key, None)
+        self._grown.pop(key, None)
         self._whole.discard(key)
 
     def _is_local(self, root: Path) -> bool:

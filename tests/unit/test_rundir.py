@@ -10,8 +10,9 @@ import pytest
 
 from orchestrator import rundir
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
+from trainer.contract.exit_record import ExitRecord, Outcome, render_exit_record
 from trainer.contract.fence import Term
 
 KEY = AttemptKey("train-abc", 1)
@@ -31,6 +32,33 @@ def job_of(folder: Path) -> JobFolder:
 
 def news(job_dir: Path, known: JournalOffsets | None = None) -> list[JournalBatch]:
     return list(rundir.read_news(job_of(job_dir), KEY, 2, {} if known is None else {(0, 1): known}))
+
+
+def test_only_journals_that_have_grown_are_read(tmp_path: Path, life: Path) -> None:
+    for number in (1, 2):
+        (life.parent / str(number)).mkdir(exist_ok=True)
+        (life.parent / f"{number}/progress.jsonl").write_text(f"{LINE}\n")
+        (life.parent / f"{number}/exit.json").write_text("{")
+    (batch,) = rundir.read_news(job_of(tmp_path), KEY, 2, {}, {(0, 2), (1, 1)})
+    assert (batch.incarnation, len(batch.progress), batch.has_broken_exit) == (2, 1, False)
+
+
+def test_an_exit_record_that_appears_during_the_reading_is_not_broken(
+    tmp_path: Path, life: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (life / "progress.jsonl").write_text(f"{LINE}\n")
+    record = ExitRecord(outcome=Outcome.SUCCEEDED, at="2026-11-20T12:00:00Z", generation=1, restarts=0)
+    read = rundir.read_journal
+
+    def read_late(folder: Folder, path: Path, offset: int) -> rundir.Chunk:
+        (life / "exit.json").write_text(json.dumps(render_exit_record(record)))
+        return read(folder, path, offset)
+
+    monkeypatch.setattr(rundir, "read_journal", read_late)
+    (batch,) = news(tmp_path)
+    assert (batch.exit_record, batch.has_broken_exit) == (None, False)
+    (batch,) = news(tmp_path)
+    assert (batch.exit_record, batch.has_broken_exit) == (record, False)
 
 
 def test_an_incomplete_last_line_is_read_later(tmp_path: Path, life: Path) -> None:

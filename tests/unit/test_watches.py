@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from orchestrator.domain.observation.checks import CHECK_S
 from orchestrator.intake import watches
 from orchestrator.intake.watches import Watches
 from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.rundir import Place
 from orchestrator.simulator.virtual_clock import VirtualClock
 from trainer.contract import layout
 
@@ -23,11 +24,12 @@ REPLICAS = 2
 
 
 class Agents:
-    """They write into the run directories, and know whose journals have changed since they were read."""
+    """They write into the run directories, and know who has written what since it was read."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.wrote: set[AttemptKey] = set()
+        self.appended: set[tuple[AttemptKey, Place]] = set()
+        self.ended: set[AttemptKey] = set()
 
     def life(self, key: AttemptKey, replica: int, incarnation: int) -> Path:
         return layout.replica_dir(self.root / key.job_id, key.number, replica) / str(incarnation)
@@ -37,14 +39,14 @@ class Agents:
         life.mkdir(parents=True, exist_ok=True)
         with (life / name).open("a") as file:
             file.write("{}\n")
-        self.wrote.add(key)
+        self.appended.add((key, (replica, incarnation)))
 
     def exit(self, key: AttemptKey, replica: int, incarnation: int) -> None:
         life = self.life(key, replica, incarnation)
         life.mkdir(parents=True, exist_ok=True)
         (life / "draft").write_text("{}")
         (life / "draft").rename(life / layout.EXIT)
-        self.wrote.add(key)
+        self.ended.add(key)
 
     def replace(self, key: AttemptKey, replica: int, incarnation: int) -> None:
         """Put another folder of the same name in place."""
@@ -52,6 +54,9 @@ class Agents:
         if life.exists():
             shutil.rmtree(life)
         self.append(key, replica, incarnation, layout.EVENTS)
+
+
+WHOLE = None
 
 
 class Reader:
@@ -63,10 +68,16 @@ class Reader:
 
     def read(self) -> set[AttemptKey]:
         """Return what was read."""
-        stirred = set(self.watches.stirred(set(KEYS)))
-        for key in stirred:
-            self.watches.attend(JobFolder(self.root, key.job_id), key, REPLICAS)
-        return stirred
+        return self.read_exactly().keys() | set()
+
+    def read_exactly(self) -> dict[AttemptKey, Set[Place] | None]:
+        """Return which journals were read of each attempt, or WHOLE."""
+        found: dict[AttemptKey, Set[Place] | None] = {}
+        for key in self.watches.stirred(set(KEYS)):
+            found[key] = self.watches.grown(key)
+            if found[key] is WHOLE:
+                self.watches.attend(JobFolder(self.root, key.job_id), key, REPLICAS)
+        return found
 
 
 @pytest.fixture
@@ -108,8 +119,13 @@ def test_an_attempt_with_news_is_read(tmp_path_factory: pytest.TempPathFactory, 
     for acts_ in rounds:
         for act in acts_:
             act(agents)  # type: ignore[operator]
-        assert reader.read() >= agents.wrote
-        agents.wrote.clear()
+        read = reader.read_exactly()
+        whole = {key for key, places in read.items() if places is WHOLE}
+        exact = {(key, place) for key, places in read.items() for place in places or ()}
+        assert whole >= agents.ended
+        assert exact >= {(key, place) for key, place in agents.appended if key not in whole}
+        agents.appended.clear()
+        agents.ended.clear()
     shutil.rmtree(root)
 
 
@@ -121,6 +137,19 @@ def test_a_quiet_attempt_is_not_read(reader: Reader, agents: Agents) -> None:
     (agents.life(KEYS[2], 0, 1).parent / layout.AGENT_LOG).write_text("a word\n")
     assert reader.read() == {KEYS[1]}
     assert reader.read() == set()
+
+
+def test_only_journals_that_have_grown_are_read(reader: Reader, agents: Agents) -> None:
+    reader.read()
+    for _ in range(2):
+        agents.append(KEYS[0], 1, 1, layout.PROGRESS)
+        agents.append(KEYS[1], 0, 1, layout.EVENTS)
+        assert reader.read_exactly() == {KEYS[0]: {(1, 1)}, KEYS[1]: {(0, 1)}}
+    agents.append(KEYS[0], 1, 1, layout.PROGRESS)
+    agents.exit(KEYS[0], 1, 1)
+    agents.append(KEYS[1], 0, 2, layout.PROGRESS)
+    assert reader.read_exactly() == {KEYS[0]: WHOLE, KEYS[1]: WHOLE}
+    assert reader.read_exactly() == {}
 
 
 def test_what_is_written_during_the_reading_is_news_again(reader: Reader, agents: Agents) -> None:
@@ -147,6 +176,18 @@ def test_a_quiet_attempt_is_read_from_time_to_time(reader: Reader, agents: Agent
         passes.append(reader.read())
     assert set[AttemptKey]().union(*passes) == set(KEYS)
     assert set(KEYS) not in passes, "not all in one pass"
+
+
+def test_an_attempt_that_always_writes_is_read_as_a_whole_from_time_to_time(
+    reader: Reader, agents: Agents, clock: VirtualClock
+) -> None:
+    reader.read()
+    whole = 0
+    for _ in range(int(CHECK_S)):
+        agents.append(KEYS[0], 0, 1, layout.PROGRESS)
+        clock.advance(1)
+        whole += reader.read_exactly()[KEYS[0]] is WHOLE
+    assert whole == 1
 
 
 def test_an_attempt_without_folders_is_always_read(reader: Reader) -> None:

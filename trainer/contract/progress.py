@@ -33,6 +33,9 @@ class Phase(str, Enum):
     DONE = "done"
 
 
+_PHASES = frozenset(phase.value for phase in Phase)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """One line. `step` counts completed optimizer steps; `metrics` are of that step (loss in nats, global)."""
@@ -75,7 +78,7 @@ def parse_progress(document: dict[str, object]) -> Progress:
             world_size=int(str(document.get("world_size", 1))),
             generation=int(str(document.get("generation", 1))),
             pid=int(str(document.get("pid", 0))),
-            phase=Phase(phase) if phase in {known.value for known in Phase} else Phase.STEP,
+            phase=Phase(phase) if phase in _PHASES else Phase.STEP,
             step=_optional_int(document.get("step")),
             total_steps=_optional_int(document.get("total_steps")),
             memory_bytes=_optional_int(document.get("memory_bytes")),

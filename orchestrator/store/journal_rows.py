@@ -240,7 +240,7 @@ def _size_of(event: Event) -> int:
 def _fits(line: Progress) -> bool:
     """Whether a database can hold the line's numbers. A bad number costs its line, not the batch."""
     numbers = (line.rank, line.local_rank, line.world_size, line.generation, line.pid, line.step or 0)
-    return all(clean_integer(number) is not None for number in numbers)
+    return clean_integer(min(numbers)) is not None and clean_integer(max(numbers)) is not None
 
 
 def _snapshot(key: AttemptKey, event: JournalEvent, arrived_at: datetime) -> Values | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, Table, select
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import NotFound
@@ -16,10 +16,12 @@ from orchestrator.domain.job.attempt import AttemptKey, parse_nodes
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.store.engine import Database
 from orchestrator.store.journal_rows import JournalRows, Training
-from orchestrator.store.lookups import append_events, in_parts
-from orchestrator.store.mapping import stored_of, summary_of
+from orchestrator.store.lookups import among, append_events, in_parts
+from orchestrator.store.mapping import SUMMARY_FIELDS, stored_of, summary_of
 from orchestrator.store.tables import AttemptRow, JournalRow, TrainingRow
-from orchestrator.store.upserts import Incarnation, Journal, write_journals, write_trainings
+from orchestrator.store.upserts import Incarnation, Journal, table_of, write_journals, write_trainings
+
+_ATTEMPTS, _JOURNALS, _TRAININGS = table_of(AttemptRow), table_of(JournalRow), table_of(TrainingRow)
 
 
 class SqlJournalStore:
@@ -30,25 +32,23 @@ class SqlJournalStore:
 
     def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
         """Attempts without stored journals are left out."""
-        columns = (
-            JournalRow.job_id,
-            JournalRow.attempt,
-            JournalRow.replica,
-            JournalRow.incarnation,
-            JournalRow.progress_to,
-            JournalRow.events_to,
-            JournalRow.exit_record.is_not(None),
+        columns = _JOURNALS.c
+        query = select(
+            columns.job_id,
+            columns.attempt,
+            columns.replica,
+            columns.incarnation,
+            columns.progress_to,
+            columns.events_to,
+            columns.exit_record.is_not(None),
         )
         found: defaultdict[AttemptKey, dict[tuple[int, int], JournalOffsets]] = defaultdict(dict)
         wanted = set(keys)
         with self._database.read() as session:
-            for some in _jobs_of(keys):
-                for job_id, attempt, replica, incarnation, progress, events, exited in session.execute(
-                    select(*columns).where(JournalRow.job_id.in_(some))
-                ):
-                    key = AttemptKey(job_id, attempt)
-                    if key in wanted:
-                        found[key][replica, incarnation] = JournalOffsets(progress, events, exited)
+            for job_id, attempt, replica, incarnation, *journal in _read(session, query, _JOURNALS, wanted):
+                key = AttemptKey(job_id, attempt)
+                if key in wanted:
+                    found[key][replica, incarnation] = JournalOffsets(*journal)
         return found
 
     def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
@@ -86,50 +86,50 @@ def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[Attemp
 
     Rows are always locked in the same order, which prevents deadlocks. Raises NotFound for an unknown attempt.
     """
-    wanted, launches = set(keys), _read_launches(session, keys)
-    found = {
-        key: Training(summary_of(row), stored_of(row.stored), launches[key])
-        for rows in _rows_of(session, TrainingRow, keys, locked=True)
-        for row in rows
-        if (key := AttemptKey(row.job_id, row.attempt)) in wanted
-    }
+    launched = (_ATTEMPTS.c.job_id == _TRAININGS.c.job_id) & (_ATTEMPTS.c.number == _TRAININGS.c.attempt)
+    query = (
+        select(
+            _TRAININGS.c.job_id,
+            _TRAININGS.c.attempt,
+            _ATTEMPTS.c.nodes,
+            _ATTEMPTS.c.workers_per_node,
+            _TRAININGS.c.stored,
+            _TRAININGS.c.pace_book,
+            *(_TRAININGS.c[name] for name in SUMMARY_FIELDS),
+        )
+        .join(_ATTEMPTS, launched)
+        .order_by(_TRAININGS.c.job_id, _TRAININGS.c.attempt)
+        .with_for_update(of=_TRAININGS)
+    )
+    found: dict[AttemptKey, Training] = {}
+    for job_id, number, nodes, workers, stored, pace_book, *columns in _read(session, query, _TRAININGS, keys):
+        key = AttemptKey(job_id, number)
+        launch = Launch(key, parse_nodes(nodes)[1], workers)
+        found[key] = Training(summary_of(columns, pace_book), stored_of(stored), launch)
     missing = [key for key in keys if key not in found]
     if missing:
         raise NotFound(f"there is no attempt {missing[0]}")
     return {key: found[key] for key in keys}
 
 
-def _read_launches(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Launch]:
-    """Read the launches of these attempts, and of others of the same jobs."""
-    columns = (AttemptRow.job_id, AttemptRow.number, AttemptRow.nodes, AttemptRow.workers_per_node)
-    found: dict[AttemptKey, Launch] = {}
-    for some in _jobs_of(keys):
-        for job_id, number, nodes, workers in session.execute(select(*columns).where(AttemptRow.job_id.in_(some))):
-            key = AttemptKey(job_id, number)
-            found[key] = Launch(key, parse_nodes(nodes)[1], workers)
-    return found
-
-
 def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[Incarnation, Journal]:
-    wanted = set(keys)
+    columns = _JOURNALS.c
+    query = select(
+        columns.job_id,
+        columns.attempt,
+        columns.replica,
+        columns.incarnation,
+        columns.progress_to,
+        columns.events_to,
+        columns.exit_record,
+    )
     return {
-        (key, row.replica, row.incarnation): Journal(row.progress_to, row.events_to, row.exit_record)
-        for rows in _rows_of(session, JournalRow, keys)
-        for row in rows
-        if (key := AttemptKey(row.job_id, row.attempt)) in wanted
+        (AttemptKey(job_id, attempt), replica, incarnation): Journal(*journal)
+        for job_id, attempt, replica, incarnation, *journal in _read(session, query, _JOURNALS, keys)
     }
 
 
-def _rows_of(
-    session: Session, table: type[TrainingRow] | type[JournalRow], keys: Sequence[AttemptKey], *, locked: bool = False
-) -> Iterator[Sequence[Any]]:
-    """Read the rows of these attempts, and of others of the same jobs, in the order of their keys."""
-    query = select(*table.__table__.columns).order_by(table.job_id, table.attempt)
-    if locked:
-        query = query.with_for_update()
-    for some in _jobs_of(keys):
-        yield session.execute(query.where(table.job_id.in_(some))).all()
-
-
-def _jobs_of(keys: Collection[AttemptKey]) -> Iterator[list[str]]:
-    return in_parts({key.job_id for key in keys})
+def _read(session: Session, query: Select[Any], table: Table, keys: Collection[AttemptKey]) -> Iterator[Sequence[Any]]:
+    """Read the rows of these attempts, and of others of the same jobs."""
+    for some in in_parts({key.job_id for key in keys}):
+        yield from session.connection().execute(query.where(among(session, table.c.job_id, some)))

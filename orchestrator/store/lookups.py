@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from sqlalchemy import ColumnElement, Subquery, bindparam, func, insert, select, text
+from sqlalchemy import ColumnElement, Subquery, Text, any_, bindparam, func, insert, literal, select, text
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import NotFound
@@ -54,6 +56,13 @@ def in_parts(ids: Collection[str]) -> Iterator[list[str]]:
     ordered = sorted(ids)
     for start in range(0, len(ordered), _PART):
         yield ordered[start : start + _PART]
+
+
+def among(session: Session, column: ColumnElement[str], ids: Collection[str]) -> ColumnElement[bool]:
+    """Return a condition with one parameter. SQLAlchemy takes longer for each value of IN than a database."""
+    if is_postgres(session):
+        return column == any_(literal(list(ids), postgresql.ARRAY(Text())))
+    return column.in_(select(func.json_each(json.dumps(list(ids))).table_valued("value").c.value))
 
 
 def read_states(session: Session, job_ids: Collection[str]) -> dict[str, JobState]:

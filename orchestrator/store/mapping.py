@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from orchestrator.domain.accounting.training_summary import TrainingSummary
@@ -194,18 +195,18 @@ def training_of(row: TrainingRow | None) -> Training:
     )
 
 
-def summary_of(row: TrainingRow) -> TrainingSummary:
-    columns = {name: getattr(row, name) for name in _SUMMARY_FIELDS}
-    return TrainingSummary(**columns, phase_times=_phase_times_of(row.pace_book))
+def summary_of(columns: Sequence[Any], pace_book: Mapping[str, object]) -> TrainingSummary:
+    """`columns` are those of SUMMARY_FIELDS."""
+    return TrainingSummary(**dict(zip(SUMMARY_FIELDS, columns, strict=True)), phase_times=_phase_times_of(pace_book))
 
 
 def summary_columns(summary: TrainingSummary) -> dict[str, object]:
     """Return the columns of a training, without its key."""
     book = summary.phase_times
     since = None if book.since is None else render_time(book.since)
-    columns = {name: getattr(summary, name) for name in _SUMMARY_FIELDS}
+    columns = dict(zip(SUMMARY_FIELDS, _read_summary(summary), strict=True))
     columns["pace"] = {phase: [time.count, time.typical_s, time.longest_s] for phase, time in book.summary().items()}
-    columns["pace_book"] = {name: getattr(book, name) for name in _PHASE_TIMES} | {"since": since}
+    columns["pace_book"] = dict(zip(_PHASE_TIMES, _read_phase_times(book), strict=True)) | {"since": since}
     return columns
 
 
@@ -217,12 +218,15 @@ def stored_of(document: Mapping[str, object] | None) -> Stored:
 
 def stored_document(stored: Stored) -> dict[str, object]:
     """Render without empty fields, because the document is written with each report and most fields are empty."""
-    return {name: value for name in _STORED if (value := getattr(stored, name))}
+    return {name: value for name, value in zip(_STORED, _read_stored(stored), strict=True) if value}
 
 
-_STORED = frozenset(one.name for one in fields(Stored))
-_SUMMARY_FIELDS = tuple(one.name for one in fields(TrainingSummary) if one.name != "phase_times")
+_STORED = tuple(one.name for one in fields(Stored))
+SUMMARY_FIELDS = tuple(one.name for one in fields(TrainingSummary) if one.name != "phase_times")  # the last one
 _PHASE_TIMES = tuple(one.name for one in fields(PhaseTimes) if one.name != "since")
+_read_stored, _read_summary, _read_phase_times = (
+    attrgetter(*names) for names in (_STORED, SUMMARY_FIELDS, _PHASE_TIMES)
+)
 
 
 def _phase_times_of(document: Mapping[str, object]) -> PhaseTimes:

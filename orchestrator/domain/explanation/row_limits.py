@@ -139,7 +139,10 @@ class Stored:
 
     def level(self) -> int:
         """Return the level. One of every 2**level steps is stored, and none from LEVELS on."""
-        return max(self._rows(Room.POINTS) // LEVEL_POINTS, self._bytes(Room.POINTS) // LEVEL_BYTES)
+        points = Room.POINTS.value
+        rows = self.rows_before.get(points, 0) + self.rows.get(points, 0)
+        size_bytes = self.bytes_before.get(points, 0) + self.size_bytes.get(points, 0)
+        return max(rows // LEVEL_POINTS, size_bytes // LEVEL_BYTES)
 
     def take_names(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics whose name is usual or among the first MOST_NAMES of the attempt."""

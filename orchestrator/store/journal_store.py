@@ -17,7 +17,7 @@ from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.store.engine import Database
 from orchestrator.store.journal_rows import JournalRows, Training
 from orchestrator.store.lookups import among, append_events, in_parts
-from orchestrator.store.mapping import SUMMARY_FIELDS, stored_of, summary_of
+from orchestrator.store.mapping import SUMMARY_COLUMNS, stored_of, summary_of
 from orchestrator.store.tables import AttemptRow, JournalRow, TrainingRow
 from orchestrator.store.upserts import Incarnation, Journal, table_of, write_journals, write_trainings
 
@@ -94,18 +94,17 @@ def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[Attemp
             _ATTEMPTS.c.nodes,
             _ATTEMPTS.c.workers_per_node,
             _TRAININGS.c.stored,
-            _TRAININGS.c.pace_book,
-            *(_TRAININGS.c[name] for name in SUMMARY_FIELDS),
+            *(_TRAININGS.c[name] for name in SUMMARY_COLUMNS),
         )
         .join(_ATTEMPTS, launched)
         .order_by(_TRAININGS.c.job_id, _TRAININGS.c.attempt)
         .with_for_update(of=_TRAININGS)
     )
     found: dict[AttemptKey, Training] = {}
-    for job_id, number, nodes, workers, stored, pace_book, *columns in _read(session, query, _TRAININGS, keys):
+    for job_id, number, nodes, workers, stored, *columns in _read(session, query, _TRAININGS, keys):
         key = AttemptKey(job_id, number)
         launch = Launch(key, parse_nodes(nodes)[1], workers)
-        found[key] = Training(summary_of(columns, pace_book), stored_of(stored), launch)
+        found[key] = Training(summary_of(columns), stored_of(stored), launch)
     missing = [key for key in keys if key not in found]
     if missing:
         raise NotFound(f"there is no attempt {missing[0]}")

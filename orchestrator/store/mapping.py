@@ -195,16 +195,17 @@ def training_of(row: TrainingRow | None) -> Training:
     )
 
 
-def summary_of(columns: Sequence[Any], pace_book: Mapping[str, object]) -> TrainingSummary:
-    """`columns` are those of SUMMARY_FIELDS."""
-    return TrainingSummary(**dict(zip(SUMMARY_FIELDS, columns, strict=True)), phase_times=_phase_times_of(pace_book))
+def summary_of(columns: Sequence[Any]) -> TrainingSummary:
+    """`columns` are those of SUMMARY_COLUMNS."""
+    *values, book = columns
+    return TrainingSummary(**dict(zip(_SUMMARY_FIELDS, values, strict=True)), phase_times=_phase_times_of(book))
 
 
 def summary_columns(summary: TrainingSummary) -> dict[str, object]:
     """Return the columns of a training, without its key."""
     book = summary.phase_times
     since = None if book.since is None else render_time(book.since)
-    columns = dict(zip(SUMMARY_FIELDS, _read_summary(summary), strict=True))
+    columns = dict(zip(_SUMMARY_FIELDS, _read_summary(summary), strict=True))
     columns["pace"] = {phase: [time.count, time.typical_s, time.longest_s] for phase, time in book.summary().items()}
     columns["pace_book"] = dict(zip(_PHASE_TIMES, _read_phase_times(book), strict=True)) | {"since": since}
     return columns
@@ -222,10 +223,11 @@ def stored_document(stored: Stored) -> dict[str, object]:
 
 
 _STORED = tuple(one.name for one in fields(Stored))
-SUMMARY_FIELDS = tuple(one.name for one in fields(TrainingSummary) if one.name != "phase_times")  # the last one
+_SUMMARY_FIELDS = tuple(one.name for one in fields(TrainingSummary) if one.name != "phase_times")
+SUMMARY_COLUMNS = (*_SUMMARY_FIELDS, "pace_book")
 _PHASE_TIMES = tuple(one.name for one in fields(PhaseTimes) if one.name != "since")
 _read_stored, _read_summary, _read_phase_times = (
-    attrgetter(*names) for names in (_STORED, SUMMARY_FIELDS, _PHASE_TIMES)
+    attrgetter(*names) for names in (_STORED, _SUMMARY_FIELDS, _PHASE_TIMES)
 )
 
 

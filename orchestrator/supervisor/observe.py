@@ -155,7 +155,9 @@ class Observer:
     def _compare(self, sightings: Mapping[AttemptKey, Sighting]) -> None:
         """Wake the jobs of attempts that the cluster shows differently than in the last pass."""
         before = self._sightings
-        self.roster.wake(key.job_id for key, seen in sightings.items() if seen != before.get(key))
+        self.roster.wake(
+            key.job_id for key, seen in sightings.items() if seen is not (known := before.get(key)) and seen != known
+        )
         self._sightings = sightings
 
     def _exclude(self, now: datetime) -> Sequence[Exclusion]:

@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.backends.local import client
+from orchestrator.backends.local.living import LivingAgents
 from orchestrator.backends.local.render import render_processes
 from orchestrator.backends.local.states import Machine, ReplicaTraces, sight
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
@@ -20,6 +21,7 @@ from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from trainer.contract import env, layout
+from trainer.contract.agent_record import ProcessIdentity
 
 _LAST_WORDS_BYTES = 4096
 
@@ -36,8 +38,9 @@ class _Child:
 class LocalBackend:
     """Run agents detached, so that they outlive the service. A restarted service finds them by records and marks."""
 
-    def __init__(self, root: Path, *, slots: int) -> None:
+    def __init__(self, root: Path, *, slots: int, living: LivingAgents | None = None) -> None:
         self._root = root
+        self._living = living or LivingAgents()
         self._slots = slots
         self._machine = Machine(client.host_name(), client.boot_id())
         self._children: list[_Child] = []
@@ -63,8 +66,10 @@ class LocalBackend:
         return f"local:{plan.key}"
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
+        """An attempt whose agents were all alive is looked at again when one has ended, and from time to time."""
         self._reap()
-        return {key: self._observe(key, replicas) for key, replicas in launched.items()}
+        known = self._living.refresh(launched.keys())
+        return {key: known.get(key) or self._observe(key, replicas) for key, replicas in launched.items()}
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         """Send SIGTERM to the agents. With `force`, kill every process that carries the attempt's mark."""
@@ -83,12 +88,16 @@ class LocalBackend:
 
     def _observe(self, key: AttemptKey, replicas: int) -> Sighting:
         """Check the recorded agents. Search all processes for the attempt's mark only if an agent is not alive."""
-        sighting = self._build_sighting(key, replicas, search=False)
+        sighting, agents = self._build_sighting(key, replicas, search=False)
         if sighting.presence is Presence.RUNNING and all(seen.liveness == "alive" for seen in sighting.replicas):
+            self._living.remember(key, sighting, agents)
             return sighting
-        return self._build_sighting(key, replicas, search=True)
+        return self._build_sighting(key, replicas, search=True)[0]
 
-    def _build_sighting(self, key: AttemptKey, replicas: int, *, search: bool) -> Sighting:
+    def _build_sighting(
+        self, key: AttemptKey, replicas: int, *, search: bool
+    ) -> tuple[Sighting, Sequence[ProcessIdentity]]:
+        """Return also the recorded agents."""
         try:
             with rundir.open_attempt(self._job(key), key.number) as attempt:
                 found = rundir.incarnations(attempt, range(replicas))
@@ -98,12 +107,14 @@ class LocalBackend:
                     _traces(replica, lives.get(replica), None if remaining is None else remaining.count(replica))
                     for replica in range(replicas)
                 ]
+                agents = [each.agent.process for each in traces if each.agent is not None]
                 sighting = sight(key, traces, claimed=rundir.was_claimed(attempt), machine=self._machine)
                 if sighting.presence is Presence.ABSENT:
-                    return replace(sighting, evidence=sighting.evidence + _last_words(attempt))
-                return sighting
+                    sighting = replace(sighting, evidence=sighting.evidence + _last_words(attempt))
+                return sighting, agents
         except OSError as error:
-            return Sighting(key=key, presence=Presence.UNKNOWN, evidence=f"the run directory cannot be read: {error}")
+            why = f"the run directory cannot be read: {error}"
+            return Sighting(key=key, presence=Presence.UNKNOWN, evidence=why), ()
 
     def _remaining_replicas(self, key: AttemptKey) -> list[int]:
         """Return the replica of each process of the attempt. Children count, because an exiting process has no mark."""

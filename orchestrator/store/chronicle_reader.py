@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, or_, select
+from sqlalchemy import bindparam, exists, select
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.accounting.chronicle import KINDS, Chronicle
@@ -22,6 +22,7 @@ _EVENTS = select(*EventRow.__table__.columns)
 _REPORTED = select(TrainingRow.attempt).where(
     TrainingRow.job_id == bindparam("job_id"), TrainingRow.progress_at.is_not(None)
 )
+_TRIED = exists().where(AttemptRow.job_id == JobRow.id)
 _THERE = (
     select(SnapshotRow.name).where(SnapshotRow.job_id == bindparam("job_id"), SnapshotRow.state != "deleted").limit(1)
 )
@@ -63,19 +64,20 @@ class ChronicleReader:
     def lifespans(
         self, *, since: datetime, until: datetime, projects: Collection[str] | None, limit: int
     ) -> Sequence[Lifespan]:
-        """Return the jobs of these projects (None means all) that existed between two times, newest first."""
-        query = select(JobRow.id, JobRow.updated_at, JobRow.finished_at).where(
-            JobRow.created_at < until, or_(JobRow.finished_at.is_(None), JobRow.finished_at > since)
-        )
+        """Return at most `limit` jobs of these projects (None means all) that existed between two times.
+
+        Only jobs with an attempt: one that still waits for its first holds nothing, and thousands may wait.
+        """
+        query = select(JobRow.id, JobRow.updated_at, JobRow.finished_at).where(JobRow.created_at < until, _TRIED)
         if projects is not None:
             query = query.where(JobRow.project.in_(projects))
         with self._database.read() as session:
+            # Two searches, because one with OR would walk through the jobs by their age.
             return [
                 Lifespan(job_id=job_id, updated_at=updated_at, finished_at=finished_at)
-                for job_id, updated_at, finished_at in session.execute(
-                    query.order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit)
-                )
-            ]
+                for lived in (JobRow.finished_at.is_(None), JobRow.finished_at > since)
+                for job_id, updated_at, finished_at in session.execute(query.where(lived).limit(limit))
+            ][:limit]
 
 
 def _read_heard(session: Session, job_id: str) -> Sequence[tuple[int, int | None, int | None, datetime]]:

@@ -8,8 +8,13 @@ from tests.api.conftest import World
 
 
 def test_the_shares_of_projects_add_up(world: World) -> None:
-    world.submit(project="vision", topology={"nodes": "1", "workers_per_node": 2})
-    world.submit(project="speech")
+    world.start(
+        world.submit(project="vision", topology={"nodes": "1", "workers_per_node": 2}),
+        nodes="1",
+        created_at=world.clock.now(),
+    )
+    world.start(world.submit(project="speech"), nodes="1", created_at=world.clock.now())
+    world.submit(project="ranking")  # waits for its first attempt
     world.clock.moment += timedelta(seconds=30)
     found = world.client.get("/api/v1/goodput").json()
     assert [(share["name"], share["device_seconds"], share["jobs"]) for share in found["items"]] == [
@@ -17,14 +22,14 @@ def test_the_shares_of_projects_add_up(world: World) -> None:
         ("speech", 30.0, 1),
     ]
     assert (found["by"], found["currency"], found["total"]["device_seconds"]) == ("project", "EUR", 90.0)
-    assert found["total"]["cost"] == 0.0
+    assert found["total"]["cost"] == 0.05
 
 
 def test_shares_cover_only_the_callers_projects(closed: World) -> None:
     boss = {"Authorization": "Bearer the first admin's token"}
     for project in ("vision", "speech"):
         answer = closed.client.post("/api/v1/jobs", json=closed.spec(project=project), headers=boss)
-        assert answer.status_code == 201
+        closed.start(answer.json()["id"], nodes="1", created_at=closed.clock.now())
     closed.clock.moment += timedelta(seconds=30)
     alice = closed.give("vision=viewer")
 
@@ -40,7 +45,7 @@ def test_shares_cover_only_the_callers_projects(closed: World) -> None:
     assert 'project="vision"' in seen
     assert 'project="speech"' not in seen
     assert (
-        'orchestrator_device_seconds{bin="queue",project="speech"} 30.0'
+        'orchestrator_device_seconds{bin="start_up",project="speech"} 30.0'
         in closed.client.get("/metrics", headers=boss).text
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import event
@@ -43,7 +44,7 @@ def counted(world: World) -> Iterator[list[str]]:
         ("/jobs/ID/stacks", 2),
         ("/jobs/ID/logs", 2),
         ("/jobs/ID/request", 1),
-        ("/goodput", 1),
+        ("/goodput", 2),
         ("/clusters", 2),
         ("/nodes", 1),
         ("/projects", 1),
@@ -76,3 +77,16 @@ def test_a_full_page_sends_one_statement(world: World) -> None:
     with counted(world) as statements:
         rest = world.client.get(f"/api/v1/jobs?limit=2&cursor={first['next_cursor']}").json()
     assert (len(first["items"]), len(rest["items"]), len(statements)) == (2, 1, 1)
+
+
+def test_metrics_read_no_job_that_waits_for_its_first_attempt(world: World) -> None:
+    def count() -> int:
+        with counted(world) as statements:
+            assert world.client.get("/metrics").status_code == 200
+        return len(statements)
+
+    before = count()
+    for _ in range(3):
+        world.submit()
+    world.clock.moment += timedelta(seconds=30)
+    assert count() == before

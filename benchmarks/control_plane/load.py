@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from benchmarks.frame import Figures, render_number
 from deploy.dev.databases import scratch_database
 from deploy.dev.service import ThrowawayService
-from orchestrator.store import schema
+from orchestrator.store.upgrade import upgrade
 
 COLUMNS = ("n", "a second", "p50", "p95", "p99", "refused")
 _PASSES = re.compile(r"^orchestrator_pass_seconds_(sum|count)\{[^}]*\} (\S+)$", re.MULTILINE)
@@ -144,11 +144,11 @@ def fresh_database(server: str | None, folder: Path) -> Iterator[str]:
     """The URL of a database with empty tables: on the server, or a file in the folder."""
     if server is None:
         url = f"sqlite:///{folder / 'orchestrator.db'}"
-        schema.upgrade(url)
+        upgrade(url)
         yield url
         return
     with scratch_database(server) as url:
-        schema.upgrade(url)
+        upgrade(url)
         yield url
 
 

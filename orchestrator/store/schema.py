@@ -1,25 +1,26 @@
-"""Upgrade the database's tables, and refuse tables of another version."""
+"""Create the database's tables, and refuse tables of another version. The service loads no Alembic for it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import Column, MetaData, String, Table, insert, inspect, select
 from sqlalchemy.orm import Session
 
-from alembic import command
 from orchestrator.domain.errors import SchemaMismatch
-from orchestrator.store.dialect import is_postgres
 from orchestrator.store.engine import Database, parse_url, sqlite_file
+from orchestrator.store.tables import Base
 
 # A link to the top-level folder `alembic/`. In a wheel, this folder holds the migrations themselves.
 MIGRATIONS = Path(__file__).with_name("migrations")
-_UPGRADE_LOCK = 0x6F726368  # key of pg_advisory_xact_lock, "orch": two services may start at the same time
 # Versions from before the first release. Their migrations were deleted.
 _BEFORE_RELEASE = frozenset(f"{number:04}" for number in range(1, 11))
+# Alembic's own table (alembic.runtime.migration).
+_VERSION = Table(
+    "alembic_version",
+    MetaData(naming_convention={"pk": "%(table_name)s_pkc"}),
+    Column("version_num", String(32), primary_key=True),
+)
 
 
 def is_empty(url: str) -> bool:
@@ -37,52 +38,48 @@ def check(url: str) -> None:
     if file is not None and not file.exists():
         raise SchemaMismatch(f"database {file} does not exist yet: run `orchestrator db upgrade`")
     with Database(url, migrating=True) as database, database.read() as session:
-        _compare(_read_revision(session), database.name)
+        _compare(_read_version(session), database.name)
 
 
 def require_ours(url: str) -> None:
     """Raises SchemaMismatch unless the tables are the service's, of this version or an older one."""
     with Database(url, migrating=True) as database, database.read() as session:
-        found = _read_revision(session)
-        if found not in _known():
+        found = _read_version(session)
+        if found not in list_versions():
             _compare(found, database.name)
 
 
-def upgrade(url: str) -> None:
-    """Upgrade the tables to this version. Idempotent; concurrent calls take turns.
-
-    Raises SchemaMismatch for a database that is newer than this service, or from before the first release. There are no
-    downgrades; restore a backup instead.
-    """
+def create(url: str) -> None:
+    """Create the tables in an empty database, as all migrations would."""
     with Database(url, migrating=True) as database, database.write() as session:
-        if is_postgres(session):
-            session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
-        found = _read_revision(session)
-        if found is not None and found not in _known():
-            _compare(found, database.name)
-        config = build_config()
-        config.attributes["connection"] = session.connection()
-        command.upgrade(config, "head")
+        connection = session.connection()
+        Base.metadata.create_all(connection)
+        _VERSION.create(connection)
+        connection.execute(insert(_VERSION).values(version_num=list_versions()[-1]))
 
 
-def build_config() -> Config:
-    """Build Alembic's configuration without a file, so that Alembic prints nothing."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
+def require_upgradable(session: Session, database: str) -> None:
+    """Raises SchemaMismatch for tables of a newer version, or from before the first release."""
+    found = _read_version(session)
+    if found is not None and found not in list_versions():
+        _compare(found, database)
 
 
-def _read_revision(session: Session) -> str | None:
-    return MigrationContext.configure(session.connection()).get_current_revision()
+def list_versions() -> list[str]:
+    """Return the versions of the migrations, oldest first. The name of a migration's file begins with its version."""
+    return sorted(file.stem.partition("_")[0] for file in (MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
-def _known() -> set[str]:
-    return {script.revision for script in ScriptDirectory.from_config(build_config()).walk_revisions()}
+def _read_version(session: Session) -> str | None:
+    if not inspect(session.connection()).has_table(_VERSION.name):
+        return None
+    version: str | None = session.scalar(select(_VERSION.c.version_num))
+    return version
 
 
 def _compare(found: str | None, database: str) -> None:
-    head = ScriptDirectory.from_config(build_config()).get_current_head()
+    versions = list_versions()
+    head = versions[-1]
     if found == head:
         return
     if found is None:
@@ -92,7 +89,7 @@ def _compare(found: str | None, database: str) -> None:
             f"database {database} has version {found}, from before the first release, and cannot be upgraded: move it "
             "away, or name a new one in ORCHESTRATOR_DATABASE_URL, then run `orchestrator db upgrade`"
         )
-    if found in _known():
+    if found in versions:
         raise SchemaMismatch(
             f"database {database} has version {found}, older than this service ({head}): stop all services that use "
             "it, then run `orchestrator db upgrade`"

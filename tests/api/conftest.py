@@ -27,13 +27,13 @@ from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.ports.supervision import Change
 from orchestrator.queries.tail import Tail
 from orchestrator.settings import PriceSettings, ProjectSettings, Settings
-from orchestrator.store import schema
 from orchestrator.store.engine import Database
 from orchestrator.store.event_reader import EventReader
 from orchestrator.store.job_store import SqlJobStore
 from orchestrator.store.journal_store import SqlJournalStore
 from orchestrator.store.lease_store import SqlLeaseStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
+from orchestrator.store.upgrade import upgrade
 from orchestrator.telemetry.metrics import Metrics
 from tests.api.fakes import Client, QuietBackend, RecordingIntake, StandingClock
 from tests.builders import NOW, make_attempt
@@ -127,7 +127,7 @@ class World:
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("api-template") / "orchestrator.db"
-    schema.upgrade(f"sqlite:///{path}")
+    upgrade(f"sqlite:///{path}")
     return path
 
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.control_plane import layers
 from benchmarks.control_plane.layers import OUTSIDE, Stopwatch, measure_layers, render_layers
 from benchmarks.control_plane.load import post
-from orchestrator.store import schema
+from orchestrator.store.upgrade import upgrade
 
 
 def test_time_is_charged_to_the_innermost_layer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +27,7 @@ def test_every_layer_of_a_submission_takes_time(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(layers, "configure_logging", lambda **_: None)  # these change the whole process
     monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
     url = f"sqlite:///{tmp_path / 'orchestrator.db'}"
-    schema.upgrade(url)
+    upgrade(url)
     run = {"command": ["true"], "workdir": "/"}
     figures = measure_layers(tmp_path, url, [post("/api/v1/jobs", {"name": f"a-{n}", "run": run}) for n in range(60)])
     assert all(each["n"] == 10 and each["median_ms"] > 0 for each in figures.values()), figures

@@ -390,6 +390,15 @@ def test_help_imports_little_and_shows_each_commands_summary() -> None:
         assert (command.callback.__doc__ or "").splitlines()[0] == summary
 
 
+def test_serve_loads_nothing_that_only_other_commands_need() -> None:
+    needless = "alembic", "mako", "pygments", "rich.console", "torch"
+    loaded = f"[m for m in {needless} if m in sys.modules]"
+    program = f"import sys, atexit, orchestrator.cli.main as c; atexit.register(lambda: print({loaded})); c.main()"
+    printed = subprocess.check_output([sys.executable, "-c", program, "serve", "--help"], text=True)
+    assert printed.startswith("Usage: ")
+    assert printed.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize(
     "command", [[], ["db", "upgrade"], ["db", "check"], ["db", "backup"], *([name] for name in COMMANDS)]
 )

@@ -16,8 +16,8 @@ from orchestrator.domain.errors import ConfigurationError, InvalidSpec
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.domain.specs.unsupported import find_unsupported
 from orchestrator.settings import Settings, load_settings
-from orchestrator.store import schema
 from orchestrator.store.engine import Database
+from orchestrator.store.upgrade import upgrade
 from orchestrator.supervisor.loop import SupervisorLoop
 from tests.builders import make_spec
 from tests.kubernetes.test_access import write
@@ -101,7 +101,7 @@ def test_without_shared_files_only_reports_count_as_signs_of_life(
 
     monkeypatch.setattr(service, "Observer", observer)
     settings = load(f"{GKE}{line}", ORCHESTRATOR_ADVERTISE_URL="http://service")
-    schema.upgrade(url := f"sqlite:///{tmp_path / 'orchestrator.db'}")
+    upgrade(url := f"sqlite:///{tmp_path / 'orchestrator.db'}")
     database = Database(url)
     for loop in service.build(settings, database, "http://service").threads:
         if isinstance(loop, SupervisorLoop):

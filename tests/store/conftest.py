@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import make_url, text
 
 from deploy.dev.databases import scratch_database
-from orchestrator.store import schema, sqlite
+from orchestrator.store import sqlite
 from orchestrator.store.engine import Database
+from orchestrator.store.upgrade import upgrade
 from tests.store.harness import Stores
 
 BACKENDS = ("sqlite", "postgresql")
@@ -34,7 +35,7 @@ _TABLES = (
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "orchestrator.db"
-    schema.upgrade(f"sqlite:///{path}")
+    upgrade(f"sqlite:///{path}")
     return path
 
 
@@ -49,7 +50,7 @@ def sqlite_tables(sqlite_template: Path) -> Iterator[Database]:
 @pytest.fixture(scope="session")
 def postgres_tables(postgres: str) -> Iterator[Database]:
     with scratch_database(postgres) as url:
-        schema.upgrade(patient(url))
+        upgrade(patient(url))
         with Database(url) as database:
             yield database
 

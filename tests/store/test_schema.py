@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import io
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from alembic import command
@@ -12,6 +14,7 @@ from orchestrator.domain.errors import ConfigurationError, SchemaMismatch, Store
 from orchestrator.store import schema, sqlite
 from orchestrator.store.engine import Database
 from orchestrator.store.job_store import SqlJobStore
+from orchestrator.store.upgrade import build_config, upgrade
 from tests.store.conftest import patient
 
 
@@ -22,8 +25,8 @@ def _execute(url: str, statement: str) -> None:
 
 def test_an_upgrade_creates_the_tables_and_is_idempotent(empty_url: str) -> None:
     assert schema.is_empty(empty_url)
-    schema.upgrade(empty_url)
-    schema.upgrade(empty_url)
+    upgrade(empty_url)
+    upgrade(empty_url)
     schema.check(empty_url)
     assert not schema.is_empty(empty_url)
 
@@ -31,22 +34,44 @@ def test_an_upgrade_creates_the_tables_and_is_idempotent(empty_url: str) -> None
 @pytest.fixture
 def own_url(empty_url: str) -> str:
     """A separate database with the newest tables, which the test may change."""
-    schema.upgrade(empty_url)
+    upgrade(empty_url)
     return empty_url
 
 
 def test_the_migrations_create_exactly_the_tables_of_the_code(url: str) -> None:
-    config = schema.build_config()
+    config = build_config()
     config.stdout = io.StringIO()
     with Database(patient(url), migrating=True) as database, database.write() as session:
         config.attributes["connection"] = session.connection()
         command.check(config)  # raises if autogenerate would change anything
 
 
+def test_new_tables_are_those_that_all_migrations_create(tmp_path: Path) -> None:
+    made, upgraded = (f"sqlite:///{tmp_path / name}" for name in ("made.db", "upgraded.db"))
+    schema.create(made)
+    upgrade(upgraded)
+    schema.check(made)
+    assert _statements(made) == _statements(upgraded)
+
+
+def _statements(url: str) -> set[str]:
+    """The words of each statement, because constraints of a table may come in any order."""
+    with Database(url) as database, database.read() as session:
+        rows = session.execute(text("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
+        return {" ".join(sorted(re.findall(r"[^\s,()]+", statement))) for (statement,) in rows}
+
+
+def test_the_versions_are_those_of_alembic(monkeypatch: pytest.MonkeyPatch, next_version: Path) -> None:
+    monkeypatch.setattr(schema, "MIGRATIONS", next_version)
+    scripts = ScriptDirectory.from_config(build_config())
+    assert schema.list_versions() == sorted(script.revision for script in scripts.walk_revisions())
+    assert schema.list_versions()[-1] == scripts.get_current_head()
+
+
 def test_two_services_may_upgrade_concurrently(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 120)
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
-        for done in [one.submit(schema.upgrade, empty_url), other.submit(schema.upgrade, empty_url)]:
+        for done in [one.submit(upgrade, empty_url), other.submit(upgrade, empty_url)]:
             done.result()
     schema.check(empty_url)
 
@@ -64,7 +89,7 @@ def test_checking_a_missing_file_does_not_create_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("work", [schema.check, schema.upgrade])
+@pytest.mark.parametrize("work", [schema.check, upgrade])
 def test_a_newer_database_is_refused_with_advice(own_url: str, work: object) -> None:
     _execute(own_url, "UPDATE alembic_version SET version_num = '9999'")
     assert callable(work)
@@ -73,7 +98,7 @@ def test_a_newer_database_is_refused_with_advice(own_url: str, work: object) -> 
 
 
 @pytest.mark.parametrize("version", ["0001", "0006", "0010"])
-@pytest.mark.parametrize("work", [schema.check, schema.upgrade])
+@pytest.mark.parametrize("work", [schema.check, upgrade])
 def test_a_database_from_before_the_first_release_is_unchanged(own_url: str, work: object, version: str) -> None:
     _execute(own_url, f"UPDATE alembic_version SET version_num = '{version}'")
     assert callable(work)

@@ -20,6 +20,7 @@ from orchestrator.domain.errors import AlreadyRunning, ConfigurationError, Store
 from orchestrator.store import schema, sqlite
 from orchestrator.store.engine import Database
 from orchestrator.store.mounts import file_system_of, parse_mountinfo
+from orchestrator.store.upgrade import upgrade
 from tests.store.harness import Stores
 
 MOUNTINFO = """\
@@ -217,7 +218,7 @@ def test_a_stopped_server_is_reported() -> None:
         pytest.skip(str(error))
     with postgres_server() as url:
         folder = Path(url.partition("host=")[2])
-        schema.upgrade(url)
+        upgrade(url)
         database = Database(url)
         stores = Stores(database)
         stores.add()

@@ -17,8 +17,8 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import JobState
 from orchestrator.settings import Settings, load_settings
-from orchestrator.store import schema
 from orchestrator.store.engine import Database
+from orchestrator.store.upgrade import upgrade
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.spans import Span
 from orchestrator.telemetry.traces import Traces
@@ -51,7 +51,7 @@ class Collector:
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     url = f"sqlite:///{tmp_path / 'orchestrator.db'}"
-    schema.upgrade(url)
+    upgrade(url)
     with Database(url) as database:
         yield database
 

@@ -21,10 +21,10 @@ from orchestrator.doctor.service_checks import examine_service, judge_space
 from orchestrator.domain.access.identity import LOCAL, Role
 from orchestrator.identity.tokens import Tokens
 from orchestrator.settings import Settings
-from orchestrator.store import schema
 from orchestrator.store.engine import Database
 from orchestrator.store.lease_store import SqlLeaseStore
 from orchestrator.store.token_store import TokenStore
+from orchestrator.store.upgrade import upgrade
 
 TOKEN = SecretStr("a token of sixteen characters")
 
@@ -32,7 +32,7 @@ TOKEN = SecretStr("a token of sixteen characters")
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("checks") / "orchestrator.db"
-    schema.upgrade(f"sqlite:///{file}")
+    upgrade(f"sqlite:///{file}")
     file.chmod(0o600)
     return file
 
@@ -89,7 +89,7 @@ def test_what_is_no_database_fails_with_what_to_do(tmp_path: Path) -> None:
 
 def test_a_database_that_others_may_read_is_told(tmp_path: Path) -> None:
     file = tmp_path / "orchestrator.db"
-    schema.upgrade(f"sqlite:///{file}")
+    upgrade(f"sqlite:///{file}")
     file.chmod(0o644)
     assert examine(tmp_path)["database file"][0] is Verdict.WARNING
     file.chmod(0o600)
@@ -151,7 +151,7 @@ def test_an_open_service_beyond_loopback_fails(tmp_path: Path) -> None:
 
 
 def test_an_admins_token_in_the_database_is_a_way_in(tmp_path: Path) -> None:
-    schema.upgrade(f"sqlite:///{tmp_path / 'orchestrator.db'}")
+    upgrade(f"sqlite:///{tmp_path / 'orchestrator.db'}")
     database = Database(f"sqlite:///{tmp_path / 'orchestrator.db'}")
     from_now = datetime.now(UTC)
     store_token(database, expires_at=from_now - timedelta(days=1))

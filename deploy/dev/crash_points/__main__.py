@@ -24,7 +24,7 @@ from deploy.dev.crash_points.points import SIDES
 from deploy.dev.crash_points.verdict import judge
 from deploy.dev.databases import scratch_database
 from deploy.dev.postgres import NoPostgres, postgres_server
-from orchestrator.store import schema
+from orchestrator.store.upgrade import upgrade
 
 _TRIES = 3  # runs to reach a point that not every run passes
 _TEMPLATE = "tables"
@@ -88,7 +88,7 @@ def main() -> int:
 def _run(options: argparse.Namespace, folder: Path, url: str, started: float) -> int:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {_TEMPLATE}")
-    schema.upgrade(url.replace("/postgres?", f"/{_TEMPLATE}?"))
+    upgrade(url.replace("/postgres?", f"/{_TEMPLATE}?"))
     matrix = Matrix(folder, url, preload())
     points = matrix.count()
     cells = [Cell(point, side, each) for each in options.signal for point in points for side in SIDES]

@@ -15,7 +15,7 @@ from deploy.dev.databases import find_lease_holder
 from deploy.dev.postgres import Postgres
 from deploy.dev.service import Answer, Marked, ServiceFailed, ThrowawayService, ask_any, processes_of
 from orchestrator.client import Client
-from orchestrator.store import schema
+from orchestrator.store.upgrade import upgrade
 from orchestrator.wire.job_views import JobView
 
 LEASE_S = 3.0
@@ -58,7 +58,7 @@ class Stage:
         self.disk = _mount(self.root)
         repository = Path(__file__).parents[3]
         self._text.write_text("".join(path.read_text() for path in sorted(repository.glob("orchestrator/*.py"))))
-        schema.upgrade(self.server.url)
+        upgrade(self.server.url)
         try:
             for service in self.services:
                 service.start()

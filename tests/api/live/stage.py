@@ -21,11 +21,11 @@ from orchestrator.domain.access.identity import Role
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.worker_token import derive_worker_key, issue_worker_token
 from orchestrator.identity.keys import read_keys
-from orchestrator.store import schema
 from orchestrator.store.engine import Database
 from orchestrator.store.job_reader import JobReader
 from orchestrator.store.lease_store import SqlLeaseStore
 from orchestrator.store.tables import NodeFailureRow
+from orchestrator.store.upgrade import upgrade
 from orchestrator.wire.job_views import JobView
 
 ADMIN = secrets.token_hex(16)
@@ -69,7 +69,7 @@ def set_up(root: Path, database_url: str | None) -> Iterator[Stage]:
     }
     url = database_url or f"sqlite:///{root.resolve() / 'orchestrator.db'}"
     if database_url is not None:
-        schema.upgrade(url)
+        upgrade(url)
     with ThrowawayService(root, settings) as service:
         with Client(service.url, ADMIN) as client:
             known = _fill(client)

@@ -14,7 +14,7 @@ import pytest
 from deploy.dev.databases import scratch_database
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
-from orchestrator.store import schema
+from orchestrator.store.upgrade import upgrade
 from tests.conftest import quick_service
 from tests.elastic.harness import wait_for
 from tests.jobs import ended, python_job, running, until
@@ -31,7 +31,7 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Throwawa
             yield running_service
         return
     with scratch_database(request.getfixturevalue("postgres")) as url:
-        schema.upgrade(url)
+        upgrade(url)
         with quick_service(tmp_path / "runs", ORCHESTRATOR_DATABASE_URL=url) as running_service:
             yield running_service
 

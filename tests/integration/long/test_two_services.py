@@ -17,8 +17,8 @@ from deploy.dev.databases import scratch_database
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.store import schema
 from orchestrator.store.engine import Database
+from orchestrator.store.upgrade import upgrade
 from tests.elastic.harness import wait_for
 from tests.jobs import ended, python_job, running, until
 
@@ -84,7 +84,7 @@ def ready(service: ThrowawayService) -> tuple[int, str]:
 @pytest.fixture
 def pair(postgres: str, tmp_path: Path) -> Iterator[Pair]:
     with scratch_database(postgres) as url:
-        schema.upgrade(url)
+        upgrade(url)
         both = Pair(tmp_path / "runs", url)
         try:
             both.start()

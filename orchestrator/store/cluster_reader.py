@@ -11,11 +11,11 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import LIVE_STATES, newest_attempts, read_states
-from orchestrator.store.mapping import attempt_of, job_of
+from orchestrator.store.lookups import read_states
 from orchestrator.store.node_records import read_reports
+from orchestrator.store.overview import read_claimants
 from orchestrator.store.records import ClusterAges
-from orchestrator.store.tables import AttemptRow, JobRow, NodeFailureRow, SnapshotRow
+from orchestrator.store.tables import JobRow, NodeFailureRow, SnapshotRow
 
 
 class ClusterReader:
@@ -26,19 +26,7 @@ class ClusterReader:
 
     def claimants(self, cluster: str) -> Sequence[Claimant]:
         """Return the cluster's jobs that are not terminal, also suspended ones, each with its newest attempt."""
-        here = (JobRow.cluster == cluster) & JobRow.state.in_(LIVE_STATES)
-        newest = newest_attempts(here)
-        query = (
-            select(JobRow, AttemptRow)
-            .outerjoin(newest, newest.c.job_id == JobRow.id)
-            .outerjoin(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == newest.c.number))
-            .where(here)
-        )
-        with self._database.read() as session:
-            return [
-                Claimant(job_of(job), None if attempt is None else attempt_of(attempt))
-                for job, attempt in session.execute(query)
-            ]
+        return read_claimants(self._database, cluster)
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
         """Return the states of these jobs. A job that does not exist is left out."""

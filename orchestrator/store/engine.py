@@ -22,6 +22,7 @@ from orchestrator.domain.job.event import Event
 from orchestrator.store import sqlite
 from orchestrator.store.failures import translated
 from orchestrator.store.sanitize import render_json
+from orchestrator.store.shared_specs import SharedSpecs
 
 _CONNECTIONS = 24  # at most; kept open, because opening one costs more than most transactions
 _WAIT_S = 10.0  # for a connection, or for the turn to write
@@ -119,6 +120,7 @@ class Database:
         self._turn = threading.Lock()
         self._info = {_SUBSCRIPTIONS: tuple(subscriptions)}
         self._listeners: list[Callable[[News], None]] = []
+        self.specs = SharedSpecs()
         self.write_failure: str | None = None  # why the last write failed; None if it succeeded
 
     def __enter__(self) -> Self:

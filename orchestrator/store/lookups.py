@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from sqlalchemy import ColumnElement, Subquery, Text, any_, bindparam, func, insert, literal, select, text
+from sqlalchemy import ColumnElement, Text, any_, bindparam, func, insert, literal, select, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session
 
@@ -16,7 +16,7 @@ from orchestrator.store.dialect import is_postgres
 from orchestrator.store.engine import News, add_news, subscriptions_of
 from orchestrator.store.outbox_store import add_deliveries
 from orchestrator.store.sanitize import clean_integer, shorten_evidence
-from orchestrator.store.tables import AttemptRow, EventRow, JobRow, JournalRow
+from orchestrator.store.tables import EventRow, JobRow, JournalRow
 from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
 
 _ENDED_STATES = tuple(state.value for state in JobState if state.terminal)
@@ -38,17 +38,6 @@ def require_job(session: Session, job_id: str) -> JobRow:
     if row is None:
         raise NotFound(f"there is no job {job_id}")
     return row
-
-
-def newest_attempts(which: ColumnElement[bool]) -> Subquery:
-    """Select the `job_id` and the `number` of the newest attempt of each of these jobs."""
-    return (
-        select(AttemptRow.job_id, func.max(AttemptRow.number).label("number"))
-        .join(JobRow, JobRow.id == AttemptRow.job_id)
-        .where(which)
-        .group_by(AttemptRow.job_id)
-        .subquery()
-    )
 
 
 def in_parts(ids: Collection[str]) -> Iterator[list[str]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.domain.accounting.training_summary import TrainingSummary
@@ -32,6 +33,10 @@ from trainer.contract.clock import parse_time, render_time
 from trainer.contract.failure import FailureKind, parse_failure, render_failure
 from trainer.contract.silence import PhaseTime, PhaseTimes
 
+# Shared by thousands of waiting jobs.
+_NOTHING_SPENT: Mapping[str, int] = MappingProxyType({})
+_NOTHING_DESIRED = Desired()
+
 
 def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
     """`spec` is the parsed spec of the row, if the caller already has it."""
@@ -46,7 +51,7 @@ def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
         finished_at=row.finished_at,
         owner=row.owner,
         retries_done=row.retries_done,
-        spent={name: int(str(count)) for name, count in row.spent.items()},
+        spent={name: int(str(count)) for name, count in row.spent.items()} if row.spent else _NOTHING_SPENT,
         fruitless=row.fruitless,
         retry_at=row.retry_at,
         recovering_since=row.recovering_since,
@@ -58,7 +63,7 @@ def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
 
 
 def desired_of(row: JobRow) -> Desired:
-    return Desired(
+    found = Desired(
         number=row.desired_number,
         cancelled=row.desired_cancelled,
         suspended=row.desired_suspended,
@@ -68,6 +73,7 @@ def desired_of(row: JobRow) -> Desired:
         stacks=None if row.desired_stacks is None else RequestedStacks(**row.desired_stacks),  # type: ignore[arg-type]  # our own document
         chaos=None if row.desired_chaos is None else _chaos_of(row.desired_chaos),
     )
+    return _NOTHING_DESIRED if found == _NOTHING_DESIRED else found
 
 
 def _chaos_of(document: Mapping[str, Any]) -> RequestedChaos:

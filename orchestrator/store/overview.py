@@ -1,6 +1,6 @@
-"""Read all jobs of a cluster that are not at rest. Each pass does this, so it must be cheap.
+"""Read the jobs of a cluster that are not at rest. Each pass does this, so it must be cheap.
 
-Rows are plain tuples. A spec is parsed again only after a request, because nothing else changes a spec.
+Rows are plain tuples and are read in parts, so that thousands of jobs take little memory.
 """
 
 from __future__ import annotations
@@ -8,76 +8,63 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
-import structlog
-from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Select, select, text, union
+from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, func, select, text, union
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.ports.supervision import Supervised
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import LIVE_STATES, exits_of, in_parts, newest_attempts
+from orchestrator.store.lookups import LIVE_STATES, exits_of, in_parts
 from orchestrator.store.mapping import attempt_of, job_of, training_of
-from orchestrator.store.shared_specs import SharedSpecs
 from orchestrator.store.tables import AttemptRow, JobRow, JournalRow, TrainingRow
 from trainer.contract.exit_record import ExitRecord
 
-log = structlog.get_logger()
+
+def read_at_work(database: Database, cluster: str) -> Set[str]:
+    """Return the ids of the jobs of the cluster that are not at rest. Raises StoreUnavailable."""
+    with database.read() as session:
+        return set(session.scalars(select(JobRow.id).where(not_at_rest(cluster))))
 
 
-class Overview:
-    """Reads a cluster. Not thread-safe."""
+def read_supervised(database: Database, cluster: str, among: Collection[str]) -> Sequence[Supervised]:
+    """Return those of these jobs that are in the cluster and not at rest, oldest first.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._specs: dict[str, tuple[int, JobSpec]] = {}  # with the job's request number when it was parsed
-        self._shared = SharedSpecs()
-
-    def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
-        """Return the jobs, oldest first. A job whose spec this version cannot parse is logged and left out."""
-        if among is None:
-            found = self._read(cluster, not_at_rest(cluster))
-            self._specs = {each.job.id: self._specs[each.job.id] for each in found}
-            return found
-        found = [each for some in in_parts(among) for each in self._read(cluster, JobRow.id.in_(some))]
-        for job_id in among - {each.job.id for each in found}:
-            self._specs.pop(job_id, None)
-        return sorted(found, key=lambda each: (each.job.created_at, each.job.id))
-
-    def _read(self, cluster: str, which: ColumnElement[bool]) -> list[Supervised]:
-        with self._database.read() as session:
-            # The cluster and the state are compared here, because SQLite would search by them instead of by the ids.
-            jobs: list[Any] = [row for row in session.execute(_jobs(which)) if row.cluster == cluster and _at_work(row)]
-            specs = self._parse_specs(session, jobs)
-            newest = newest_attempts(which)
-            attempts = _by_job(session.execute(_select_newest(AttemptRow, AttemptRow.number, newest)))
-            trainings = _by_job(session.execute(_select_newest(TrainingRow, TrainingRow.attempt, newest)))
-            exits = _exits(session, newest)
-        return [
+    A job whose spec this version cannot parse is logged and left out. Raises StoreUnavailable.
+    """
+    found: list[Supervised] = []
+    for ids in in_parts(among):
+        with database.read() as session:
+            # Cluster and state are compared here, because SQLite would search by them instead of by the ids.
+            rows: Iterable[Any] = session.execute(_JOBS, {"ids": ids})
+            jobs = _parse(database, session, [row for row in rows if row.cluster == cluster and _at_work(row)])
+            attempts = _by_job(session.execute(_ATTEMPTS, {"ids": ids}))
+            trainings = _by_job(session.execute(_TRAININGS, {"ids": ids}))
+            exits = _exits(session, ids)
+        found += [
             Supervised(
-                job=job_of(job, specs[job.id]),
+                job=job,
                 attempt=None if (row := attempts.get(job.id)) is None else attempt_of(row),
                 training=training_of(trainings.get(job.id)),
                 exits={} if row is None else exits.get((row.job_id, row.number), {}),
             )
             for job in jobs
-            if job.id in specs
         ]
+    return sorted(found, key=lambda each: (each.job.created_at, each.job.id))
 
-    def _parse_specs(self, session: Session, jobs: Collection[Any]) -> Mapping[str, JobSpec]:
-        """Return the specs of these jobs. Only those that are not known yet, or were changed, are parsed."""
-        wanted = {job.id: job.desired_number for job in jobs}
-        fresh = {job_id for job_id, number in wanted.items() if self._specs.get(job_id, (None,))[0] == number}
-        for some in in_parts(wanted.keys() - fresh):
-            for job_id, number, document in session.execute(
-                select(JobRow.id, JobRow.desired_number, JobRow.spec).where(JobRow.id.in_(some))
-            ):
-                try:
-                    self._specs[job_id] = (number, self._shared.parse(document))
-                except ValidationError as error:
-                    self._specs.pop(job_id, None)
-                    log.error("job is not supervised: its spec cannot be parsed", job=job_id, reason=str(error))
-        return {job_id: self._specs[job_id][1] for job_id in wanted if job_id in self._specs}
+
+def read_claimants(database: Database, cluster: str) -> Sequence[Claimant]:
+    """Return the cluster's jobs that are not terminal, each with its newest attempt. Raises StoreUnavailable."""
+    with database.read() as session:
+        rows: Iterable[Any] = session.execute(_LIVE_ATTEMPTS, {"cluster": cluster})
+        attempts = {row.job_id: attempt_of(row) for row in rows}
+        jobs = session.execute(_LIVE_JOBS, {"cluster": cluster}).partitions(_PART)
+        return [Claimant(job, attempts.get(job.id)) for part in jobs for job in _parse(database, session, part)]
+
+
+def _parse(database: Database, session: Session, rows: Sequence[Any]) -> list[Job]:
+    specs = database.specs.read(session, rows)
+    return [job_of(row, specs[row.id]) for row in rows if row.id in specs]
 
 
 def _by_job(rows: Iterable[Any]) -> dict[str, Any]:
@@ -96,24 +83,35 @@ def not_at_rest(cluster: str) -> ColumnElement[bool]:
     return JobRow.id.in_(union(here.where(JobRow.state.in_(LIVE_STATES)), here.where(retry_requested)))
 
 
-def _jobs(which: ColumnElement[bool]) -> Select[Any]:
-    columns = [column for column in JobRow.__table__.columns if column.name != "spec"]
-    return select(*columns).where(which).order_by(JobRow.created_at, JobRow.id)
+def _select_jobs(which: ColumnElement[bool]) -> Select[Any]:
+    return select(*(column for column in JobRow.__table__.columns if column.name != "spec")).where(which)
 
 
 def _select_newest(
-    table: type[AttemptRow] | type[TrainingRow] | type[JournalRow], number: Any, newest: Any
+    table: type[AttemptRow] | type[TrainingRow] | type[JournalRow], number: Any, which: ColumnElement[bool]
 ) -> Select[Any]:
-    """Select the rows of the newest attempts, without the columns that only intake needs."""
+    """Select the rows of the newest attempts of jobs, without the columns that only intake needs."""
     columns = [column for column in table.__table__.columns if column.name not in ("pace_book", "stored")]
+    numbers = select(AttemptRow.job_id, func.max(AttemptRow.number).label("number")).where(which)
+    newest = numbers.group_by(AttemptRow.job_id).subquery()
     return select(*columns).join(newest, (newest.c.job_id == table.job_id) & (newest.c.number == number))
 
 
-def _exits(session: Session, newest: Any) -> Mapping[tuple[str, int], dict[int, ExitRecord]]:
+def _exits(session: Session, ids: Sequence[str]) -> Mapping[tuple[str, int], dict[int, ExitRecord]]:
     """Read the exit records of the newest attempts. Most have none, so all journals are read only of those that do."""
-    journals = _select_newest(JournalRow, JournalRow.attempt, newest)
-    ended = {row.job_id for row in session.execute(journals.where(JournalRow.exit_record.is_not(None)))}
-    rows: list[Any] = []
-    for some in in_parts(ended):
-        rows += session.execute(journals.where(JournalRow.job_id.in_(some)))
-    return exits_of(rows)
+    ended = {row.job_id for row in session.execute(_EXITED, {"ids": ids})}
+    journals: Iterable[Any] = session.execute(_JOURNALS, {"ids": sorted(ended)}) if ended else ()
+    return exits_of(journals)
+
+
+# Built once, because building an expression costs more than running it.
+_PART = 500
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+_JOBS = _select_jobs(JobRow.id.in_(_IDS))
+_ATTEMPTS = _select_newest(AttemptRow, AttemptRow.number, AttemptRow.job_id.in_(_IDS))
+_TRAININGS = _select_newest(TrainingRow, TrainingRow.attempt, AttemptRow.job_id.in_(_IDS))
+_JOURNALS = _select_newest(JournalRow, JournalRow.attempt, AttemptRow.job_id.in_(_IDS))
+_EXITED = _JOURNALS.where(JournalRow.exit_record.is_not(None))
+_LIVE = (JobRow.cluster == bindparam("cluster")) & JobRow.state.in_(LIVE_STATES)
+_LIVE_JOBS = _select_jobs(_LIVE)
+_LIVE_ATTEMPTS = _select_newest(AttemptRow, AttemptRow.number, AttemptRow.job_id.in_(select(JobRow.id).where(_LIVE)))

@@ -30,7 +30,7 @@ from orchestrator.store.mapping import (
     summary_columns,
 )
 from orchestrator.store.node_records import read_reports, write_marks
-from orchestrator.store.overview import Overview, not_at_rest
+from orchestrator.store.overview import read_at_work, read_supervised
 from orchestrator.store.tables import (
     AttemptRow,
     EventRow,
@@ -65,7 +65,6 @@ class SqlSupervisorStore:
     def __init__(self, database: Database, lease: Lease) -> None:
         self._database = database
         self._lease = lease
-        self._overview = Overview(database)
 
     def changed(self, since: int | None) -> tuple[Set[str], int]:
         with self._database.read() as session:
@@ -75,11 +74,10 @@ class SqlSupervisorStore:
         return {job_id for job_id, _ in rows}, max((newest for _, newest in rows), default=since)
 
     def at_work(self, cluster: str) -> Set[str]:
-        with self._database.read() as session:
-            return set(session.scalars(select(JobRow.id).where(not_at_rest(cluster))))
+        return read_at_work(self._database, cluster)
 
     def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
-        return self._overview.supervised(cluster, among)
+        return read_supervised(self._database, cluster, self.at_work(cluster) if among is None else among)
 
     def apply(self, change: Change) -> None:
         """Raises NotFound for an unknown job. Not idempotent: a repeated change appends its events again."""

@@ -24,11 +24,13 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_jobs(stores: Sto
         return len([statement for statement, _ in statements if statement.startswith("SELECT")])
 
     stores.add_with_attempt("job-0")
-    assert queries() == 5
+    assert queries() == 6
     for number in range(1, 20):
         stores.add_with_attempt(f"job-{number}")
-    assert queries() == 5
-    assert queries() == 4, "specs are not read again"
+    assert queries() == 6
+    held = stores.supervisor.supervised("local")
+    assert queries() == 5, "specs that somebody holds are not read again"
+    assert len(held) == 20
 
 
 def test_the_exit_record_of_each_replicas_newest_incarnation_counts(stores: Stores) -> None:

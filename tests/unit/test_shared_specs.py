@@ -33,6 +33,14 @@ def test_a_spec_is_parsed_as_without_sharing() -> None:
         assert shared.parse({"name": spec.name, "run": document_of(spec)["run"]}).supervise == spec.supervise
 
 
+def test_specs_that_differ_only_in_their_name_share_everything_else() -> None:
+    shared = SharedSpecs()
+    one, other = (shared.parse(document_of(make_spec(name=name, labels={"team": "research"}))) for name in ("a", "b"))
+    assert (one.name, other.name) == ("a", "b")
+    assert one.labels is other.labels
+    assert one.model_fields_set is other.model_fields_set
+
+
 def test_a_part_that_no_spec_has_any_more_is_freed() -> None:
     shared = SharedSpecs()
     part = weakref.ref(shared.parse(document_of(make_spec())).run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -153,7 +154,7 @@ class Job:
     finished_at: datetime | None = None
     owner: str | None = None  # who submitted it; None means that the caller had no name
     retries_done: int = 0
-    spent: dict[str, int] = field(default_factory=dict)  # failures by budget class since the last retry
+    spent: Mapping[str, int] = field(default_factory=dict)  # failures by budget class since the last retry
     fruitless: int = 0  # attempts in a row that ended before their first completed step; the back-off grows with it
     retry_at: datetime | None = None  # while RECOVERING: when the next attempt may start
     recovering_since: datetime | None = None  # when the last attempt ended; None once the next one trains

@@ -94,24 +94,25 @@ def admit(
     for each in everyone:
         use.take(each.job, each.held_devices(limits.gpus_per_node))
     admissions: dict[str, Admission] = {}
-    waiting: Job | None = None
+    behind: Admission | None = None  # of the jobs behind the first that waits for slots
     line = sorted(everyone, key=queue_key)
     for each in line:
         job = each.job
         if _awaits_next_attempt(each):
             admissions[job.id] = use.judge(job, held=each.held_devices(limits.gpus_per_node))
-            waiting = waiting or (job if admissions[job.id].blocks else None)
+            behind = behind or (_judge_behind(job) if admissions[job.id].blocks else None)
         elif job.state is JobState.QUEUED and each.held_nodes == 0 and not job.desired.suspended:
             own = _waits_for_others(job, dependencies or {}) or use.over_quota(job)
-            if own is None and waiting is not None:
-                own = Admission(False, f"waits behind {waiting.id}, which waits for slots", contended=Contended.SLOTS)
-            admission = own or use.judge(job, held=0)
-            waiting = waiting or (job if admission.blocks else None)
-            admissions[job.id] = admission
+            admissions[job.id] = own or behind or use.judge(job, held=0)
+            behind = behind or (_judge_behind(job) if admissions[job.id].blocks else None)
     admissions |= use.make_way([each for each in line if _awaits_next_attempt(each) and admissions[each.job.id].blocks])
-    if waiting is None:
+    if behind is None:
         admissions |= {each.job.id: use.room(each) for each in everyone if _may_grow(each, limits)}
     return admissions
+
+
+def _judge_behind(job: Job) -> Admission:
+    return Admission(False, f"waits behind {job.id}, which waits for slots", contended=Contended.SLOTS)
 
 
 class _Use:

@@ -15,7 +15,7 @@ from orchestrator.store.lookups import read_states
 from orchestrator.store.node_records import read_reports
 from orchestrator.store.overview import read_claimants
 from orchestrator.store.records import ClusterAges
-from orchestrator.store.tables import JobRow, NodeFailureRow, SnapshotRow
+from orchestrator.store.tables import JobRow, SnapshotRow
 
 
 class ClusterReader:
@@ -36,7 +36,7 @@ class ClusterReader:
     def node_failures(self, *, since: datetime) -> Sequence[NodeFailure]:
         """Return the failures in the node records of all clusters."""
         with self._database.read() as session:
-            return read_reports(session, NodeFailureRow.at >= since)
+            return read_reports(session, since=since)
 
     def ages(self) -> Sequence[ClusterAges]:
         """Return the longest waits of each cluster that has any."""

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 
 from orchestrator.domain.job.deletion import Deletion
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import AT_REST
 from orchestrator.store.tables import DeletionRow, JobRow
 
+# Built once, because building an expression costs more than running it. Each pass runs it.
+_DUE = (
+    select(DeletionRow)
+    .where(DeletionRow.cluster == bindparam("cluster"), DeletionRow.files_due)
+    .order_by(DeletionRow.deleted_at)
+)
 _FIELDS = tuple(field.name for field in fields(Deletion))
 
 
@@ -46,9 +52,8 @@ class DeletionStore:
 
     def due(self, cluster: str) -> Sequence[Deletion]:
         """Return the cluster's deletions whose files must still be deleted, earliest first."""
-        wanted = select(DeletionRow).where(DeletionRow.cluster == cluster, DeletionRow.files_due)
         with self._database.read() as session:
-            return [_deletion_of(row) for row in session.scalars(wanted.order_by(DeletionRow.deleted_at))]
+            return [_deletion_of(row) for row in session.scalars(_DUE, {"cluster": cluster})]
 
     def files_deleted(self, job_id: str) -> None:
         """Note that the job's files are deleted. Idempotent."""

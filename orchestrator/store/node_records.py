@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.observation.node_record import NodeFailure
@@ -29,13 +29,10 @@ class NodeStore:
             session.execute(clearing.on_conflict_do_update(index_elements=["cluster", "node"], set_=changed))
 
 
-def read_reports(session: Session, which: ColumnElement[bool]) -> list[NodeFailure]:
-    """Return the selected failures, oldest first."""
-    same_node = (NodeClearingRow.cluster == NodeFailureRow.cluster) & (NodeClearingRow.node == NodeFailureRow.node)
-    its_attempt = (AttemptRow.job_id == NodeFailureRow.job_id) & (AttemptRow.number == NodeFailureRow.attempt)
-    query = select(NodeFailureRow, NodeClearingRow.cleared_at, AttemptRow.created_at)
-    query = query.outerjoin(NodeClearingRow, same_node).outerjoin(AttemptRow, its_attempt).where(which)
-    rows = session.execute(query.order_by(NodeFailureRow.at)).all()
+def read_reports(session: Session, *, since: datetime, cluster: str | None = None) -> list[NodeFailure]:
+    """Return the failures of a cluster, or of all, oldest first."""
+    query, of = (_REPORTS, {}) if cluster is None else (_OF_CLUSTER, {"cluster": cluster})
+    rows = session.execute(query, {"since": since, **of}).all()
     return [node_failure_of(row, cleared_at, began_at) for row, cleared_at, began_at in rows]
 
 
@@ -44,3 +41,16 @@ def write_marks(session: Session, marks: Sequence[NodeFailure]) -> None:
     if marks:
         insert = insert_into(session, NodeFailureRow).on_conflict_do_nothing()
         session.execute(insert, [node_failure_columns(mark) for mark in marks])
+
+
+def _select_reports() -> Select[NodeFailureRow, datetime, datetime]:
+    same_node = (NodeClearingRow.cluster == NodeFailureRow.cluster) & (NodeClearingRow.node == NodeFailureRow.node)
+    its_attempt = (AttemptRow.job_id == NodeFailureRow.job_id) & (AttemptRow.number == NodeFailureRow.attempt)
+    query = select(NodeFailureRow, NodeClearingRow.cleared_at, AttemptRow.created_at)
+    query = query.outerjoin(NodeClearingRow, same_node).outerjoin(AttemptRow, its_attempt)
+    return query.where(NodeFailureRow.at >= bindparam("since")).order_by(NodeFailureRow.at)
+
+
+# Built once, because building an expression costs more than running it. Each pass runs it.
+_REPORTS = _select_reports()
+_OF_CLUSTER = _REPORTS.where(NodeFailureRow.cluster == bindparam("cluster"))

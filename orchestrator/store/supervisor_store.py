@@ -35,7 +35,6 @@ from orchestrator.store.tables import (
     AttemptRow,
     EventRow,
     JobRow,
-    NodeFailureRow,
     ReservationRow,
     TrainingRow,
     WorkerRow,
@@ -45,9 +44,8 @@ from trainer.contract.exit_record import EventKind
 
 # Built once, because building an expression costs more than running it.
 _NEWEST_EVENT = select(func.max(EventRow.id))
-_CHANGED = (
-    select(EventRow.job_id, func.max(EventRow.id)).where(EventRow.id > bindparam("since")).group_by(EventRow.job_id)
-)
+# Not grouped by job: SQLite would walk through all events in the order of the jobs.
+_CHANGED = select(EventRow.job_id, EventRow.id).where(EventRow.id > bindparam("since"))
 _LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if not state.terminal)
 # Each lost race means that another process took a port. More losses in a row than this have another cause.
 _RACES = 64
@@ -112,8 +110,7 @@ class SqlSupervisorStore:
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         with self._database.read() as session:
-            recent = (NodeFailureRow.cluster == cluster) & (NodeFailureRow.at >= since)
-            return read_reports(session, recent)
+            return read_reports(session, since=since, cluster=cluster)
 
     def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
         """Raises NotFound for an unknown job."""

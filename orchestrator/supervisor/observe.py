@@ -12,7 +12,6 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.hang import suspect
 from orchestrator.domain.observation.node_record import Exclusion, exclude, record_begins
 from orchestrator.domain.observation.observation import Observation, Presence, Sighting
-from orchestrator.domain.queueing.admission import dependencies_of
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.cluster import Backend, Journals
 from orchestrator.ports.supervision import Journaled, Supervised, SupervisorReader
@@ -98,7 +97,7 @@ class Observer:
         self.roster.refresh()
         now = self._clock.now()
         self._listen(seen, now)
-        dependencies = dependencies_of(each.job for each in self.roster.claimants)
+        dependencies = self.roster.dependencies
         return Facts(
             sightings=seen,
             dependencies=self._store.states(dependencies) if dependencies else {},

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.observation.checks import CHECK_S, check_after_s
-from orchestrator.domain.queueing.admission import Claimant
+from orchestrator.domain.queueing.admission import Claimant, dependencies_of
 from orchestrator.ports.supervision import Supervised, SupervisorReader
 
 # Alarms that are more than a minute ahead are due at whole multiples of this, so that one pass looks at many jobs.
@@ -45,11 +45,21 @@ class Roster:
         self._alarms: dict[str, _Alarm] = {}  # of the sleeping jobs
         self._queue: list[_Alarm] = []  # a heap of these and of outdated ones
         self._count_at: datetime | None = None  # when to compare the known jobs with the stored ones
+        self._dependencies: Set[str] = frozenset()
+        self._dependencies_of = 0  # the version that they were found in
         self.version = 0  # rises when a change may affect which jobs may start
 
     @property
     def claimants(self) -> Collection[Claimant]:
         return self._claimants.values()
+
+    @property
+    def dependencies(self) -> Set[str]:
+        """The ids of the jobs that queued jobs wait for."""
+        if self._dependencies_of != self.version:
+            self._dependencies = dependencies_of(each.job for each in self._claimants.values())
+            self._dependencies_of = self.version
+        return self._dependencies
 
     @property
     def asleep(self) -> Set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from sqlalchemy import ColumnElement, Text, any_, bindparam, func, insert, literal, select, text
+from sqlalchemy import ColumnElement, Text, any_, bindparam, func, insert, literal, select, text, union
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session
 
@@ -22,6 +22,11 @@ from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
 _ENDED_STATES = tuple(state.value for state in JobState if state.terminal)
 LIVE_STATES = tuple(state.value for state in JobState if not state.terminal)
 AT_REST = JobRow.state.in_(_ENDED_STATES) & (JobRow.desired_retry_number <= JobRow.retries_done)
+# Two searches, each with its index, so that a long history of ended jobs costs nothing. The text of the second
+# condition must equal that of its partial index.
+RETRY_REQUESTED = text("desired_retry_number > retries_done")
+_SOME_WORK = union(select(JobRow.id).where(JobRow.state.in_(LIVE_STATES)), select(JobRow.id).where(RETRY_REQUESTED))
+AT_WORK = JobRow.id.in_(_SOME_WORK)  # not at rest
 
 _PART = 500  # the parameters of a statement are limited
 _EVENTS_LOCK = 0x65766E74  # key of pg_advisory_xact_lock, "evnt"

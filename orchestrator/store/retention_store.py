@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from orchestrator.domain.accounting.chronicle import KINDS
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import AT_REST, append_events
+from orchestrator.store.lookups import AT_REST, AT_WORK, append_events
 from orchestrator.store.mapping import stored_event_of
 from orchestrator.store.metric_sums import MOST_SUMS, SUMS, read_rows, read_sums, render_sums
 from orchestrator.store.records import EndedJob
@@ -49,7 +49,7 @@ class RetentionStore:
         source = _SPEC["snapshot"]["from"].as_string()
         with self._database.read() as session:
             at_rest = session.scalar(select(func.count()).where(JobRow.id == job_id, AT_REST))
-            used = session.scalar(select(func.count()).where(~AT_REST, source.contains(job_id, autoescape=True)))
+            used = session.scalar(select(func.count()).where(AT_WORK, source.contains(job_id, autoescape=True)))
             return not at_rest or bool(used)
 
     def add_event(self, job_id: str, event: Event) -> None:
@@ -87,21 +87,23 @@ class RetentionStore:
         """Delete deliveries from before a time that were delivered or abandoned."""
         with self._database.write() as session:
             over = (DeliveryRow.due_at.is_(None)) & (DeliveryRow.created_at < before)
-            ids = session.scalars(select(DeliveryRow.id).where(over).order_by(DeliveryRow.id).limit(limit)).all()
+            ids = session.scalars(
+                select(DeliveryRow.id).where(over).order_by(DeliveryRow.created_at).limit(limit)
+            ).all()
             session.execute(delete(DeliveryRow).where(DeliveryRow.id.in_(ids)))
             return len(ids)
 
     def oldest_live(self) -> datetime | None:
         """Return when the oldest job that is not at rest, on any cluster, was submitted."""
         with self._database.read() as session:
-            return session.scalar(select(func.min(JobRow.created_at)).where(~AT_REST))
+            return session.scalar(select(func.min(JobRow.created_at)).where(AT_WORK))
 
     def workdirs(self, *, since: datetime) -> Collection[str]:
         """Return the working folders of the jobs that are not at rest or ended after `since`."""
         workdir = _SPEC["run"]["workdir"].as_string()
-        recent = ~AT_REST | (JobRow.finished_at >= since)
         with self._database.read() as session:
-            return {path for path in session.scalars(select(workdir).where(recent).distinct()) if path is not None}
+            found = [session.scalars(select(workdir).where(some)) for some in (AT_WORK, JobRow.finished_at >= since)]
+            return {path for some in found for path in some if path is not None}
 
 
 def _is_at_rest(session: Session, job_id: str) -> bool:

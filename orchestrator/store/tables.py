@@ -97,6 +97,7 @@ class JobRow(Base):
         Index(None, "cluster", "created_at", "id"),
         Index(None, "priority", "created_at", "id"),
         Index(None, "cluster", "state"),
+        Index(None, "finished_at", "id"),
         Index(
             "ix_jobs_retry_wished",
             "cluster",
@@ -335,6 +336,12 @@ class DeliveryRow(Base):
             "event_id",
             sqlite_where=text("due_at IS NOT NULL"),
             postgresql_where=text("due_at IS NOT NULL"),
+        ),
+        Index(
+            "ix_deliveries_over",
+            "created_at",
+            sqlite_where=text("due_at IS NULL"),
+            postgresql_where=text("due_at IS NULL"),
         ),
         {"sqlite_autoincrement": True},
     )

@@ -1,0 +1,85 @@
+"""How the database finds rows: hot queries must not look at all rows of a table that grows with the stored jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+
+from orchestrator.ports.supervision import Supervised
+from orchestrator.store.cluster_reader import ClusterReader
+from orchestrator.store.deletion_store import DeletionStore
+from orchestrator.store.records import JobFilter
+from orchestrator.store.retention_store import RetentionStore
+from tests.builders import at
+from tests.store.harness import Stores
+
+# The index of requested retries has only the few jobs with one.
+_SCAN = re.compile(
+    r"(?:SCAN|Seq Scan on) (?:jobs|attempts|events|trainings|journals|metrics|snapshots|workers|deliveries)\b"
+    r"(?! USING INDEX ix_jobs_retry_wished)"
+)
+_READS: dict[str, Callable[[Stores], object]] = {
+    "a job": lambda stores: stores.reader.summary("job-1"),
+    "the standing of a job": lambda stores: stores.reader.standing("job-1"),
+    "the events of a job": lambda stores: stores.history.events("job-1", limit=50, cursor=None),
+    "the life of a job": lambda stores: stores.chronicles.chronicle("job-1"),
+    "the jobs that lived": lambda stores: stores.chronicles.lifespans(
+        since=at(0), until=at(60), projects=None, limit=10
+    ),
+    "what changed": lambda stores: stores.supervisor.changed(1),
+    "the jobs at work": lambda stores: stores.supervisor.at_work("local"),
+    "the supervised jobs": lambda stores: _supervised(stores),
+    "the claimants of a cluster": lambda stores: ClusterReader(stores.database).claimants("local"),
+    "the oldest waits": lambda stores: ClusterReader(stores.database).ages(),
+    "the sources of jobs": lambda stores: stores.reader.sources(),
+    "who awaits a job": lambda stores: stores.reader.awaiting("job-1"),
+    "the files to delete": lambda stores: DeletionStore(stores.database).due("local"),
+    "the ended jobs": lambda stores: _retention(stores).ended("local", before=at(60), after=(at(0), "job-0"), limit=10),
+    "whether a job is needed": lambda stores: _retention(stores).is_needed("job-1"),
+    "the oldest live job": lambda stores: _retention(stores).oldest_live(),
+    "the working folders": lambda stores: _retention(stores).workdirs(since=at(0)),
+    "old deliveries": lambda stores: _retention(stores).forget_deliveries(before=at(0), limit=10),
+}
+
+
+def _retention(stores: Stores) -> RetentionStore:
+    return RetentionStore(stores.database)
+
+
+def _supervised(stores: Stores) -> Supervised:
+    return stores.only_supervised()
+
+
+def _plan(stores: Stores, read: Callable[[Stores], object]) -> str:
+    """Return the plans of all statements of a read. PostgreSQL scans a table only where no index helps."""
+    with stores.recorded() as statements:
+        read(stores)
+    is_postgres = stores.database.file is None
+    lines: list[str] = []
+    with stores.database.engine.connect() as connection:
+        if is_postgres:
+            connection.execute(text("SET LOCAL enable_seqscan = off"))
+        for statement, parameters in statements:
+            if statement.startswith(("SELECT", "DELETE", "UPDATE")):
+                how = "EXPLAIN" if is_postgres else "EXPLAIN QUERY PLAN"
+                rows = connection.exec_driver_sql(f"{how} {statement}", parameters).all()
+                lines += [statement, *(f"    {row[-1]}" for row in rows)]
+    assert lines
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("what", _READS)
+def test_a_hot_query_does_not_look_at_all_rows(stores: Stores, what: str) -> None:
+    stores.add_with_attempt()
+    plan = _plan(stores, _READS[what])
+    assert _SCAN.search(plan) is None, plan
+
+
+def test_a_page_of_the_list_is_read_in_the_order_of_an_index(stores: Stores) -> None:
+    stores.add_with_attempt()
+    plan = _plan(stores, lambda stores: stores.reader.summaries(JobFilter(), limit=50, cursor=None))
+    assert "ix_jobs_created_at_id" in plan
+    assert "Seq Scan on jobs" not in plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -16,6 +16,7 @@ from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.store.engine import Database
 from orchestrator.store.group_commit import GroupCommit
 from orchestrator.store.lookups import append_events, require_job
+from orchestrator.store.many_rows import Values, insert_rows
 from orchestrator.store.mapping import desired_columns, job_of, spec_columns, status_columns
 from orchestrator.store.tables import JobLabelRow, JobRow
 
@@ -25,8 +26,6 @@ _OF_KEY = select(JobRow).where(
     JobRow.owner == bindparam("owner"),
     JobRow.idempotency_key == bindparam("key"),
 )
-_INSERT_JOB = insert(JobRow)
-_INSERT_LABEL = insert(JobLabelRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class SqlJobStore:
     def _add_all(self, submissions: Sequence[_Submission]) -> Sequence[Job]:
         """Raises IntegrityError, and adds none, if another job has the id or the key of one of them."""
         with self._database.write() as session:
-            session.connection().execute(_INSERT_JOB, [_columns(each) for each in submissions])
+            insert_rows(session, JobRow, [_columns(each) for each in submissions])
             _insert_labels(session, {each.job.id: each.job.spec for each in submissions})
             append_events(session, [(each.job.id, each.event) for each in submissions])
         return [each.job for each in submissions]
@@ -112,10 +111,9 @@ def _columns(submission: _Submission) -> dict[str, object]:
 
 def _insert_labels(session: Session, specs: Mapping[str, JobSpec]) -> None:
     """`specs` by job id."""
-    rows = [
+    rows: list[Values] = [
         {"job_id": job_id, "name": name, "value": value}
         for job_id, spec in specs.items()
         for name, value in spec.labels.items()
     ]
-    if rows:
-        session.connection().execute(_INSERT_LABEL, rows)
+    insert_rows(session, JobLabelRow, rows)

@@ -20,10 +20,10 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.event import REPLICA, Event
 from orchestrator.domain.job.event import EventKind as OwnKind
 from orchestrator.ports.journals import JournalBatch
+from orchestrator.store.many_rows import Values
 from orchestrator.store.sanitize import MAX_EVIDENCE_BYTES, clean_integer, clean_share, clean_text, shorten_evidence
 from orchestrator.store.upserts import (
     Journal,
-    Values,
     drop_snapshots,
     write_metrics,
     write_snapshots,

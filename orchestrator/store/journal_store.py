@@ -17,9 +17,10 @@ from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.store.engine import Database
 from orchestrator.store.journal_rows import JournalRows, Training
 from orchestrator.store.lookups import among, append_events, in_parts
+from orchestrator.store.many_rows import table_of
 from orchestrator.store.mapping import SUMMARY_COLUMNS, stored_of, summary_of
 from orchestrator.store.tables import AttemptRow, JournalRow, TrainingRow
-from orchestrator.store.upserts import Incarnation, Journal, table_of, write_journals, write_trainings
+from orchestrator.store.upserts import Incarnation, Journal, write_journals, write_trainings
 
 _ATTEMPTS, _JOURNALS, _TRAININGS = table_of(AttemptRow), table_of(JournalRow), table_of(TrainingRow)
 

@@ -14,6 +14,7 @@ from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import JobState
 from orchestrator.store.dialect import is_postgres
 from orchestrator.store.engine import News, add_news, subscriptions_of
+from orchestrator.store.many_rows import build_insert, dialect_of, send
 from orchestrator.store.outbox_store import add_deliveries
 from orchestrator.store.sanitize import clean_integer, shorten_evidence
 from orchestrator.store.tables import EventRow, JobRow, JournalRow
@@ -29,11 +30,11 @@ _SOME_WORK = union(select(JobRow.id).where(JobRow.state.in_(LIVE_STATES)), selec
 AT_WORK = JobRow.id.in_(_SOME_WORK)  # not at rest
 
 _PART = 500  # the parameters of a statement are limited
+_EVENTS_PART = 100  # in one statement. PostgreSQL ends a transaction that idles while their evidence is rendered
 _EVENTS_LOCK = 0x65766E74  # key of pg_advisory_xact_lock, "evnt"
 # Built once, because building an expression costs more than running it.
 _JOB = select(JobRow).where(JobRow.id == bindparam("id"))
-_TAKE_TURN = text("SELECT pg_advisory_xact_lock(:key)")
-_INSERT_EVENT = insert(EventRow).inline()  # does not return the ids
+_TURN = select(func.pg_advisory_xact_lock(_EVENTS_LOCK).label("taken")).cte("turn")
 _INSERT_EVENT_WITH_ID = insert(EventRow).returning(EventRow.id, sort_by_parameter_order=True)
 
 
@@ -79,13 +80,15 @@ def append_events(session: Session, events: Sequence[tuple[str, Event]], *, news
     if not events:
         return
     session.flush()
-    if is_postgres(session):
-        session.execute(_TAKE_TURN, {"key": _EVENTS_LOCK})
-    columns = [_columns(job_id, event) for job_id, event in events]
     subscriptions = subscriptions_of(session)
     if not any(hook.wants(event.kind) for hook in subscriptions for _, event in events):
-        session.connection().execute(_INSERT_EVENT, columns)
+        for start in range(0, len(events), _EVENTS_PART):
+            rows = [_columns(job_id, event) for job_id, event in events[start : start + _EVENTS_PART]]
+            send(session, build_insert(dialect_of(session), EventRow, after=_TURN), rows)
         return
+    if is_postgres(session):
+        session.execute(select(_TURN))
+    columns = [_columns(job_id, event) for job_id, event in events]
     ids = session.connection().execute(_INSERT_EVENT_WITH_ID, columns).scalars().all()
     numbered = [(row, job_id, event) for row, (job_id, event) in zip(ids, events, strict=True)]
     add_deliveries(session, numbered, subscriptions)

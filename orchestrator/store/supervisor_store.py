@@ -21,6 +21,7 @@ from orchestrator.ports.supervision import Change, Journaled, Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.lease_store import require_lease
 from orchestrator.store.lookups import append_events, read_states, require_job
+from orchestrator.store.many_rows import table_of
 from orchestrator.store.mapping import (
     attempt_columns,
     rank_report_of,
@@ -39,7 +40,6 @@ from orchestrator.store.tables import (
     TrainingRow,
     WorkerRow,
 )
-from orchestrator.store.upserts import table_of
 from trainer.contract.exit_record import EventKind
 
 # Built once, because building an expression costs more than running it.

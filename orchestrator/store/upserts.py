@@ -1,13 +1,9 @@
-"""The statements that write journals: one for many rows, built once for each kind of database.
-
-PostgreSQL gets one array for each column (`unnest`). One statement for each row would cost a round trip each, and
-VALUES of a thousand rows cost the driver even more. SQLite runs in this process and gets one row at a time.
-"""
+"""The statements that write journals, one for many rows, built once for each kind of database."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,33 +11,27 @@ from typing import Any
 from sqlalchemy import (
     Column,
     ColumnElement,
-    Dialect,
     Table,
     Update,
     bindparam,
     case,
-    column,
     delete,
     func,
-    inspect,
     literal_column,
     or_,
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
-from sqlalchemy.sql.compiler import SQLCompiler
 
 from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.explanation.row_limits import Stored
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.store.dialect import Insert
+from orchestrator.store.many_rows import Values, build_insert, dialect_of, send, table_of
 from orchestrator.store.mapping import stored_document, summary_columns
-from orchestrator.store.tables import Base, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
+from orchestrator.store.tables import JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 
-Values = dict[str, object]
-Bind = Callable[[object], object]
 Incarnation = tuple[AttemptKey, int, int]  # attempt, replica, incarnation
 
 
@@ -60,7 +50,7 @@ def write_trainings(session: Session, trainings: Mapping[AttemptKey, tuple[Train
         {"job_id": key.job_id, "attempt": key.number, **summary_columns(summary), "stored": stored_document(stored)}
         for key, (summary, stored) in trainings.items()
     ]
-    _write(session, _upsert_training(_dialect(session)), rows)
+    _write(session, _upsert_training(dialect_of(session)), rows)
 
 
 def write_journals(session: Session, journals: Mapping[Incarnation, Journal]) -> None:
@@ -77,22 +67,22 @@ def write_journals(session: Session, journals: Mapping[Incarnation, Journal]) ->
         }
         for (key, replica, incarnation), journal in journals.items()
     ]
-    _write(session, _upsert_journal(_dialect(session)), rows)
+    _write(session, _upsert_journal(dialect_of(session)), rows)
 
 
 def write_workers(session: Session, rows: Sequence[Values]) -> None:
     """Write the newest report of each worker, unless a later incarnation of its agent has already reported."""
-    _write(session, _upsert_worker(_dialect(session)), rows)
+    _write(session, _upsert_worker(dialect_of(session)), rows)
 
 
 def write_metrics(session: Session, rows: Sequence[Values]) -> None:
     """Write one point for each step. Only a point of the same or a later term replaces another."""
-    _write(session, _upsert_metric(_dialect(session)), rows)
+    _write(session, _upsert_metric(dialect_of(session)), rows)
 
 
 def write_snapshots(session: Session, rows: Sequence[Values]) -> None:
     """Write snapshots. They go from committed to quarantined to deleted; a late report never moves one back."""
-    _write(session, _upsert_snapshot(_dialect(session)), rows)
+    _write(session, _upsert_snapshot(dialect_of(session)), rows)
 
 
 def drop_snapshots(session: Session, job_id: str, *, beyond: int) -> None:
@@ -112,29 +102,9 @@ def write_verified(session: Session, rows: Sequence[Values]) -> None:
 
 
 def _write(session: Session, statement: Insert, rows: Sequence[Values]) -> None:
-    connection = session.connection()
-    if connection.dialect.name != "postgresql":
-        if rows:
-            text, columns = _compile(statement, connection.dialect)
-            bound = [
-                [bind(row[name]) for row in rows] if bind else [row[name] for row in rows] for name, bind in columns
-            ]
-            connection.exec_driver_sql(text, list(zip(*bound, strict=True)))
-        return
-    for wave in _waves(rows, [key.name for key in _keys(statement)]):
-        connection.execute(statement, {name: [row[name] for row in wave] for name in wave[0]})
-
-
-@lru_cache
-def _compile(statement: Insert, dialect: Dialect) -> tuple[str, Sequence[tuple[str, Bind | None]]]:
-    """Return the statement's text, and its parameters with what converts their values.
-
-    SQLAlchemy would collect and convert the parameters of each row by themselves, which costs more than the writing.
-    """
-    compiled = statement.compile(dialect=dialect)
-    assert isinstance(compiled, SQLCompiler)
-    types = {each.name: each.type.dialect_impl(dialect) for each in _table(statement).columns}
-    return str(compiled), [(name, types[name].bind_processor(dialect)) for name in compiled.positiontup or ()]
+    keys = [key.name for key in _keys(statement)]
+    for wave in _waves(rows, keys) if dialect_of(session) == "postgresql" else [rows]:
+        send(session, statement, wave)
 
 
 def _waves(rows: Sequence[Values], keys: Sequence[str]) -> list[list[Values]]:
@@ -150,29 +120,25 @@ def _waves(rows: Sequence[Values], keys: Sequence[str]) -> list[list[Values]]:
     return waves
 
 
-def _dialect(session: Session) -> str:
-    return session.get_bind().dialect.name
-
-
 @lru_cache
 def _upsert_training(dialect: str) -> Insert:
-    return _upsert(_insert(dialect, TrainingRow))
+    return _upsert(build_insert(dialect, TrainingRow))
 
 
 @lru_cache
 def _upsert_journal(dialect: str) -> Insert:
-    return _upsert(_insert(dialect, JournalRow))
+    return _upsert(build_insert(dialect, JournalRow))
 
 
 @lru_cache
 def _upsert_worker(dialect: str) -> Insert:
-    insert = _insert(dialect, WorkerRow)
+    insert = build_insert(dialect, WorkerRow)
     return _upsert(insert, where=insert.excluded.incarnation >= WorkerRow.incarnation)
 
 
 @lru_cache
 def _upsert_metric(dialect: str) -> Insert:
-    insert = _insert(dialect, MetricRow)
+    insert = build_insert(dialect, MetricRow)
     new = insert.excluded
     same_attempt = (new.attempt == MetricRow.attempt) & (new.generation >= MetricRow.generation)
     return _upsert(insert, where=or_(new.attempt > MetricRow.attempt, same_attempt))
@@ -180,7 +146,7 @@ def _upsert_metric(dialect: str) -> Insert:
 
 @lru_cache
 def _upsert_snapshot(dialect: str) -> Insert:
-    insert = _insert(dialect, SnapshotRow)
+    insert = build_insert(dialect, SnapshotRow)
     onward = (insert.excluded.state != literal_column("'committed'")) & (
         SnapshotRow.state != literal_column("'deleted'")
     )
@@ -193,15 +159,6 @@ def _update_verified() -> Update:
     table = table_of(SnapshotRow)
     mine = (table.c.job_id == bindparam("of_job")) & (table.c.name == bindparam("of_name"))
     return update(table).where(mine).values(verified_at=bindparam("verified_at"))
-
-
-def _insert(dialect: str, row: type[Base]) -> Insert:
-    table = table_of(row)
-    if dialect != "postgresql":
-        return sqlite.insert(table)
-    lists = [bindparam(each.name, type_=postgresql.ARRAY(each.type, dimensions=1)) for each in table.columns]
-    rows = func.unnest(*lists).table_valued(*(column(each.name, each.type) for each in table.columns))
-    return postgresql.insert(table).from_select(table.columns.keys(), select(*rows.render_derived().c))
 
 
 def _upsert(
@@ -221,9 +178,3 @@ def _keys(insert: Insert) -> list[Column[Any]]:
 def _table(insert: Insert) -> Table:
     assert isinstance(insert.table, Table)
     return insert.table
-
-
-def table_of(row: type[Base]) -> Table:
-    table = inspect(row).local_table
-    assert isinstance(table, Table)
-    return table

@@ -14,7 +14,8 @@ from typing import Literal
 from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.explanation.quiet import Output
-from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.masking import NOTHING, Mask
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.logs.log_files import (
@@ -63,6 +64,19 @@ class LogRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What a caller has read of a job already. `events` has those of all starts of generations, oldest first."""
+
+    context: LogContext
+    events: Sequence[Event]
+
+    def starts_of(self, attempt: int) -> Sequence[Event]:
+        """Return the starts of an attempt's generations, newest first."""
+        kind = EventKind.GENERATION_STARTED.value
+        return [event for event in reversed(self.events) if event.attempt == attempt and event.kind == kind]
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """The logs that a request currently selects."""
 
@@ -103,14 +117,14 @@ class Logs:
         self._history = history
         self._clusters = clusters
 
-    def tail(self, job_id: str, request: LogRequest) -> list[str]:
+    def tail(self, job_id: str, request: LogRequest, known: Known | None = None) -> list[str]:
         """Return the last lines, oldest first. Raises NotFound for an unknown job or attempt."""
-        selection = self.select(job_id, request)
+        selection = self.select(job_id, request, known)
         return [] if selection is None else tail(selection, request)
 
-    def select(self, job_id: str, request: LogRequest) -> Selection | None:
+    def select(self, job_id: str, request: LogRequest, known: Known | None = None) -> Selection | None:
         """Select the logs of a request. None while the job has no attempt. Raises NotFound."""
-        context = self._jobs.log_context(job_id)
+        context = self._jobs.log_context(job_id) if known is None else known.context
         newest = context.newest
         if request.attempt is not None and (newest is None or request.attempt > newest):
             raise NotFound(f"job {job_id} has no attempt {request.attempt}")
@@ -118,7 +132,9 @@ class Logs:
         if attempt is None:
             return None
         folder = self._folder(job_id, context)
-        sources = _written_since(folder, self._sources(job_id, folder, attempt, request), request.since)
+        sources = _written_since(
+            folder, self._sources(folder, AttemptKey(job_id, attempt), request, known), request.since
+        )
         over = context.at_rest or attempt != newest
         return Selection(folder, attempt, sources, over, self._mask_of(context.project))
 
@@ -159,38 +175,47 @@ class Logs:
             raise NotFound(f"cluster {context.cluster} is no longer configured; its logs cannot be found")
         return cluster.folder(job_id)
 
-    def _sources(self, job_id: str, folder: JobFolder, attempt: int, request: LogRequest) -> list[Source]:
+    def _sources(self, folder: JobFolder, key: AttemptKey, request: LogRequest, known: Known | None) -> list[Source]:
+        attempt = key.number
         if request.stream == "agent":
             return find_agent_logs(folder, attempt, replica=request.replica)
-        replica, local_rank = self._place(job_id, attempt, request)
+        replica, local_rank = self._place(key, request, known)
         workers = find_worker_logs(folder, attempt, replica=replica, local_rank=local_rank)
         if request.rank is not None and not workers and find_worker_logs(folder, attempt):
-            raise NotFound(f"attempt {attempt} of job {job_id} has no log of rank {request.rank}")
+            raise NotFound(f"attempt {attempt} of job {key.job_id} has no log of rank {request.rank}")
         if request.stream == "stacks":
             return _newest_stacks(folder, workers)
         # Before the first worker starts, only the agent's log exists.
         return workers or find_agent_logs(folder, attempt, replica=replica)
 
-    def _place(self, job_id: str, attempt: int, request: LogRequest) -> tuple[int | None, int | None]:
+    def _place(self, key: AttemptKey, request: LogRequest, known: Known | None) -> tuple[int | None, int | None]:
         if request.rank is None:
             return request.replica, None
-        for place in self._places(job_id, attempt, request.rank):
+        for place in self._places(key, request.rank, known):
             if request.replica in (None, place.replica):
                 return place.replica, place.local_rank
         return request.replica or 0, request.rank
 
-    def _places(self, job_id: str, attempt: int, rank: int) -> Iterator[Place]:
+    def _places(self, key: AttemptKey, rank: int, known: Known | None) -> Iterator[Place]:
         """Yield a rank's places, newest generation first. If no agent reports ranks, use the workers' reports."""
+        if known is not None:
+            yield from find_places(known.starts_of(key.number)[:_MOST_GENERATIONS], rank)
+        else:
+            yield from self._read_places(key, rank)
+        yield from (
+            Place(worker.replica, worker.local_rank)
+            for worker in self._workers(key.job_id, key.number)
+            if worker.rank == rank
+        )
+
+    def _read_places(self, key: AttemptKey, rank: int) -> Iterator[Place]:
         for limit in (_FEW_GENERATIONS, _MOST_GENERATIONS):
             page = self._history.newest_of_kind(
-                job_id, EventKind.GENERATION_STARTED.value, limit=limit, attempt=attempt
+                key.job_id, EventKind.GENERATION_STARTED.value, limit=limit, attempt=key.number
             )
             yield from find_places([stored.event for stored in page], rank)
             if len(page) < limit:
                 break
-        yield from (
-            Place(worker.replica, worker.local_rank) for worker in self._workers(job_id, attempt) if worker.rank == rank
-        )
 
     def _workers(self, job_id: str, attempt: int) -> Iterator[StoredWorker]:
         cursor: str | None = None

@@ -21,11 +21,12 @@ from orchestrator.domain.explanation.why import explain
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.observation.node_record import Exclusion, describe
-from orchestrator.logs.reader import LogRequest, Logs
+from orchestrator.logs.reader import Known, LogRequest, Logs
 from orchestrator.ports.clock import Clock
 from orchestrator.queries.job_resources import Resources
 from orchestrator.queries.waits import Waits
 from orchestrator.store.chronicle_reader import ChronicleReader
+from orchestrator.store.records import LogContext
 from orchestrator.wire.insight import (
     CauseView,
     ChaosView,
@@ -120,7 +121,7 @@ class Accounts:
             job=chronicle.job.id,
             state=chronicle.job.state,
             verdict=why.verdict,
-            cause=None if why.cause is None else self._view_of_cause(chronicle.job.id, why.cause),
+            cause=None if why.cause is None else self._view_of_cause(chronicle, why.cause),
             deeds=[DeedView.model_validate(action) for action in why.deeds],
             lost=why.lost,
             remedy=None if why.remedy is None else RemedyView.model_validate(why.remedy),
@@ -137,7 +138,7 @@ class Accounts:
             return []
         return [describe(each) for each in self._exclusions(job.spec.cluster)[:_MOST_AVOIDED]]
 
-    def _view_of_cause(self, job_id: str, cause: Cause) -> CauseView:
+    def _view_of_cause(self, chronicle: Chronicle, cause: Cause) -> CauseView:
         return CauseView(
             failure=FailureView.model_validate(cause.failure),
             at=cause.at,
@@ -147,9 +148,9 @@ class Accounts:
             nodes=list(cause.nodes),
             over=cause.over,
             chaos=None if cause.chaos is None else ChaosView.model_validate(cause.chaos),
-            last_lines=self._last_lines(job_id, cause),
-            stacks=self._find_stacks(job_id, cause),
-            memory=self._tell_memory(job_id, cause),
+            last_lines=self._last_lines(chronicle, cause),
+            stacks=self._find_stacks(chronicle, cause),
+            memory=self._tell_memory(chronicle, cause),
             continued=None if cause.continued is None else str(cause.continued),
         )
 
@@ -160,7 +161,7 @@ class Accounts:
         except OSError:
             return None
 
-    def _tell_memory(self, job_id: str, cause: Cause) -> str | None:
+    def _tell_memory(self, chronicle: Chronicle, cause: Cause) -> str | None:
         """Return sentences about the memory of a rank that ran out of it, from the agent's record or its samples."""
         failure = cause.failure
         if failure.kind not in (FailureKind.HOST_OOM, FailureKind.DEVICE_OOM):
@@ -168,18 +169,18 @@ class Accounts:
         if failure.rank is not None and failure.last_minute is not None:
             return tell_last_minute(failure.rank, failure.last_minute)
         try:
-            found = self._resources.find_last_minute(job_id, cause)
+            found = self._resources.find_last_minute(chronicle.job, chronicle.attempts, cause)
         except (NotFound, OSError):
             return None
         return None if found is None else tell_last_minute(*found)
 
-    def _last_lines(self, job_id: str, cause: Cause) -> list[str]:
+    def _last_lines(self, chronicle: Chronicle, cause: Cause) -> list[str]:
         """Return the last lines of the failed rank. Empty if its log is gone."""
         if cause.failure.rank is None:
             return []
-        return self._tail(job_id, LogRequest(attempt=cause.attempt, rank=cause.failure.rank, tail=_LAST_LINES))
+        return self._tail(chronicle, LogRequest(attempt=cause.attempt, rank=cause.failure.rank, tail=_LAST_LINES))
 
-    def _find_stacks(self, job_id: str, cause: Cause) -> FramesView | None:
+    def _find_stacks(self, chronicle: Chronicle, cause: Cause) -> FramesView | None:
         """Return the saved stacks of the failed rank. A stopped worker leaves none, but others of its group may.
 
         None if the failure has a traceback: it tells the place, and older stacks would contradict it.
@@ -189,14 +190,21 @@ class Accounts:
         first = [] if cause.failure.rank is None else [cause.failure.rank]
         for rank in [*first, *cause.collateral_ranks][:_RANKS_TRIED]:
             request = LogRequest(attempt=cause.attempt, rank=rank, stream="stacks", tail=_STACK_LINES)
-            frames = find_innermost(self._tail(job_id, request))
+            frames = find_innermost(self._tail(chronicle, request))
             if frames:
                 return FramesView(rank=rank, frames=frames)
         return None
 
-    def _tail(self, job_id: str, request: LogRequest) -> list[str]:
+    def _tail(self, chronicle: Chronicle, request: LogRequest) -> list[str]:
+        job = chronicle.job
+        context = LogContext(
+            project=job.spec.project,
+            cluster=job.spec.cluster,
+            newest=max((each.key.number for each in chronicle.attempts), default=None),
+            at_rest=job.state.terminal and job.desired.retry_number <= job.retries_done,
+        )
         try:
-            return self._logs.tail(job_id, request)
+            return self._logs.tail(job.id, request, Known(context, chronicle.events))
         except (NotFound, OSError):
             return []
 

@@ -112,7 +112,7 @@ class Inventory:
         if cluster is None:
             return None
         mine = Claimant(_build_candidate(spec, now), None)
-        others = self._reader.claimants(cluster.name)
+        others = self._reader.claimants([cluster.name])[cluster.name]
         limits = cluster.limits(self._limits, slots)
         admission = admit([*others, mine], limits, dependencies=dependencies)[mine.job.id]
         waiting = [each for each in others if each.job.state in (JobState.QUEUED, JobState.RECOVERING)]
@@ -177,7 +177,7 @@ class Inventory:
         return self._sum_up(self._claimants())
 
     def _claimants(self) -> Mapping[str, Sequence[Claimant]]:
-        return {name: self._reader.claimants(name) for name in sorted(self._clusters)}
+        return self._reader.claimants(sorted(self._clusters))
 
     def _describe(self, claimants: Mapping[str, Sequence[Claimant]]) -> list[ClusterView]:
         leases = {standing.lease.cluster: standing for standing in self._leases.leases()}

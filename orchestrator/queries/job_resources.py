@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.explanation.newest_cause import Cause
 from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.job import Job
 from orchestrator.domain.observation.last_samples import find_minute
 from orchestrator.domain.observation.rank_series import Newest, Series, build_series
 from orchestrator.ports.clock import Clock
@@ -30,24 +31,23 @@ class Resources:
 
         Empty if there are no samples, for example because torchrun starts the workers. Raises OSError.
         """
-        found = self._read(job_id)
+        found = self._read(job_id, self._jobs.log_context(job_id).cluster, self._attempts(job_id))
         return _view_of(build_series(found.taken, points=points, rank=rank), partial=found.partial)
 
-    def find_last_minute(self, job_id: str, cause: Cause) -> tuple[int, LastMinute] | None:
+    def find_last_minute(self, job: Job, attempts: Sequence[Attempt], cause: Cause) -> tuple[int, LastMinute] | None:
         """Return the last minute of the rank that ran out of memory, or of the rank that used the most, and the rank.
 
         It is for failures without a record of an agent, because the kernel can kill the agent with its ranks.
         None without samples. Raises OSError.
         """
-        own = [each for each in self._attempts(job_id) if each.key.number == cause.attempt]
-        return find_minute(self._read(job_id, own).taken, cause.failure, cause.generation)
+        own = [each for each in attempts if each.key.number == cause.attempt]
+        return find_minute(self._read(job.id, job.spec.cluster, own).taken, cause.failure, cause.generation)
 
-    def _read(self, job_id: str, attempts: Sequence[Attempt] | None = None) -> SamplesRead:
-        cluster = self._clusters.get(self._jobs.log_context(job_id).cluster)
+    def _read(self, job_id: str, cluster_name: str, attempts: Sequence[Attempt]) -> SamplesRead:
+        cluster = self._clusters.get(cluster_name)
         if cluster is None:
             return SamplesRead([], partial=False)
-        chosen = self._attempts(job_id) if attempts is None else attempts
-        return read_samples(cluster.folder(job_id), chosen, self._clock.now())
+        return read_samples(cluster.folder(job_id), attempts, self._clock.now())
 
     def _attempts(self, job_id: str) -> Sequence[Attempt]:
         """Return all attempts, newest first."""

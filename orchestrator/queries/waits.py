@@ -65,7 +65,7 @@ class Waits:
         return WaitView(sentences=[tell_growth(shrunken, queue, now)], nodes=nodes)
 
     def _queue(self, cluster: str, limits: Limits, now: datetime) -> ClusterQueue:
-        claimants = self.reader.claimants(cluster)
+        claimants = self.reader.claimants([cluster])[cluster]
         named = dependencies_of([each.job for each in claimants])
         running = JobFilter(cluster=cluster, state=JobState.RUNNING)
         summaries, _ = self.jobs.summaries(running, limit=_ENDS_READ, cursor=None)

@@ -6,25 +6,39 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, exists, select
-from sqlalchemy.orm import Session
+from sqlalchemy import bindparam, case, exists, func, select, true
+from sqlalchemy.orm import defer
 
 from orchestrator.domain.accounting.chronicle import KINDS, Chronicle
+from orchestrator.domain.errors import NotFound
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import require_job
-from orchestrator.store.mapping import attempt_of, job_of, stored_event_of
+from orchestrator.store.mapping import attempt_of, job_of, stored_event_of, stored_of
 from orchestrator.store.metric_sums import read_kept
 from orchestrator.store.records import Lifespan
 from orchestrator.store.tables import AttemptRow, EventRow, JobRow, SnapshotRow, TrainingRow
 
 # Plain rows: there may be tens of thousands, and building ORM objects costs more than reading.
 _EVENTS = select(*EventRow.__table__.columns)
-_REPORTED = select(TrainingRow.attempt).where(
-    TrainingRow.job_id == bindparam("job_id"), TrainingRow.progress_at.is_not(None)
-)
 _TRIED = exists().where(AttemptRow.job_id == JobRow.id)
-_THERE = (
-    select(SnapshotRow.name).where(SnapshotRow.job_id == bindparam("job_id"), SnapshotRow.state != "deleted").limit(1)
+_THERE = select(SnapshotRow.name).where(SnapshotRow.job_id == JobRow.id, SnapshotRow.state != "deleted")
+_NEWEST = select(func.max(AttemptRow.number)).where(AttemptRow.job_id == JobRow.id).correlate(JobRow).scalar_subquery()
+_ITS_TRAINING = (TrainingRow.job_id == AttemptRow.job_id) & (TrainingRow.attempt == AttemptRow.number)
+_OF_TRAINING = ("step_generation", "step", "step_at", "progress_at", "stored")
+# One row for each attempt, oldest first. Only the last row has the spec, which may be large.
+_ATTEMPTS = (
+    select(
+        JobRow,
+        case((func.coalesce(AttemptRow.number == _NEWEST, true()), JobRow.spec)).label("spec"),
+        AttemptRow,
+        *(getattr(TrainingRow, name) for name in _OF_TRAINING),
+        _THERE.correlate(JobRow).exists().label("has_snapshot"),
+    )
+    .options(defer(JobRow.spec))
+    .outerjoin(AttemptRow, AttemptRow.job_id == JobRow.id)
+    .outerjoin(TrainingRow, _ITS_TRAINING)
+    .where(JobRow.id == bindparam("job_id"))
+    .order_by(AttemptRow.number)
 )
 
 
@@ -37,28 +51,28 @@ class ChronicleReader:
     def chronicle(self, job_id: str) -> Chronicle:
         """Read a job's chronicle in one transaction. Raises NotFound."""
         with self._database.read() as session:
-            job = job_of(require_job(session, job_id))
-            attempts = session.scalars(
-                select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
-            ).all()
-            rows: Iterable[Any] = session.execute(
+            rows: Sequence[Any] = session.execute(_ATTEMPTS, {"job_id": job_id}).all()
+            if not rows:
+                raise NotFound(f"there is no job {job_id}")
+            found: Iterable[Any] = session.execute(
                 _EVENTS.where(EventRow.job_id == job_id, EventRow.kind.in_(KINDS)).order_by(EventRow.id)
             )
-            events = [stored_event_of(row).event for row in rows]
-            heard = _read_heard(session, job_id)
+            events = [stored_event_of(row).event for row in found]
+            tried = [row for row in rows if row.AttemptRow is not None]
+            is_thin = stored_of(rows[-1].stored).level() > 0
             return Chronicle(
-                job=job,
-                attempts=[attempt_of(row) for row in attempts],
+                job=job_of(rows[-1].JobRow, JobSpec.model_validate(rows[-1].spec)),
+                attempts=[attempt_of(row.AttemptRow) for row in tried],
                 events=events,
-                kept=read_kept(session, job_id, events),
-                heard_at={attempt: at for attempt, _, _, at in heard},
+                kept=read_kept(session, job_id, events, is_thin=is_thin),
+                heard_at={row.AttemptRow.number: row.step_at for row in tried if row.step_at is not None},
                 heard_step={
-                    (attempt, generation): step
-                    for attempt, generation, step, _ in heard
-                    if generation is not None and step is not None
+                    (row.AttemptRow.number, row.step_generation): row.step
+                    for row in tried
+                    if None not in (row.step_at, row.step_generation, row.step)
                 },
-                reported=frozenset(session.scalars(_REPORTED, {"job_id": job_id})),
-                has_snapshot=session.scalar(_THERE, {"job_id": job_id}) is not None,
+                reported=frozenset(row.AttemptRow.number for row in tried if row.progress_at is not None),
+                has_snapshot=rows[-1].has_snapshot,
             )
 
     def lifespans(
@@ -78,13 +92,3 @@ class ChronicleReader:
                 for lived in (JobRow.finished_at.is_(None), JobRow.finished_at > since)
                 for job_id, updated_at, finished_at in session.execute(query.where(lived).limit(limit))
             ][:limit]
-
-
-def _read_heard(session: Session, job_id: str) -> Sequence[tuple[int, int | None, int | None, datetime]]:
-    """Return the newest step of each attempt: attempt, generation, step and time."""
-    row = TrainingRow
-    query = select(row.attempt, row.step_generation, row.step, row.step_at)
-    query = query.where(row.job_id == job_id, row.step_at.is_not(None))
-    return [
-        (attempt, generation, step, at) for attempt, generation, step, at in session.execute(query) if at is not None
-    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, func, literal, select, union_all
 
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node_record import NodeFailure
@@ -24,9 +24,12 @@ class ClusterReader:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def claimants(self, cluster: str) -> Sequence[Claimant]:
-        """Return the cluster's jobs that are not terminal, also suspended ones, each with its newest attempt."""
-        return read_claimants(self._database, cluster)
+    def claimants(self, clusters: Collection[str]) -> Mapping[str, Sequence[Claimant]]:
+        """Return each cluster's jobs that are not terminal, also suspended ones, each with its newest attempt."""
+        found: dict[str, list[Claimant]] = {name: [] for name in clusters}
+        for claimant in read_claimants(self._database, clusters):
+            found[claimant.job.spec.cluster].append(claimant)
+        return found
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
         """Return the states of these jobs. A job that does not exist is left out."""
@@ -41,15 +44,14 @@ class ClusterReader:
     def ages(self) -> Sequence[ClusterAges]:
         """Return the longest waits of each cluster that has any."""
         with self._database.read() as session:
-            queued = dict(session.execute(_QUEUED_SINCE).all())
-            snapshots = {name: at for name, at in session.execute(_SNAPSHOT_AT) if at is not None}
-        return [
-            ClusterAges(cluster=name, queued_since=queued.get(name), snapshot_at=snapshots.get(name))
-            for name in sorted(queued.keys() | snapshots.keys())
-        ]
+            return [
+                ClusterAges(cluster=name, queued_since=queued_since, snapshot_at=snapshot_at)
+                for name, queued_since, snapshot_at in session.execute(_AGES)
+            ]
 
 
-def _select_snapshot_at() -> Select[str, datetime | None]:
+def _select_ages() -> Select[str, datetime | None, datetime | None]:
+    """Select clusters with the submission of the oldest queued job, and the oldest of the jobs' newest snapshots."""
     newest = (
         select(SnapshotRow.at)
         .where(SnapshotRow.job_id == JobRow.id, SnapshotRow.state == "committed")
@@ -57,14 +59,21 @@ def _select_snapshot_at() -> Select[str, datetime | None]:
         .limit(1)
         .scalar_subquery()
     )
-    running = select(JobRow.cluster, newest.label("at")).where(JobRow.state == JobState.RUNNING.value).subquery()
-    return select(running.c.cluster, func.min(running.c.at)).group_by(running.c.cluster)
+    nothing = literal(None, JobRow.created_at.type)
+    both = union_all(
+        select(JobRow.cluster, JobRow.created_at.label("queued"), nothing.label("snapshot")).where(
+            JobRow.state == JobState.QUEUED.value, JobRow.retries_done == 0
+        ),
+        select(JobRow.cluster, nothing, newest).where(JobRow.state == JobState.RUNNING.value),
+    ).subquery()
+    queued_since, snapshot_at = func.min(both.c.queued), func.min(both.c.snapshot)
+    known = queued_since.is_not(None) | snapshot_at.is_not(None)
+    return (
+        select(both.c.cluster, queued_since, snapshot_at)
+        .group_by(both.c.cluster)
+        .having(known)
+        .order_by(both.c.cluster)
+    )
 
 
-# Built once, because building an expression costs more than running it.
-_QUEUED_SINCE = (
-    select(JobRow.cluster, func.min(JobRow.created_at))
-    .where(JobRow.state == JobState.QUEUED.value, JobRow.retries_done == 0)
-    .group_by(JobRow.cluster)
-)
-_SNAPSHOT_AT = _select_snapshot_at()
+_AGES = _select_ages()  # built once, because building an expression costs more than running it

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from orchestrator.store.tables import Base
+from orchestrator.store.types import UtcDateTime
 
 Insert = sqlite.Insert | postgresql.Insert
 
@@ -25,7 +26,14 @@ def insert_into(session: Session, table: type[Base]) -> Insert:
 def store_time(session: Session) -> datetime:
     """Return PostgreSQL's current time (not the transaction's start), or this machine's time for SQLite."""
     if is_postgres(session):
-        moment = session.scalar(select(func.clock_timestamp()))
-        assert isinstance(moment, datetime)
-        return moment.astimezone(UTC)
+        moment: datetime | None = session.scalar(select(select_time(session)))
+        assert moment is not None
+        return moment
     return datetime.now(UTC)
+
+
+def select_time(session: Session) -> ColumnElement[datetime]:
+    """Build the expression for `store_time`."""
+    if is_postgres(session):
+        return func.clock_timestamp(type_=UtcDateTime())
+    return literal(datetime.now(UTC), UtcDateTime())

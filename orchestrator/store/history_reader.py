@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Select, column, func, select, values
+from sqlalchemy import BigInteger, ColumnElement, Integer, Select, column, func, literal, select, union_all, values
+from sqlalchemy.orm import Session
 
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import require_job
 from orchestrator.store.mapping import (
+    AgentPlace,
     agents_of,
     attempt_of,
     metric_point_of,
@@ -34,6 +36,7 @@ from trainer.contract.exit_record import EventKind
 
 Row = TypeVar("Row", AttemptRow, EventRow, SnapshotRow, WorkerRow)
 Item = TypeVar("Item")
+Incarnation = tuple[int, int]  # replica, incarnation
 
 _ATTEMPTS = (Key(AttemptRow.number, int),)
 _EVENTS = (Key(EventRow.id, int),)
@@ -64,6 +67,8 @@ class HistoryReader:
         """Return attempts, oldest first."""
         attempts, next_cursor = self._page(AttemptRow, _ATTEMPTS, attempt_of, job_id, limit, cursor)
         numbers = [attempt.key.number for attempt in attempts]
+        if not numbers:
+            return [], next_cursor
         with self._database.read() as session:
             wanted = (TrainingRow.job_id == job_id) & TrainingRow.attempt.in_(numbers)
             rows = {row.attempt: row for row in session.scalars(select(TrainingRow).where(wanted))}
@@ -91,8 +96,8 @@ class HistoryReader:
     def has_snapshot(self, job_id: str, name: str) -> bool:
         """Whether the job has a committed snapshot of this name that was not quarantined or deleted."""
         with self._database.read() as session:
-            require_job(session, job_id)
             row = session.get(SnapshotRow, (job_id, name))
+            _require_job_of([] if row is None else [row], session, job_id)
             return row is not None and row.state == "committed"
 
     def workers(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredWorker], str | None]:
@@ -102,33 +107,24 @@ class HistoryReader:
     def replicas(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredReplica], str | None]:
         """Return the agents of the newest attempt, by replica, then by incarnation."""
         with self._database.read() as session:
-            require_job(session, job_id)
-            newest = session.scalar(select(func.max(AttemptRow.number)).where(AttemptRow.job_id == job_id))
+            newest = _read_newest(session, job_id)
             mine = (JournalRow.job_id == job_id) & (JournalRow.attempt == newest)
             listing = Listing(f"replicas-{job_id}-{newest}", _REPLICAS)
             rows, next_cursor = listing.page(session, select(JournalRow).where(mine), limit=limit, cursor=cursor)
-            started = select(EventRow).where(
-                EventRow.job_id == job_id,
-                EventRow.attempt == newest,
-                EventRow.kind == EventKind.AGENT_STARTED.value,
-            )
-            agents = agents_of(session.scalars(started.order_by(EventRow.id)))
-            workers = select(WorkerRow).where(WorkerRow.job_id == job_id, WorkerRow.attempt == newest)
-            ranks: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-            for worker in session.scalars(workers.order_by(WorkerRow.rank)):
-                ranks[worker.replica, worker.incarnation].append(worker.rank)
+            agents, ranks = _read_agents(session, job_id, newest) if rows else ({}, {})
             return [stored_replica_of(row, agents, ranks) for row in rows], next_cursor
 
     def newest_of_kind(
         self, job_id: str, kind: str, *, limit: int, attempt: int | None = None
     ) -> Sequence[StoredEvent]:
         """Return events of one kind, newest first, optionally of one attempt."""
+        wanted = select(EventRow).where(EventRow.job_id == job_id, EventRow.kind == kind)
+        if attempt is not None:
+            wanted = wanted.where(EventRow.attempt == attempt)
         with self._database.read() as session:
-            require_job(session, job_id)
-            wanted = select(EventRow).where(EventRow.job_id == job_id, EventRow.kind == kind)
-            if attempt is not None:
-                wanted = wanted.where(EventRow.attempt == attempt)
-            return [stored_event_of(row) for row in session.scalars(wanted.order_by(EventRow.id.desc()).limit(limit))]
+            rows = session.scalars(wanted.order_by(EventRow.id.desc()).limit(limit)).all()
+            _require_job_of(rows, session, job_id)
+            return [stored_event_of(row) for row in rows]
 
     def metrics(
         self, job_id: str, *, since_step: int, points: int, until_step: int | None = None
@@ -142,31 +138,23 @@ class HistoryReader:
         if until_step is not None:
             wanted &= MetricRow.step <= until_step
         with self._database.read() as session:
-            require_job(session, job_id)
-            first, last = (session.scalar(select(end(MetricRow.step)).where(wanted)) for end in (func.min, func.max))
-            evenly = [] if first is None or last is None else _spread(first, last, points)
+            ends = (select(end(MetricRow.step)).where(wanted).scalar_subquery() for end in (func.min, func.max))
+            first, last = session.execute(select(*ends)).one()
+            _require_job_of([] if first is None else [first], session, job_id)
+            if first is None or last is None:
+                return []
+            query, evenly = _POINTS.where(wanted).order_by(MetricRow.step), _spread(first, last, points)
             if evenly:  # if no step is missing, this search finds all of them, however many there are
                 # Without bounds: with them, SQLite scans the range instead of searching each step.
                 picked = (MetricRow.job_id == job_id) & MetricRow.step.in_(evenly)
                 found = session.execute(_POINTS.where(picked).order_by(MetricRow.step)).all()
                 if len(found) == points:
                     return [metric_point_of(row) for row in found]
-            query = _POINTS.where(wanted)
-            total = session.scalar(_count_some(wanted)) or 0
-            if total > _MANY and last is not None:
-                nearest = session.scalars(_nearest(wanted, evenly or [last])).all()
-                return [
-                    metric_point_of(row)
-                    for row in session.execute(query.where(MetricRow.step.in_(set(nearest))).order_by(MetricRow.step))
-                ]
-            # Exactly `points` of the ages below n satisfy (age * points) mod n < points; age 0 is one of them.
-            if total > points:
-                age = func.row_number().over(order_by=MetricRow.step.desc()) - 1
-                ages = select(MetricRow.step, age.label("age")).where(wanted).subquery()
-                query = query.where(
-                    MetricRow.step.in_(select(ages.c.step).where((ages.c.age * points) % total < points))
-                )
-            return [metric_point_of(row) for row in session.execute(query.order_by(MetricRow.step))]
+                if last - first >= _MANY and (session.scalar(_count_some(wanted)) or 0) > _MANY:
+                    query = query.where(MetricRow.step.in_(_nearest(wanted, evenly)))
+                else:
+                    query = query.where(MetricRow.step.in_(_every_nth(wanted, points)))
+            return [metric_point_of(row) for row in session.execute(query)]
 
     def _page(
         self,
@@ -180,16 +168,62 @@ class HistoryReader:
         direction = "down" if order[0].descending else "up"
         listing = Listing(f"{table.__tablename__}-{job_id}-{direction}", order)
         with self._database.read() as session:
-            require_job(session, job_id)
             query = select(table).where(table.job_id == job_id)
             rows, next_cursor = listing.page(session, query, limit=limit, cursor=cursor)
+            _require_job_of(rows, session, job_id)
             return [item_of(row) for row in rows], next_cursor
+
+
+def _require_job_of(rows: Sequence[object], session: Session, job_id: str) -> None:
+    """Raises NotFound if there are no rows because there is no such job."""
+    if not rows:
+        require_job(session, job_id)
+
+
+def _read_newest(session: Session, job_id: str) -> int | None:
+    """Return the number of the newest attempt. Raises NotFound."""
+    newest: int | None = session.scalar(select(func.max(AttemptRow.number)).where(AttemptRow.job_id == job_id))
+    _require_job_of([] if newest is None else [newest], session, job_id)
+    return newest
+
+
+def _read_agents(
+    session: Session, job_id: str, attempt: int | None
+) -> tuple[Mapping[Incarnation, AgentPlace], Mapping[Incarnation, Sequence[int]]]:
+    """Return the place of each agent of an attempt, and the ranks that its workers have reported."""
+    nothing = literal(None, Integer)
+    is_start = (EventRow.attempt == attempt) & (EventRow.kind == EventKind.AGENT_STARTED.value)
+    started = select(
+        EventRow.id.label("place"), nothing.label("replica"), nothing.label("incarnation"), EventRow.evidence
+    )
+    worker = (WorkerRow.rank.label("place"), WorkerRow.replica, WorkerRow.incarnation)
+    workers = select(*worker, literal(None, EventRow.evidence.type).label("evidence"))
+    both = union_all(
+        started.where(EventRow.job_id == job_id, is_start),
+        workers.where(WorkerRow.job_id == job_id, WorkerRow.attempt == attempt),
+    )
+    starts: list[Mapping[str, object]] = []
+    ranks: defaultdict[Incarnation, list[int]] = defaultdict(list)
+    for place, replica, incarnation, evidence in session.execute(both.order_by("place")):
+        if evidence is None:
+            ranks[replica, incarnation].append(place)
+        else:
+            starts.append(evidence)
+    return agents_of(starts), ranks
 
 
 def _count_some(wanted: ColumnElement[bool]) -> Select[int]:
     """Select the number of rows, at most _MANY + 1."""
     some = select(MetricRow.step).where(wanted).limit(_MANY + 1).subquery()
     return select(func.count()).select_from(some)
+
+
+def _every_nth(wanted: ColumnElement[bool], points: int) -> Select[int]:
+    """Select the steps of every n-th row, counted back from the newest, so that at most `points` of them are left."""
+    age = func.row_number().over(order_by=MetricRow.step.desc()) - 1
+    ages = select(MetricRow.step, age.label("age"), func.count().over().label("total")).where(wanted).subquery()
+    # Exactly `points` of the ages below n satisfy (age * points) mod n < points; age 0 is one of them.
+    return select(ages.c.step).where((ages.c.age * points) % ages.c.total < points)
 
 
 def _nearest(wanted: ColumnElement[bool], steps: Sequence[int]) -> Select[int]:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import LeaseLost
 from orchestrator.domain.queueing.lease import Lease, LeaseStanding
-from orchestrator.store.dialect import insert_into, store_time
+from orchestrator.store.dialect import insert_into, select_time, store_time
 from orchestrator.store.engine import Database
 from orchestrator.store.tables import LeaseRow
 
@@ -41,13 +41,11 @@ class SqlLeaseStore:
 
     def leases(self) -> Sequence[LeaseStanding]:
         with self._database.read() as session:
-            now = store_time(session)
-            rows = session.scalars(select(LeaseRow).order_by(LeaseRow.cluster))
             return [
                 LeaseStanding(
                     lease=_lease(row), since=row.since, expires_at=row.expires_at, expired=row.expires_at <= now
                 )
-                for row in rows
+                for row, now in session.execute(select(LeaseRow, select_time(session)).order_by(LeaseRow.cluster))
             ]
 
 

@@ -290,15 +290,15 @@ def stored_worker_of(row: WorkerRow) -> StoredWorker:
 AgentPlace = tuple[str | None, int | None]  # its node's name, its pid
 
 
-def agents_of(started: Iterable[EventRow]) -> dict[tuple[int, int], AgentPlace]:
-    """Map (replica, incarnation) to the agent's node and pid, from `agent.started` events.
+def agents_of(started: Iterable[Mapping[str, object]]) -> dict[tuple[int, int], AgentPlace]:
+    """Map (replica, incarnation) to the agent's node and pid, from the evidence of `agent.started` events.
 
     Agents of older versions report no replica and are left out.
     """
     found: dict[tuple[int, int], AgentPlace] = {}
-    for row in started:
-        replica, incarnation, pid = (row.evidence.get(name) for name in ("replica", "incarnation", "pid"))
-        host = row.evidence.get("host")
+    for evidence in started:
+        replica, incarnation, pid = (evidence.get(name) for name in ("replica", "incarnation", "pid"))
+        host = evidence.get("host")
         if isinstance(replica, int) and isinstance(incarnation, int):
             found[replica, incarnation] = (
                 host if isinstance(host, str) else None,

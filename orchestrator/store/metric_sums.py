@@ -20,28 +20,30 @@ from trainer.contract.exit_record import EventKind
 
 SUMS = "sums"  # key in the evidence of the event about the removal
 MOST_SUMS = 300  # more do not fit into an event
-_STALL_S = type_coerce(MetricRow.measured, JSON)["snapshot_s"].as_float()
+# Few steps report one; a text search is cheaper than parsing.
+_MENTIONED = cast(MetricRow.measured, Text).contains('"snapshot_s"', autoescape=True)
+_STALL_S = case((_MENTIONED, type_coerce(MetricRow.measured, JSON)["snapshot_s"].as_float()))
 _REPORTED_STALL = case((_STALL_S > 0, 1))
-_NO_STALL = (0.0, 0)
 
 Sums = dict[tuple[int, int], Kept]
 
 
-def read_kept(session: Session, job_id: str, events: Sequence[Event]) -> Sums:
+def read_kept(session: Session, job_id: str, events: Sequence[Event], *, is_thin: bool) -> Sums:
     """Return the sums by attempt and generation. If an attempt's metrics were removed, uses the stored sums."""
     summed = read_sums(events)
-    return summed | read_rows(session, job_id, events, after=max((attempt for attempt, _ in summed), default=0))
+    after = max((attempt for attempt, _ in summed), default=0)
+    return summed | read_rows(session, job_id, events, after=after, is_thin=is_thin)
 
 
-def read_rows(session: Session, job_id: str, events: Sequence[Event], *, after: int) -> Sums:
+def read_rows(session: Session, job_id: str, events: Sequence[Event], *, after: int, is_thin: bool) -> Sums:
     """Sum up the metrics of the attempts with numbers above `after`.
 
     A repeated step has the row of its last repetition. If the newest generation restarted from an earlier step, rows of
-    later steps that it has not reached yet are old and do not count.
+    later steps that it has not reached yet are old and do not count. `is_thin`: the metrics of some steps were not
+    stored, so that rows cannot be counted as steps.
     """
     mine = and_(MetricRow.job_id == job_id, MetricRow.attempt > after)
     terms = _read_terms(session, mine)
-    is_thin = _is_thin(session, job_id)
     newest = _find_newest_base(terms, events)
     if newest is not None:
         attempt, generation, base = newest
@@ -49,14 +51,13 @@ def read_rows(session: Session, job_id: str, events: Sequence[Event], *, after: 
             later = and_(MetricRow.attempt == attempt, MetricRow.generation >= generation)
             mine = and_(mine, or_(MetricRow.step <= base, MetricRow.attempt > attempt, later))
             terms = _read_terms(session, mine)
-    stalls = _read_stalls(session, mine)
     return {
         term: Kept(
             steps=one.last_step - one.first_step + 1 if is_thin else one.steps,
             first_at=one.first_at,
             last_at=one.last_at,
-            stall_s=max(0.0, stalls.get(term, _NO_STALL)[0]),
-            snapshots=stalls.get(term, _NO_STALL)[1],
+            stall_s=max(0.0, one.stall_s),
+            snapshots=one.snapshots,
         )
         for term, one in terms.items()
     }
@@ -112,10 +113,12 @@ class _Term:
     last_at: datetime
     first_step: int
     last_step: int
+    stall_s: float
+    snapshots: int
 
 
-def _is_thin(session: Session, job_id: str) -> bool:
-    """Whether the metrics of some steps were not stored, so that rows cannot be counted as steps."""
+def has_thin_metrics(session: Session, job_id: str) -> bool:
+    """Whether the metrics of some steps were not stored."""
     newest = select(TrainingRow.stored).where(TrainingRow.job_id == job_id).order_by(TrainingRow.attempt.desc())
     return stored_of(session.scalar(newest.limit(1))).level() > 0
 
@@ -129,22 +132,11 @@ def _read_terms(session: Session, mine: ColumnElement[bool]) -> dict[tuple[int, 
         func.max(MetricRow.at),
         func.min(MetricRow.step),
         func.max(MetricRow.step),
+        func.coalesce(func.sum(_STALL_S), 0.0),
+        func.count(_REPORTED_STALL),
     )
     rows = session.execute(query.where(mine).group_by(MetricRow.attempt, MetricRow.generation))
-    return {
-        (attempt, generation): _Term(steps, first_at, last_at, first_step, last_step)
-        for attempt, generation, steps, first_at, last_at, first_step, last_step in rows
-    }
-
-
-def _read_stalls(session: Session, mine: ColumnElement[bool]) -> dict[tuple[int, int], tuple[float, int]]:
-    """Return the seconds and the number of snapshots. Few steps report one; a text search is cheaper than parsing."""
-    query = select(
-        MetricRow.attempt, MetricRow.generation, func.coalesce(func.sum(_STALL_S), 0.0), func.count(_REPORTED_STALL)
-    )
-    query = query.where(mine, cast(MetricRow.measured, Text).contains('"snapshot_s"', autoescape=True))
-    rows = session.execute(query.group_by(MetricRow.attempt, MetricRow.generation))
-    return {(attempt, generation): (stall_s, snapshots) for attempt, generation, stall_s, snapshots in rows}
+    return {(attempt, generation): _Term(*sums) for attempt, generation, *sums in rows}
 
 
 def _find_newest_base(terms: Mapping[tuple[int, int], _Term], events: Sequence[Event]) -> tuple[int, int, int] | None:

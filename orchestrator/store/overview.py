@@ -53,12 +53,12 @@ def read_supervised(database: Database, cluster: str, among: Collection[str]) ->
     return sorted(found, key=lambda each: (each.job.created_at, each.job.id))
 
 
-def read_claimants(database: Database, cluster: str) -> Sequence[Claimant]:
-    """Return the cluster's jobs that are not terminal, each with its newest attempt. Raises StoreUnavailable."""
+def read_claimants(database: Database, clusters: Collection[str]) -> Sequence[Claimant]:
+    """Return the clusters' jobs that are not terminal, each with its newest attempt. Raises StoreUnavailable."""
     with database.read() as session:
-        rows: Iterable[Any] = session.execute(_LIVE_ATTEMPTS, {"cluster": cluster})
+        rows: Iterable[Any] = session.execute(_LIVE_ATTEMPTS, {"clusters": clusters})
         attempts = {row.job_id: attempt_of(row) for row in rows}
-        jobs = session.execute(_LIVE_JOBS, {"cluster": cluster}).partitions(_PART)
+        jobs = session.execute(_LIVE_JOBS, {"clusters": clusters}).partitions(_PART)
         return [Claimant(job, attempts.get(job.id)) for part in jobs for job in _parse(database, session, part)]
 
 
@@ -110,6 +110,6 @@ _ATTEMPTS = _select_newest(AttemptRow, AttemptRow.number, AttemptRow.job_id.in_(
 _TRAININGS = _select_newest(TrainingRow, TrainingRow.attempt, AttemptRow.job_id.in_(_IDS))
 _JOURNALS = _select_newest(JournalRow, JournalRow.attempt, AttemptRow.job_id.in_(_IDS))
 _EXITED = _JOURNALS.where(JournalRow.exit_record.is_not(None))
-_LIVE = (JobRow.cluster == bindparam("cluster")) & JobRow.state.in_(LIVE_STATES)
+_LIVE = JobRow.cluster.in_(bindparam("clusters", expanding=True)) & JobRow.state.in_(LIVE_STATES)
 _LIVE_JOBS = _select_jobs(_LIVE)
 _LIVE_ATTEMPTS = _select_newest(AttemptRow, AttemptRow.number, AttemptRow.job_id.in_(select(JobRow.id).where(_LIVE)))

@@ -13,7 +13,7 @@ from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import AT_REST, AT_WORK, append_events
 from orchestrator.store.mapping import stored_event_of
-from orchestrator.store.metric_sums import MOST_SUMS, SUMS, read_rows, read_sums, render_sums
+from orchestrator.store.metric_sums import MOST_SUMS, SUMS, has_thin_metrics, read_rows, read_sums, render_sums
 from orchestrator.store.records import EndedJob
 from orchestrator.store.tables import DeliveryRow, EventRow, JobRow, MetricRow, SnapshotRow
 
@@ -119,7 +119,8 @@ def _sum_up(session: Session, job_id: str, event: Event, *, newest: int) -> bool
     after = max((attempt for attempt, _ in read_sums(_events(session, job_id, {EventKind.REMOVED.value}))), default=0)
     if newest <= after:
         return True
-    sums = read_rows(session, job_id, _events(session, job_id, KINDS), after=after)
+    is_thin = has_thin_metrics(session, job_id)
+    sums = read_rows(session, job_id, _events(session, job_id, KINDS), after=after, is_thin=is_thin)
     if sums:
         event.evidence[SUMS] = render_sums(sums)
     return len(sums) <= MOST_SUMS

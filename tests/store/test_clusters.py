@@ -27,7 +27,7 @@ def test_claimants_are_the_clusters_unended_jobs_with_their_newest_attempts(stor
     running = stores.jobs.get("running")
     stores.apply(running, make_attempt("running", 1, state=AttemptState.LOST, ended_at=NOW))
     stores.apply(running, make_attempt("running", 2, nodes="2", port=20001))
-    found = {each.job.id: each for each in ClusterReader(stores.database).claimants("local")}
+    found = {each.job.id: each for each in ClusterReader(stores.database).claimants(["local"])["local"]}
     assert found.keys() == {"queued", "starting", "running", "recovering", "suspended"}
     newest = found["running"].attempt
     assert newest is not None
@@ -40,8 +40,8 @@ def test_the_number_of_queries_for_claimants_does_not_depend_on_their_number(sto
     for number in range(2, 21):
         stores.add(f"job-{number}")
     with stores.recorded() as statements:
-        held = reader.claimants("local")
-        again = reader.claimants("local")
+        held = reader.claimants(["local"])["local"]
+        again = reader.claimants(["local"])["local"]
     assert len([text for text, _ in statements if text.startswith("SELECT")]) == 3 + 2, "specs are read once"
     assert (len(held), again) == (20, held)
 

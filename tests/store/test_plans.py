@@ -32,7 +32,7 @@ _READS: dict[str, Callable[[Stores], object]] = {
     "what changed": lambda stores: stores.supervisor.changed(1),
     "the jobs at work": lambda stores: stores.supervisor.at_work("local"),
     "the supervised jobs": lambda stores: _supervised(stores),
-    "the claimants of a cluster": lambda stores: ClusterReader(stores.database).claimants("local"),
+    "the claimants of a cluster": lambda stores: ClusterReader(stores.database).claimants(["local"]),
     "the oldest waits": lambda stores: ClusterReader(stores.database).ages(),
     "the sources of jobs": lambda stores: stores.reader.sources(),
     "who awaits a job": lambda stores: stores.reader.awaiting("job-1"),

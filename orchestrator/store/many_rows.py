@@ -29,10 +29,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.types import TypeDecorator
 
 from orchestrator.store.dialect import Insert
 from orchestrator.store.tables import Base
+from orchestrator.store.types import CLEANERS
 
 Values = dict[str, object]
 Bind = Callable[[object], object]
@@ -55,8 +55,8 @@ def send(session: Session, statement: Insert, rows: Sequence[Values]) -> None:
         bound = [[bind(row[name]) for row in rows] if bind else [row[name] for row in rows] for name, bind in columns]
         connection.exec_driver_sql(text, list(zip(*bound, strict=True)))
         return
-    types = {each.name: each.type for each in columns_of(statement)}
-    cleaned = [_clean(row, types, connection.dialect) for row in rows]
+    cleaners = _cleaners(statement)
+    cleaned = [_clean(row, cleaners) for row in rows]
     # PostgreSQL parses these texts as the numbers NaN and infinity.
     connection.execute(statement, {_ROWS: to_json(cleaned, inf_nan_mode="strings").decode()})
 
@@ -94,12 +94,14 @@ def _compile(
     return str(compiled), [(name, types[name].bind_processor(dialect)) for name in compiled.positiontup or ()]
 
 
-def _clean(row: Values, types: Mapping[str, Any], dialect: Dialect) -> Values:
-    """Process values as SQLAlchemy does for parameters of these types."""
-    return {
-        name: kind.process_bind_param(value, dialect) if isinstance(kind := types[name], TypeDecorator) else value
-        for name, value in row.items()
-    }
+@lru_cache
+def _cleaners(statement: Insert) -> Mapping[str, Callable[[Any], object]]:
+    """Return what converts a value of a column before it goes into the document."""
+    return {each.name: CLEANERS[type(each.type)] for each in columns_of(statement) if type(each.type) in CLEANERS}
+
+
+def _clean(row: Values, cleaners: Mapping[str, Callable[[Any], object]]) -> Values:
+    return row | {name: clean(row[name]) for name, clean in cleaners.items() if row.get(name) is not None}
 
 
 def columns_of(statement: Insert) -> list[Column[Any]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Integer, Text
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from orchestrator.store.sanitize import clean_text
+from orchestrator.store.sanitize import clean_json, clean_text
 
 # SQLite generates ids only in a column of type INTEGER.
 RowId = BigInteger().with_variant(Integer(), "sqlite")
@@ -69,3 +69,11 @@ class CleanJson(TypeDecorator[object]):
 
     impl = JSON(none_as_null=True)
     cache_ok = True
+
+
+# What each type does to a value that is not None, for statements that get their rows as one document.
+CLEANERS: Mapping[type[TypeEngine[Any]], Callable[[Any], object]] = {
+    UtcDateTime: _to_utc,
+    CleanText: clean_text,
+    CleanJson: clean_json,
+}

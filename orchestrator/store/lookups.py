@@ -20,9 +20,9 @@ from orchestrator.store.sanitize import clean_integer, shorten_evidence
 from orchestrator.store.tables import EventRow, JobRow, JournalRow
 from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
 
-_ENDED_STATES = tuple(state.value for state in JobState if state.terminal)
+ENDED_STATES = tuple(state.value for state in JobState if state.terminal)
 LIVE_STATES = tuple(state.value for state in JobState if not state.terminal)
-AT_REST = JobRow.state.in_(_ENDED_STATES) & (JobRow.desired_retry_number <= JobRow.retries_done)
+AT_REST = JobRow.state.in_(ENDED_STATES) & (JobRow.desired_retry_number <= JobRow.retries_done)
 # Two searches, each with its index, so that a long history of ended jobs costs nothing. The text of the second
 # condition must equal that of its partial index.
 RETRY_REQUESTED = text("desired_retry_number > retries_done")

@@ -11,13 +11,15 @@ from sqlalchemy.orm import Session
 from orchestrator.domain.accounting.chronicle import KINDS
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import AT_REST, AT_WORK, append_events
+from orchestrator.store.lookups import AT_REST, AT_WORK, ENDED_STATES, append_events
 from orchestrator.store.mapping import stored_event_of
 from orchestrator.store.metric_sums import MOST_SUMS, SUMS, has_thin_metrics, read_rows, read_sums, render_sums
 from orchestrator.store.records import EndedJob
 from orchestrator.store.tables import DeliveryRow, EventRow, JobRow, MetricRow, SnapshotRow
 
 _SPEC = type_coerce(JobRow.spec, JSON)
+# As AT_REST, but for jobs that are found by their end.
+_RESTS = func.coalesce(JobRow.state, "").in_(ENDED_STATES) & (JobRow.desired_retry_number <= JobRow.retries_done)
 _STAY = KINDS | {EventKind.JOB_SUBMITTED.value}
 
 
@@ -35,8 +37,9 @@ class RetentionStore:
         self, cluster: str, *, before: datetime, after: tuple[datetime, str] | None, limit: int
     ) -> Sequence[EndedJob]:
         """Return jobs at rest that ended before a time, earliest first, after the key `after` (end, id)."""
+        # The cluster is no search condition here: the database would find all its jobs and sort them by their end.
         query = select(JobRow.id, JobRow.finished_at).where(
-            JobRow.cluster == cluster, AT_REST, JobRow.finished_at < before
+            func.coalesce(JobRow.cluster, "") == cluster, _RESTS, JobRow.finished_at < before
         )
         if after is not None:
             query = query.where(tuple_(JobRow.finished_at, JobRow.id) > after)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, func, select, union
-from sqlalchemy.orm import Session
+from sqlalchemy import BindParameter, ColumnElement, Select, Subquery, bindparam, func, select, union
+from sqlalchemy.orm import Bundle, Session
 
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.queueing.admission import Claimant
@@ -55,11 +55,13 @@ def read_supervised(database: Database, cluster: str, among: Collection[str]) ->
 
 def read_claimants(database: Database, clusters: Collection[str]) -> Sequence[Claimant]:
     """Return the clusters' jobs that are not terminal, each with its newest attempt. Raises StoreUnavailable."""
+    found: list[Claimant] = []
     with database.read() as session:
-        rows: Iterable[Any] = session.execute(_LIVE_ATTEMPTS, {"clusters": clusters})
-        attempts = {row.job_id: attempt_of(row) for row in rows}
-        jobs = session.execute(_LIVE_JOBS, {"clusters": clusters}).partitions(_PART)
-        return [Claimant(job, attempts.get(job.id)) for part in jobs for job in _parse(database, session, part)]
+        for part in session.execute(_CLAIMANTS, {"clusters": clusters}).partitions(_PART):
+            attempts = {row.job.id: attempt_of(row.attempt) for row in part if row.attempt.number is not None}
+            jobs = _parse(database, session, [row.job for row in part])
+            found += [Claimant(job, attempts.get(job.id)) for job in jobs]
+    return found
 
 
 def _parse(database: Database, session: Session, rows: Sequence[Any]) -> list[Job]:
@@ -81,18 +83,32 @@ def _not_at_rest(cluster: str) -> ColumnElement[bool]:
     return JobRow.id.in_(union(here.where(JobRow.state.in_(LIVE_STATES)), here.where(RETRY_REQUESTED)))
 
 
-def _select_jobs(which: ColumnElement[bool]) -> Select[Any]:
-    return select(*(column for column in JobRow.__table__.columns if column.name != "spec")).where(which)
+def _select_claimants(which: ColumnElement[bool]) -> Select[Any]:
+    """Select `job` and `attempt`, whose columns are all None if the job has none."""
+    newest = _number_newest(AttemptRow.job_id.in_(select(JobRow.id).where(which)))
+    job, attempt = Bundle[Any]("job", *_JOB_COLUMNS), Bundle[Any]("attempt", *_columns_of(AttemptRow))
+    its_newest = (AttemptRow.job_id == newest.c.job_id) & (AttemptRow.number == newest.c.number)
+    joined = select(job, attempt).select_from(JobRow).outerjoin(newest, newest.c.job_id == JobRow.id)
+    return joined.outerjoin(AttemptRow, its_newest).where(which)
 
 
 def _select_newest(
     table: type[AttemptRow] | type[TrainingRow] | type[JournalRow], number: Any, which: ColumnElement[bool]
 ) -> Select[Any]:
-    """Select the rows of the newest attempts of jobs, without the columns that only intake needs."""
-    columns = [column for column in table.__table__.columns if column.name not in ("pace_book", "stored")]
+    """Select the rows of the newest attempts of jobs."""
+    newest = _number_newest(which)
+    is_newest = (newest.c.job_id == table.job_id) & (newest.c.number == number)
+    return select(*_columns_of(table)).join(newest, is_newest)
+
+
+def _number_newest(which: ColumnElement[bool]) -> Subquery:
     numbers = select(AttemptRow.job_id, func.max(AttemptRow.number).label("number")).where(which)
-    newest = numbers.group_by(AttemptRow.job_id).subquery()
-    return select(*columns).join(newest, (newest.c.job_id == table.job_id) & (newest.c.number == number))
+    return numbers.group_by(AttemptRow.job_id).subquery()
+
+
+def _columns_of(table: type[AttemptRow] | type[TrainingRow] | type[JournalRow]) -> Sequence[ColumnElement[Any]]:
+    """Return the columns, without those that only intake needs."""
+    return [column for column in table.__table__.columns if column.name not in ("pace_book", "stored")]
 
 
 def _exits(session: Session, ids: Sequence[str]) -> Mapping[tuple[str, int], dict[int, ExitRecord]]:
@@ -105,11 +121,11 @@ def _exits(session: Session, ids: Sequence[str]) -> Mapping[tuple[str, int], dic
 # Built once, because building an expression costs more than running it.
 _PART = 500
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
-_JOBS = _select_jobs(JobRow.id.in_(_IDS))
+_JOB_COLUMNS = [column for column in JobRow.__table__.columns if column.name != "spec"]
+_JOBS = select(*_JOB_COLUMNS).where(JobRow.id.in_(_IDS))
 _ATTEMPTS = _select_newest(AttemptRow, AttemptRow.number, AttemptRow.job_id.in_(_IDS))
 _TRAININGS = _select_newest(TrainingRow, TrainingRow.attempt, AttemptRow.job_id.in_(_IDS))
 _JOURNALS = _select_newest(JournalRow, JournalRow.attempt, AttemptRow.job_id.in_(_IDS))
 _EXITED = _JOURNALS.where(JournalRow.exit_record.is_not(None))
 _LIVE = JobRow.cluster.in_(bindparam("clusters", expanding=True)) & JobRow.state.in_(LIVE_STATES)
-_LIVE_JOBS = _select_jobs(_LIVE)
-_LIVE_ATTEMPTS = _select_newest(AttemptRow, AttemptRow.number, AttemptRow.job_id.in_(select(JobRow.id).where(_LIVE)))
+_CLAIMANTS = _select_claimants(_LIVE)

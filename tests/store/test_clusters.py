@@ -42,7 +42,7 @@ def test_the_number_of_queries_for_claimants_does_not_depend_on_their_number(sto
     with stores.recorded() as statements:
         held = reader.claimants(["local"])["local"]
         again = reader.claimants(["local"])["local"]
-    assert len([text for text, _ in statements if text.startswith("SELECT")]) == 3 + 2, "specs are read once"
+    assert len([text for text, _ in statements if text.startswith("SELECT")]) == 2 + 1, "specs are read once"
     assert (len(held), again) == (20, held)
 
 

@@ -71,6 +71,7 @@ def build_api_routes() -> Sequence[BaseRoute]:
         generate_unique_id_function=lambda route: route.name,  # what a generated client calls its methods
     )
     for module in (
+        reports,  # first, because most requests are reports, and the routes are tried in turn
         jobs,
         job_requests,
         arrays,
@@ -79,7 +80,6 @@ def build_api_routes() -> Sequence[BaseRoute]:
         events,
         logs,
         clusters,
-        reports,
         tokens,
         secrets,
         webhooks,

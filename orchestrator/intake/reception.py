@@ -1,7 +1,7 @@
 """Store HTTP reports in groups, because many agents send small reports and each transaction is expensive.
 
-A report is answered after it is stored. It waits briefly for others to join its transaction, unless it has already
-waited for an earlier transaction.
+A report is answered after it is stored. It waits briefly for others to join its transaction, as long as they come,
+unless it has already waited for an earlier transaction.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from orchestrator.intake.waiting import Waiting, WaitingRoom
 from orchestrator.wire.reports import DesiredView, ReportBody
 
 _GATHER_S = 0.1
+_NEXT_S = 0.02  # if no other report comes for so long, the group is complete
 _MOST = 500  # reports in one transaction
 _MOST_LINES = 10_000  # in one transaction, so that it takes a fraction of a second; PostgreSQL ends an idle one
 
@@ -58,7 +59,7 @@ class Reception:
         """Collect the reports that arrive in time, up to the limits of a transaction."""
         group, lines, deadline = [first], first.lines, first.since + self._gather_s
         while len(group) < _MOST and lines < _MOST_LINES:
-            following = self._waiting.leave(timeout=max(0.0, deadline - self._monotonic()))
+            following = self._waiting.leave(timeout=min(_NEXT_S, max(0.0, deadline - self._monotonic())))
             if following is None:
                 break
             group.append(following)

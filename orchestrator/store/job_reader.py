@@ -75,9 +75,9 @@ class JobReader:
 
     def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
         found: dict[str, Requested] = {}
-        with self._database.read() as session:
+        with self._database.ask() as connection:
             for ids in in_parts(job_ids):
-                rows: Iterable[Any] = session.execute(_REQUESTED, {"ids": ids})
+                rows: Iterable[Any] = connection.execute(_REQUESTED, {"ids": ids})
                 for row in rows:
                     found[row.id] = Requested(desired=desired_of(row), newest=row.newest, stopping=row.stopping)
         return found

@@ -63,11 +63,11 @@ class Filled:
 
     @contextmanager
     def counted(self) -> Iterator[list[str]]:
-        """Collect the statements, without those that begin a transaction."""
+        """Collect the statements, without BEGIN and without reads of the webhooks, which are cached for seconds."""
         found: list[str] = []
 
         def record(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-            if not statement.startswith("BEGIN"):
+            if not statement.startswith("BEGIN") and "FROM webhooks" not in statement:
                 found.append(statement)
 
         engine = self.world.database.engine

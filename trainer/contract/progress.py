@@ -33,9 +33,6 @@ class Phase(str, Enum):
     DONE = "done"
 
 
-_PHASES = frozenset(phase.value for phase in Phase)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """One line. `step` counts completed optimizer steps; `metrics` are of that step (loss in nats, global)."""
@@ -64,6 +61,9 @@ def render_progress(progress: Progress) -> dict[str, object]:
     return {**document, "phase": progress.phase.value}
 
 
+_PHASES: dict[object, Phase] = {phase.value: phase for phase in Phase}
+
+
 def parse_progress(document: dict[str, object]) -> Progress:
     """Parse a line. Unknown fields are ignored, an unknown phase reads as STEP. Raises ValueError."""
     try:
@@ -78,7 +78,7 @@ def parse_progress(document: dict[str, object]) -> Progress:
             world_size=int(str(document.get("world_size", 1))),
             generation=int(str(document.get("generation", 1))),
             pid=int(str(document.get("pid", 0))),
-            phase=Phase(phase) if phase in _PHASES else Phase.STEP,
+            phase=_PHASES.get(phase, Phase.STEP),
             step=_optional_int(document.get("step")),
             total_steps=_optional_int(document.get("total_steps")),
             memory_bytes=_optional_int(document.get("memory_bytes")),

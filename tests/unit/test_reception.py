@@ -227,3 +227,10 @@ def test_whoever_waited_for_an_earlier_group_waits_for_no_later_one(store: Memor
     reception.start()
     assert answer.result(timeout=300) == DesiredView(state="run")
     reception.stop()
+
+
+def test_a_report_waits_for_others_only_while_they_come(store: MemoryStore, intake: Intake) -> None:
+    reception = Reception(intake, gather_s=3600)
+    reception.start()
+    assert reception.receive(a_report()).result(timeout=300) == DesiredView(state="run")
+    reception.stop()

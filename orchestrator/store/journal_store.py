@@ -132,4 +132,4 @@ def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[Incarna
 def _read(session: Session, query: Select[Any], table: Table, keys: Collection[AttemptKey]) -> Iterator[Sequence[Any]]:
     """Read the rows of these attempts, and of others of the same jobs."""
     for some in in_parts({key.job_id for key in keys}):
-        yield from session.connection().execute(query.where(among(session, table.c.job_id, some)))
+        yield from session.connection().execute(query.where(among(session, table.c.job_id, some))).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Integer, Text
@@ -42,12 +43,13 @@ def _to_utc(value: datetime) -> datetime:
     return value if value.tzinfo is UTC else value.astimezone(UTC)
 
 
+@lru_cache(maxsize=1024)
 def _render_utc(value: datetime | None) -> str | None:
-    return None if value is None else _to_utc(value).replace(tzinfo=None).isoformat(" ", "microseconds")
+    return None if value is None else _to_utc(value).isoformat(" ", "microseconds").removesuffix("+00:00")
 
 
 def _parse_utc(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
+    return None if text is None else datetime.fromisoformat(f"{text}+00:00")
 
 
 class CleanText(TypeDecorator[str]):

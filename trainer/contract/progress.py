@@ -73,11 +73,11 @@ def parse_progress(document: dict[str, object]) -> Progress:
             raise ValueError("metrics is not an object")
         return Progress(
             at=str(document["at"]),
-            rank=int(str(document["rank"])),
-            local_rank=int(str(document.get("local_rank", 0))),
-            world_size=int(str(document.get("world_size", 1))),
-            generation=int(str(document.get("generation", 1))),
-            pid=int(str(document.get("pid", 0))),
+            rank=_int(document["rank"]),
+            local_rank=_int(document.get("local_rank", 0)),
+            world_size=_int(document.get("world_size", 1)),
+            generation=_int(document.get("generation", 1)),
+            pid=_int(document.get("pid", 0)),
             phase=_PHASES.get(phase, Phase.STEP),
             step=_optional_int(document.get("step")),
             total_steps=_optional_int(document.get("total_steps")),
@@ -89,9 +89,13 @@ def parse_progress(document: dict[str, object]) -> Progress:
         raise ValueError(f"not a progress line: {error}") from error
 
 
+def _int(value: object) -> int:
+    return value if type(value) is int else int(str(value))
+
+
 def _optional_int(value: object) -> int | None:
-    return None if value is None else int(str(value))
+    return None if value is None else _int(value)
 
 
 def _optional_float(value: object) -> float | None:
-    return None if value is None else float(str(value))
+    return None if value is None else value if type(value) is float else float(str(value))

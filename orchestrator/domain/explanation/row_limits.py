@@ -139,9 +139,8 @@ class Stored:
 
     def level(self) -> int:
         """Return the level. One of every 2**level steps is stored, and none from LEVELS on."""
-        points = Room.POINTS.value
-        rows = self.rows_before.get(points, 0) + self.rows.get(points, 0)
-        size_bytes = self.bytes_before.get(points, 0) + self.size_bytes.get(points, 0)
+        rows = self._rows(Room.POINTS)
+        size_bytes = self._bytes(Room.POINTS)
         return max(rows // LEVEL_POINTS, size_bytes // LEVEL_BYTES)
 
     def take_names(self, metrics: Mapping[str, float]) -> dict[str, float]:

@@ -135,6 +135,7 @@ def was_claimed(attempt: Folder) -> bool:
 
 
 Place = tuple[int, int]  # of an incarnation: replica and number
+Grown = Mapping[Place, Collection[str]]  # the names of the journals that have grown
 
 
 def read_news(
@@ -142,16 +143,19 @@ def read_news(
     key: AttemptKey,
     replicas: int,
     known: Mapping[Place, JournalOffsets],
-    grown: Collection[Place] | None = None,
+    grown: Grown | None = None,
 ) -> Iterator[JournalBatch]:
     """Read what the replicas wrote since the offsets in `known`. Replicas without news are left out.
 
-    If only journals have grown, and only those of the incarnations `grown`, then nothing else is read.
+    If nothing is new but that the journals `grown` have grown, then nothing else is read.
     """
     if grown is not None:
-        for place in sorted(grown):
+        for place, names in sorted(grown.items()):
+            stored = known.get(place, JournalOffsets())
             with job.open(*_way_to(key.number, *place)) as folder:
-                news = _news_of(Incarnation(*place, folder, _HERE), key, known.get(place, JournalOffsets()), None)
+                progress = _read_grown(folder, _PROGRESS, stored.progress, names)
+                events = _read_grown(folder, _EVENTS, stored.events, names)
+            news = _news_of((key, *place), stored, progress, events)
             if news is not None:
                 yield news
         return
@@ -162,7 +166,11 @@ def read_news(
                 stored = known.get((life.replica, life.number), JournalOffsets())
                 # Read before the journals, so that they are complete.
                 ended = not stored.exited and at_home.has_exit_file()
-                news = _news_of(at_home, key, stored, at_home.exit() if ended else None, ended=ended)
+                exit_record = at_home.exit() if ended else None
+                progress = read_journal(folder, _PROGRESS, stored.progress)
+                events = read_journal(folder, _EVENTS, stored.events)
+            broken = ended and exit_record is None
+            news = _news_of((key, life.replica, life.number), stored, progress, events, exit_record or broken)
             if news is not None:
                 yield news
 
@@ -174,26 +182,29 @@ def _way_to(attempt: int, replica: int, incarnation: int) -> tuple[str, ...]:
 
 
 def _news_of(
-    life: Incarnation, key: AttemptKey, stored: JournalOffsets, exit_record: ExitRecord | None, *, ended: bool = False
+    incarnation: tuple[AttemptKey, int, int],
+    stored: JournalOffsets,
+    progress: Chunk,
+    events: Chunk,
+    exit_record: ExitRecord | bool = False,
 ) -> JournalBatch | None:
-    """`ended`: there is an exit record, which cannot be parsed if it is None."""
-    progress = read_journal(life.folder, _PROGRESS, stored.progress)
-    events = read_journal(life.folder, _EVENTS, stored.events)
-    broken = ended and exit_record is None
+    """`exit_record` is True if there is one that cannot be parsed."""
+    broken = exit_record is True
     is_part = progress.more or events.more
-    if is_part:
-        exit_record = None  # it comes with the last part
-    if exit_record is None and not broken and (progress.end, events.end) == (stored.progress, stored.events):
+    # An exit record comes with the last part.
+    record = None if is_part or isinstance(exit_record, bool) else exit_record
+    if record is None and not broken and (progress.end, events.end) == (stored.progress, stored.events):
         return None
+    key, replica, number = incarnation
     return JournalBatch(
         key=key,
-        replica=life.replica,
-        incarnation=life.number,
+        replica=replica,
+        incarnation=number,
         progress=parse_progress_lines(progress.lines),
         progress_to=progress.end,
         events=parse_event_lines(events.lines),
         events_to=events.end,
-        exit_record=exit_record,
+        exit_record=record,
         progress_from=progress.start,
         events_from=events.start,
         progress_cut=progress.start < stored.progress,
@@ -224,7 +235,15 @@ def read_journal(folder: Folder, path: Path, offset: int) -> Chunk:
     """
     status = folder.status(path)
     # A file of exactly this length has no new lines and need not be opened.
-    found = None if status is None or status.st_size == offset else folder.read_on(path, offset, limit=MAX_READ_BYTES)
+    return Chunk([], offset, offset) if status is None or status.st_size == offset else _read_on(folder, path, offset)
+
+
+def _read_grown(folder: Folder, path: Path, offset: int, names: Collection[str]) -> Chunk:
+    return _read_on(folder, path, offset) if path.name in names else Chunk([], offset, offset)
+
+
+def _read_on(folder: Folder, path: Path, offset: int) -> Chunk:
+    found = folder.read_on(path, offset, limit=MAX_READ_BYTES)
     if found is None:
         return Chunk([], offset, offset)
     content, size = found

@@ -7,7 +7,7 @@ last, take turns in rotation, and share as much time as the other turns took, at
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -17,7 +17,7 @@ from orchestrator.domain.errors import InvalidSpec
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets, JournalStore
-from orchestrator.rundir import Place
+from orchestrator.rundir import Grown, Place
 
 log = structlog.get_logger()
 
@@ -58,7 +58,7 @@ class Reading:
         self.unread: dict[AttemptKey, str] = {}  # attempts that were not read fully, and why
         self.behind: list[AttemptKey] = []  # attempts that had no turn
         self.broken: set[tuple[AttemptKey, int, int]] = set()  # incarnations whose broken exit record was reported
-        self.grown: dict[AttemptKey, Set[Place]] = {}  # attempts of which only these journals have news
+        self.grown: dict[AttemptKey, Grown] = {}  # attempts of which only these journals have news
         self.heavy: list[AttemptKey] = []  # attempts with more to read; the one that has waited longest is first
         self._journals = journals
         self._folder = folder

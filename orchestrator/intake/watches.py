@@ -22,7 +22,7 @@ from orchestrator import rundir
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.checks import check_after_s
 from orchestrator.jobfolder.folder import Folder, JobFolder
-from orchestrator.rundir import Place
+from orchestrator.rundir import Grown, Place
 from orchestrator.store.mounts import file_system_of, parse_mountinfo
 from trainer.contract import layout
 
@@ -51,7 +51,7 @@ class Watches:
         self._watches: dict[AttemptKey, set[int]] = {}
         self._whole: set[AttemptKey] = set()  # those of which every folder is watched
         self._checks: dict[AttemptKey, float] = {}  # those without other news, and when to read all of them anyway
-        self._grown: dict[AttemptKey, set[Place]] = {}  # which of their journals have grown
+        self._grown: dict[AttemptKey, dict[Place, set[str]]] = {}  # which of their journals have grown
         self._local: dict[Path, bool] = {}
 
     def stirred(self, launched: Set[AttemptKey]) -> Set[AttemptKey]:
@@ -68,13 +68,13 @@ class Watches:
         self.stir([key for key, check_at in self._checks.items() if check_at <= now])
         return (launched - self._checks.keys()) | self._grown.keys()
 
-    def grown(self, key: AttemptKey) -> Set[Place] | None:
-        """Return the incarnations whose journals have grown, if the attempt has no other news. Else None.
+    def grown(self, key: AttemptKey) -> Grown | None:
+        """Return which journals have grown, if the attempt has no other news. Else None.
 
         Call this before they are read. If it returns None, call `attend` and read the whole attempt.
         """
-        places = self._grown.pop(key, None)
-        return places if key in self._checks else None
+        grown = self._grown.pop(key, None)
+        return grown if key in self._checks else None
 
     def attend(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
         """Call this before the attempt is read, so that what is written during the reading is news again."""
@@ -107,7 +107,7 @@ class Watches:
         elif name == layout.EXIT:
             self._checks.pop(key, None)
         else:
-            self._grown.setdefault(key, set()).add(place)
+            self._grown.setdefault(key, {}).setdefault(place, set()).add(name)
 
     def _watch(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
         """Watch the folders from above, so that none that is created meanwhile is missed. Raises OSError."""

@@ -38,9 +38,11 @@ def test_only_journals_that_have_grown_are_read(tmp_path: Path, life: Path) -> N
     for number in (1, 2):
         (life.parent / str(number)).mkdir(exist_ok=True)
         (life.parent / f"{number}/progress.jsonl").write_text(f"{LINE}\n")
+        (life.parent / f"{number}/events.jsonl").write_text('{"kind": "note", "at": "2026-11-20T12:00:00Z"}\n')
         (life.parent / f"{number}/exit.json").write_text("{")
-    (batch,) = rundir.read_news(job_of(tmp_path), KEY, 2, {}, {(0, 2), (1, 1)})
+    (batch,) = rundir.read_news(job_of(tmp_path), KEY, 2, {}, {(0, 2): {"progress.jsonl"}, (1, 1): {"events.jsonl"}})
     assert (batch.incarnation, len(batch.progress), batch.has_broken_exit) == (2, 1, False)
+    assert not batch.events
 
 
 def test_an_exit_record_that_appears_during_the_reading_is_not_broken(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from orchestrator.domain.observation.checks import CHECK_S
 from orchestrator.intake import watches
 from orchestrator.intake.watches import Watches
 from orchestrator.jobfolder.folder import JobFolder
-from orchestrator.rundir import Place
+from orchestrator.rundir import Grown, Place
 from orchestrator.simulator.virtual_clock import VirtualClock
 from trainer.contract import layout
 
@@ -28,7 +28,7 @@ class Agents:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.appended: set[tuple[AttemptKey, Place]] = set()
+        self.appended: set[tuple[AttemptKey, Place, str]] = set()
         self.ended: set[AttemptKey] = set()
 
     def life(self, key: AttemptKey, replica: int, incarnation: int) -> Path:
@@ -39,7 +39,7 @@ class Agents:
         life.mkdir(parents=True, exist_ok=True)
         with (life / name).open("a") as file:
             file.write("{}\n")
-        self.appended.add((key, (replica, incarnation)))
+        self.appended.add((key, (replica, incarnation), name))
 
     def exit(self, key: AttemptKey, replica: int, incarnation: int) -> None:
         life = self.life(key, replica, incarnation)
@@ -70,9 +70,9 @@ class Reader:
         """Return what was read."""
         return self.read_exactly().keys() | set()
 
-    def read_exactly(self) -> dict[AttemptKey, Set[Place] | None]:
+    def read_exactly(self) -> dict[AttemptKey, Grown | None]:
         """Return which journals were read of each attempt, or WHOLE."""
-        found: dict[AttemptKey, Set[Place] | None] = {}
+        found: dict[AttemptKey, Grown | None] = {}
         for key in self.watches.stirred(set(KEYS)):
             found[key] = self.watches.grown(key)
             if found[key] is WHOLE:
@@ -120,10 +120,15 @@ def test_an_attempt_with_news_is_read(tmp_path_factory: pytest.TempPathFactory, 
         for act in acts_:
             act(agents)  # type: ignore[operator]
         read = reader.read_exactly()
-        whole = {key for key, places in read.items() if places is WHOLE}
-        exact = {(key, place) for key, places in read.items() for place in places or ()}
+        whole = {key for key, grown in read.items() if grown is WHOLE}
+        exact = {
+            (key, place, name)
+            for key, grown in read.items()
+            for place, names in (grown or {}).items()
+            for name in names
+        }
         assert whole >= agents.ended
-        assert exact >= {(key, place) for key, place in agents.appended if key not in whole}
+        assert exact >= {one for one in agents.appended if one[0] not in whole}
         agents.appended.clear()
         agents.ended.clear()
     shutil.rmtree(root)
@@ -144,7 +149,10 @@ def test_only_journals_that_have_grown_are_read(reader: Reader, agents: Agents) 
     for _ in range(2):
         agents.append(KEYS[0], 1, 1, layout.PROGRESS)
         agents.append(KEYS[1], 0, 1, layout.EVENTS)
-        assert reader.read_exactly() == {KEYS[0]: {(1, 1)}, KEYS[1]: {(0, 1)}}
+        assert reader.read_exactly() == {
+            KEYS[0]: {(1, 1): {layout.PROGRESS}},
+            KEYS[1]: {(0, 1): {layout.EVENTS}},
+        }
     agents.append(KEYS[0], 1, 1, layout.PROGRESS)
     agents.exit(KEYS[0], 1, 1)
     agents.append(KEYS[1], 0, 2, layout.PROGRESS)

@@ -21,6 +21,7 @@ import structlog
 from orchestrator import rundir
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.checks import check_after_s
+from orchestrator.intake.kernel_queue import KernelQueue
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.rundir import Grown, Place
 from orchestrator.store.mounts import file_system_of, parse_mountinfo
@@ -45,8 +46,9 @@ class Watches:
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._inotify = _open()
-        if self._inotify is not None:
-            weakref.finalize(self, self._inotify.close)
+        self._queue = None if self._inotify is None else KernelQueue(self._inotify)
+        if self._queue is not None:
+            weakref.finalize(self, self._queue.stop)
         self._folders: dict[int, tuple[AttemptKey, re.Pattern[str], Place | None]] = {}  # by watch
         self._watches: dict[AttemptKey, set[int]] = {}
         self._whole: set[AttemptKey] = set()  # those of which every folder is watched
@@ -58,12 +60,12 @@ class Watches:
         """Return the attempts that may have news. Those that are not launched any more are forgotten."""
         for key in self._watches.keys() - launched:
             self._forget(key)
-        for event in () if self._inotify is None else self._inotify.read(timeout=0):
-            if event.mask & flags.Q_OVERFLOW:
+        for watch, mask, name in () if self._queue is None else self._queue.take():
+            if mask & flags.Q_OVERFLOW:
                 self._checks.clear()
                 self._whole.clear()
-            elif event.wd in self._folders:
-                self._take(event.wd, event.mask, event.name)
+            elif watch in self._folders:
+                self._take(watch, mask, name)
         now = self._monotonic()
         self.stir([key for key, check_at in self._checks.items() if check_at <= now])
         return (launched - self._checks.keys()) | self._grown.keys()
@@ -80,8 +82,9 @@ class Watches:
         """Call this before the attempt is read, so that what is written during the reading is news again."""
         self._checks.pop(key, None)
         self._grown.pop(key, None)
-        if self._inotify is None or not self._is_local(job.root):
+        if self._queue is None or not self._is_local(job.root):
             return
+        self._queue.start()
         with suppress(OSError):  # an attempt without a watch may always have news
             if key not in self._whole:
                 self._watch(job, key, replicas)

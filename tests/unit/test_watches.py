@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
+import sys
+import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +16,7 @@ from hypothesis import strategies as st
 
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.checks import CHECK_S
-from orchestrator.intake import watches
+from orchestrator.intake import kernel_queue, watches
 from orchestrator.intake.watches import Watches
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.rundir import Grown, Place
@@ -21,6 +25,7 @@ from trainer.contract import layout
 
 KEYS = [AttemptKey(f"job-{number}", 1) for number in range(3)]
 REPLICAS = 2
+MOST_QUEUED = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
 
 
 class Agents:
@@ -221,16 +226,56 @@ def test_a_folder_that_is_a_link_is_not_watched(reader: Reader, agents: Agents, 
     assert reader.read() == set()
 
 
-def test_after_an_overflow_of_the_kernels_queue_everything_is_read(reader: Reader, agents: Agents) -> None:
-    reader.read()
-    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+def write_many(agents: Agents, count: int) -> None:
+    """Write so that the kernel has an event for each line. It merges equal events that follow each other."""
     files = [(agents.life(KEYS[0], 0, 1) / name).open("ab", buffering=0) for name in (layout.PROGRESS, layout.EVENTS)]
-    for _ in range(most // 2 + 1):
-        for file in files:
-            file.write(b"\n")
+    for number in range(count):
+        files[number % 2].write(b"\n")
     for file in files:
         file.close()
+
+
+def test_after_an_overflow_of_the_kernels_queue_everything_is_read(reader: Reader, agents: Agents) -> None:
+    reader.read()
+    assert reader.watches._queue is not None
+    with reader.watches._queue._turn:
+        write_many(agents, MOST_QUEUED + 2)
     assert reader.read() == set(KEYS)
+    assert reader.read() == set()
+
+
+def test_the_kernels_queue_is_read_between_two_passes(reader: Reader, agents: Agents) -> None:
+    reader.read()
+    for _ in range(3):
+        write_many(agents, MOST_QUEUED // 2)
+        while queued_bytes(reader) > 0:
+            time.sleep(0.01)
+    assert reader.read_exactly() == {KEYS[0]: {(0, 1): {layout.PROGRESS, layout.EVENTS}}}
+
+
+def test_more_different_events_than_are_remembered_are_an_overflow(
+    reader: Reader, agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader.read()
+    monkeypatch.setattr(kernel_queue, "_MOST", 1)
+    write_many(agents, 2)
+    assert reader.read() == set(KEYS)
+
+
+def test_the_thread_ends_with_the_watches(reader: Reader, agents: Agents) -> None:
+    reader.read()
+    assert reader.watches._queue is not None
+    thread = reader.watches._queue._thread
+    assert thread is not None
+    del reader.watches
+    thread.join(timeout=60)
+    assert not thread.is_alive()
+
+
+def queued_bytes(reader: Reader) -> int:
+    assert reader.watches._inotify is not None
+    answer = fcntl.ioctl(reader.watches._inotify.fileno(), termios.FIONREAD, bytes(4))
+    return int.from_bytes(answer, sys.byteorder)
 
 
 def test_the_watches_of_ended_attempts_are_given_back(reader: Reader, agents: Agents) -> None:

@@ -49,6 +49,7 @@ def _by_tag(document: Node) -> Mapping[str, list[tuple[str, str, Node]]]:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             found[operation["tags"][0]].append((method, path, operation))
+    found["reports"] = found.pop("reports")  # last, because only agents send them
     return found
 
 

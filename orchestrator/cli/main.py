@@ -12,7 +12,8 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Annotated
 
 import typer
@@ -102,14 +103,13 @@ COMMANDS = {
 def main() -> None:
     """Run the command line and exit."""
     sys.modules["httpx._main"] = None  # type: ignore[assignment]  # httpx's own command line takes 30 ms to import
-    if sys.argv[1:2] == ["serve"]:
-        sys.modules["rich"] = None  # type: ignore[assignment]  # structlog would load it, with Pygments: 8 MB
     calm_collector()  # collecting garbage after every 700 objects takes a tenth of the time to import a service
     arguments = sys.argv[1:]
     try:
-        status = build_app(arguments or _words_to_complete())(
-            arguments, prog_name="orchestrator", standalone_mode=False
-        )
+        # The service needs no Rich, but structlog would load it, with Pygments: 8 MB.
+        with _hidden("rich") if arguments[:1] == ["serve"] else nullcontext():
+            app = build_app(arguments or _words_to_complete())
+        status = app(arguments, prog_name="orchestrator", standalone_mode=False)
     except _UsageError as error:
         _print_usage_error(error)
         sys.exit(REFUSED)
@@ -127,6 +127,19 @@ def main() -> None:
         _print_lines(f"internal error: {type(error).__name__}: {error}", "this is a bug; PYTHONDEVMODE=1 shows where")
         sys.exit(REFUSED)
     sys.exit(status)
+
+
+@contextmanager
+def _hidden(module: str) -> Iterator[None]:
+    """Let imports of the module fail meanwhile."""
+    before = sys.modules.get(module)
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+        if before is not None:
+            sys.modules[module] = before
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:

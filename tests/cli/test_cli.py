@@ -399,6 +399,12 @@ def test_serve_loads_nothing_that_only_other_commands_need() -> None:
     assert printed.splitlines()[-1] == "[]"
 
 
+def test_what_serve_does_not_load_can_still_be_imported_afterwards() -> None:
+    program = "import atexit, orchestrator.cli.main as c; atexit.register(lambda: __import__('rich.table')); c.main()"
+    done = subprocess.run([sys.executable, "-c", program, "serve", "--help"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     "command", [[], ["db", "upgrade"], ["db", "check"], ["db", "backup"], *([name] for name in COMMANDS)]
 )

@@ -170,7 +170,8 @@ def read_news(
                 progress = read_journal(folder, _PROGRESS, stored.progress)
                 events = read_journal(folder, _EVENTS, stored.events)
             broken = ended and exit_record is None
-            news = _news_of((key, life.replica, life.number), stored, progress, events, exit_record or broken)
+            incarnation = key, life.replica, life.number
+            news = _news_of(incarnation, stored, progress, events, exit_record, has_broken_exit=broken)
             if news is not None:
                 yield news
 
@@ -186,14 +187,15 @@ def _news_of(
     stored: JournalOffsets,
     progress: Chunk,
     events: Chunk,
-    exit_record: ExitRecord | bool = False,
+    exit_record: ExitRecord | None = None,
+    *,
+    has_broken_exit: bool = False,
 ) -> JournalBatch | None:
-    """`exit_record` is True if there is one that cannot be parsed."""
-    broken = exit_record is True
     is_part = progress.more or events.more
-    # An exit record comes with the last part.
-    record = None if is_part or isinstance(exit_record, bool) else exit_record
-    if record is None and not broken and (progress.end, events.end) == (stored.progress, stored.events):
+    if is_part:
+        exit_record = None  # it comes with the last part
+    has_grown = (progress.end, events.end) != (stored.progress, stored.events)
+    if not (has_grown or has_broken_exit or exit_record is not None):
         return None
     key, replica, number = incarnation
     return JournalBatch(
@@ -204,13 +206,13 @@ def _news_of(
         progress_to=progress.end,
         events=parse_event_lines(events.lines),
         events_to=events.end,
-        exit_record=record,
+        exit_record=exit_record,
         progress_from=progress.start,
         events_from=events.start,
         progress_cut=progress.start < stored.progress,
         events_cut=events.start < stored.events,
         is_part=is_part,
-        has_broken_exit=broken,
+        has_broken_exit=has_broken_exit,
     )
 
 

@@ -23,6 +23,8 @@ from orchestrator.store.tables import AttemptRow, JournalRow, TrainingRow
 from orchestrator.store.upserts import Incarnation, Journal, write_journals, write_trainings
 
 _ATTEMPTS, _JOURNALS, _TRAININGS = table_of(AttemptRow), table_of(JournalRow), table_of(TrainingRow)
+_INCARNATION = ("job_id", "attempt", "replica", "incarnation")
+_HOW_FAR = [_JOURNALS.c[name] for name in (*_INCARNATION, "progress_to", "events_to")]
 
 
 class SqlJournalStore:
@@ -33,16 +35,7 @@ class SqlJournalStore:
 
     def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
         """Attempts without stored journals are left out."""
-        columns = _JOURNALS.c
-        query = select(
-            columns.job_id,
-            columns.attempt,
-            columns.replica,
-            columns.incarnation,
-            columns.progress_to,
-            columns.events_to,
-            columns.exit_record.is_not(None),
-        )
+        query = select(*_HOW_FAR, _JOURNALS.c.exit_record.is_not(None))
         found: defaultdict[AttemptKey, dict[tuple[int, int], JournalOffsets]] = defaultdict(dict)
         wanted = set(keys)
         with self._database.read() as session:
@@ -113,16 +106,7 @@ def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[Attemp
 
 
 def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[Incarnation, Journal]:
-    columns = _JOURNALS.c
-    query = select(
-        columns.job_id,
-        columns.attempt,
-        columns.replica,
-        columns.incarnation,
-        columns.progress_to,
-        columns.events_to,
-        columns.exit_record,
-    )
+    query = select(*_HOW_FAR, _JOURNALS.c.exit_record)
     return {
         (AttemptKey(job_id, attempt), replica, incarnation): Journal(*journal)
         for job_id, attempt, replica, incarnation, *journal in _read(session, query, _JOURNALS, keys)

@@ -139,9 +139,7 @@ class Stored:
 
     def level(self) -> int:
         """Return the level. One of every 2**level steps is stored, and none from LEVELS on."""
-        rows = self._rows(Room.POINTS)
-        size_bytes = self._bytes(Room.POINTS)
-        return max(rows // LEVEL_POINTS, size_bytes // LEVEL_BYTES)
+        return max(self._rows(Room.POINTS) // LEVEL_POINTS, self._bytes(Room.POINTS) // LEVEL_BYTES)
 
     def take_names(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics whose name is usual or among the first MOST_NAMES of the attempt."""

@@ -42,8 +42,10 @@ TRANSITIONS: dict[AttemptState, frozenset[AttemptState]] = {
 
 
 class AttemptKey(NamedTuple):
-    """Identifies an attempt everywhere, even before a scheduler has given it a handle. A tuple, because a pass looks up
-    many of them."""
+    """Identifies an attempt everywhere, even before a scheduler has given it a handle.
+
+    A tuple, because a pass looks up many of them, and a tuple hashes faster than a dataclass.
+    """
 
     job_id: str
     number: int

@@ -19,7 +19,7 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.store.engine import Database
-from orchestrator.store.schema import upgrade
+from orchestrator.store.upgrade import upgrade
 from orchestrator.supervisor.reconcile import Reconciler
 from tests.builders import NOW
 

@@ -1,10 +1,10 @@
-"""The control plane under load: submissions by layer, reads, pages, reports, passes of the supervisor, and memory.
+"""The control plane under load: submissions by layer, reads, pages, reports, passes, open streams, and memory.
 
     python -m benchmarks.control_plane [--database sqlite|postgres|both] [--json] [--parts ...]
 
 A service process uses a throw-away database; its clients are in this process, on the same machine. PostgreSQL runs
-without fsync (deploy/dev/postgres.py). Nothing is started: jobs wait in the queue, or belong to a cluster that the
-service does not have.
+without fsync (deploy/dev/postgres.py). Only the job whose log is followed starts: other jobs wait in the queue, or
+belong to a cluster that the service does not have.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+from benchmarks.control_plane.followers import measure_followers
 from benchmarks.control_plane.layers import LAYER_COLUMNS, measure_layers, render_layers
 from benchmarks.control_plane.load import (
     COLUMNS,
@@ -46,7 +47,7 @@ from benchmarks.control_plane.stored import (
     make_line,
     make_spec,
 )
-from benchmarks.frame import Figures, begin, build_parser, finish, render_table
+from benchmarks.frame import Figures, begin, build_parser, finish, render_number, render_table
 from deploy.dev.postgres import postgres_server
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
@@ -55,7 +56,7 @@ from orchestrator.store.engine import Database
 from orchestrator.store.records import JobOrder
 from trainer.contract.progress import render_progress
 
-PARTS = ("submissions", "layers", "reads", "pages", "reports", "passes")
+PARTS = ("submissions", "layers", "reads", "pages", "reports", "passes", "followers")
 REPLICAS = 1250  # with 8 workers each: 10,000 workers
 RATE_PER_S = 250  # each replica every 5 s
 _FIRST_REPORTER = 5_000_000  # number of the first copy
@@ -76,6 +77,8 @@ def measure(server: str | None, options: argparse.Namespace) -> Figures:
         figures[f"{count} jobs"] = _alone(server, partial(measure_stored, count=count, options=options))
     for count in options.live if "passes" in options.parts else []:
         figures[f"pass over {count} jobs"] = _alone(server, partial(measure_passes, count=count))
+    if "followers" in options.parts:
+        figures["followers"] = _alone(server, partial(measure_followers, round_s=options.paced_s))
     return figures
 
 
@@ -222,6 +225,10 @@ def render(kinds: Figures) -> list[str]:
         for kind, part, figures in parts
         for name, met in figures.get("pages", {}).items()
     ]
+    followed = [
+        [*render_load(f"{kind}, {how}", met), render_number(met["mean_pass_ms"], "ms")]
+        for kind, part, figures in parts if part == "followers" for how, met in figures.items()
+    ]  # fmt: skip
     passed = [
         render_pass(f"{kind}, {part.removeprefix('pass over ')}: {name}", times)
         for kind, part, figures in parts if part.startswith("pass over") for name, times in figures.items()
@@ -239,6 +246,7 @@ def render(kinds: Figures) -> list[str]:
         ("Polls of an open page", COLUMNS, polled),
         ("Reports of agents", COLUMNS, reported),
         ("A pass over running jobs", PASS_COLUMNS, passed),
+        ("Requests beside open streams", (*COLUMNS, "a pass"), followed),
         ("Memory of the service", ("after", "peak"), held),
     ):
         lines += [*render_table([title, *columns], rows), ""] if rows else []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import WILD
 from tests.elastic.harness import SCRIPTS, TWO, Job
 from trainer.contract.exit_record import Outcome
 from trainer.contract.launch import LaunchPolicy
@@ -125,6 +126,15 @@ def test_torn_and_invalid_lines_are_ignored(journal: Path) -> None:
     journal.write_text('{"rank": 0\n[]\n{"rank": "x", "at": ""}\n{"rank": 1e999, "at": ""}\n')
     report(journal, 0)
     assert silent_for(watch, 1, 12) == [0]
+
+
+@pytest.mark.parametrize("name", ["at", "rank", "generation", "phase", "step", "metrics"])
+def test_any_value_in_a_line_leaves_the_agent_running(journal: Path, name: str) -> None:
+    watch = begun(journal, 0)
+    good = {"at": "2026-11-20T12:00:00Z", "rank": 0, "phase": "step", "step": 1}
+    journal.write_text("".join(f"{json.dumps({**good, name: value})}\n" for value in WILD))
+    watch.look(1.0)
+    assert {each.rank for each in watch.look(50.0)} <= {0}
 
 
 @pytest.mark.long

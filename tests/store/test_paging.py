@@ -162,6 +162,7 @@ def _cursor(*values: object) -> str:
         _cursor("jobs-newest"),
         _cursor("jobs-oldest", "2026-01-01T00:00:00Z", "a"),
         _cursor("jobs-newest", "2026-01-01", "a"),
+        _cursor("jobs-newest", "0001-01-01T00:00:00+23:59", "a"),
         _cursor("jobs-newest", "2026-01-01T00:00:00Z", 7),
         _cursor("jobs-newest", "2026-01-01T00:00:00Z", "a", "b"),
         _cursor("jobs-newest", None, "a"),

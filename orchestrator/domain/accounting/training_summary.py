@@ -140,7 +140,7 @@ def time_of(text: str, arrived_at: datetime) -> datetime:
     """Return the time that a worker reported, or the arrival if the text is not a time."""
     try:
         return parse_time(text)
-    except (ValueError, OverflowError):
+    except ValueError:
         return arrived_at
 
 

@@ -69,5 +69,5 @@ def _size_of(timed: Sequence[tuple[float, str]]) -> int:
 def _time_of(line: str) -> float | None:
     try:
         return parse_time(json.loads(line)["at"]).timestamp()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

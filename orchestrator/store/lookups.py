@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from sqlalchemy import ColumnElement, Text, any_, bindparam, func, insert, literal, select, text, union
+from sqlalchemy import ColumnElement, any_, bindparam, func, insert, literal, select, text, union
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session
 
@@ -18,6 +18,7 @@ from orchestrator.store.many_rows import build_insert, dialect_of, send
 from orchestrator.store.outbox_store import add_deliveries
 from orchestrator.store.sanitize import clean_integer, shorten_evidence
 from orchestrator.store.tables import EventRow, JobRow, JournalRow
+from orchestrator.store.types import CleanText
 from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
 
 ENDED_STATES = tuple(state.value for state in JobState if state.terminal)
@@ -56,7 +57,7 @@ def in_parts(ids: Collection[str]) -> Iterator[list[str]]:
 def among(session: Session, column: ColumnElement[str], ids: Collection[str]) -> ColumnElement[bool]:
     """Return a condition with one parameter. SQLAlchemy takes longer for each value of IN than a database."""
     if is_postgres(session):
-        return column == any_(literal(list(ids), postgresql.ARRAY(Text())))
+        return column == any_(literal(list(ids), postgresql.ARRAY(CleanText())))
     return column.in_(select(func.json_each(json.dumps(list(ids))).table_valued("value").c.value))
 
 

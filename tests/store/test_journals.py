@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.domain.errors import NotFound
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from tests.builders import (
     NOW,
@@ -41,6 +42,14 @@ def test_a_batch_of_an_unknown_attempt_stores_nothing(stores: Stores) -> None:
         stores.ingest(known, make_batch(attempt=2, progress=[(10, make_progress(1))]))
     assert stores.offsets() == {}
     assert _steps(stores) == []
+
+
+@pytest.mark.parametrize("name", ["job-1\0", "\0", "job-\ud800"])
+def test_a_job_id_that_no_database_can_store_is_unknown(stores: Stores, name: str) -> None:
+    stores.add_with_attempt("job-1")
+    assert stores.journals.offsets([AttemptKey(name, 1)]) == {}
+    with pytest.raises(NotFound):
+        stores.ingest(make_batch(name))
 
 
 def test_lines_update_the_training_summary(stores: Stores) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,23 @@ def count_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Leave this process no free descriptor."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    held = []
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for descriptor in held:
+            os.close(descriptor)
+
+
 def hide(root: Path) -> None:
     """Let every look at the run directory find nothing."""
     (root / KEY.job_id).rename(root / "elsewhere")
@@ -98,6 +117,31 @@ def test_without_descriptors_every_attempt_is_looked_at(tmp_path: Path, agents: 
     backend.observe({KEY: REPLICAS})
     hide(tmp_path)
     assert backend.observe({KEY: REPLICAS})[KEY].presence is Presence.ABSENT
+
+
+def test_a_look_at_a_process_that_fails_says_nothing_about_it(
+    agents: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_pids", lambda: [agents[0].pid])
+    identity = ProcessIdentity(pid=agents[0].pid, start_ticks=0, boot_id=client.boot_id(), host=client.host_name())
+    with no_descriptors():
+        with pytest.raises(OSError, match="Too many open files"):
+            client.runs(identity)
+        with pytest.raises(OSError, match="Too many open files"):
+            list(client.marked(KEY, Path()))
+
+
+def test_a_living_agent_is_not_taken_for_dead_if_descriptors_run_out(
+    tmp_path: Path, agents: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = client.runs
+
+    def take_all_and_look(process: ProcessIdentity) -> bool:
+        with no_descriptors():
+            return runs(process)
+
+    monkeypatch.setattr(client, "runs", take_all_and_look)
+    assert backend_of(tmp_path, LivingAgents()).observe({KEY: REPLICAS})[KEY].presence is Presence.UNKNOWN
 
 
 def test_an_agent_whose_pid_another_process_has_is_not_remembered(

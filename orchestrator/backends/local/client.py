@@ -23,6 +23,8 @@ from trainer.contract.agent_record import ProcessIdentity
 
 _PROC = Path("/proc")
 _NUMBER = re.compile(rb"[0-9]{1,9}")
+# A process has ended, or belongs to another user. Any other error, as for want of descriptors, tells nothing about it.
+_NOT_OURS = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +60,19 @@ def host_name() -> str:
 
 
 def runs(process: ProcessIdentity) -> bool:
-    """Whether this process exists and is not a zombie. False for another process with the same pid."""
+    """Whether this process exists and is not a zombie. False for another process with the same pid. Raises OSError."""
     found = _stat(process.pid)
     return found is not None and found == ("live", process.start_ticks)
 
 
 def marked(key: AttemptKey, job_dir: Path) -> Iterator[MarkedProcess]:
-    """Yield this user's processes that carry the attempt's mark. Zombies have no mark."""
+    """Yield this user's processes that carry the attempt's mark. Zombies have no mark. Raises OSError."""
     wanted = {f"{env.JOB_DIR}={job_dir}".encode(), f"{env.ATTEMPT}={key.number}".encode()}
     prefix = f"{env.REPLICA}=".encode()
     for pid in _pids():
         try:
             variables = set((_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
-        except OSError:
+        except _NOT_OURS:
             continue
         found = _stat(pid)
         if not wanted <= variables or found is None or found[0] != "live":
@@ -98,7 +100,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
     """Return ("live" or "zombie", start time in ticks), or None if no process has this pid."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
+    except _NOT_OURS:
         return None
     # The command's name may contain spaces and parentheses, so fields count from the last parenthesis.
     fields = text.rpartition(")")[2].split()

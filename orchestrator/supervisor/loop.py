@@ -151,10 +151,20 @@ class SupervisorLoop:
     def _require_lease(self) -> Reconciler | None:
         """Return the reconciler of the current lease, or None. Each lease gets a new reconciler without memory."""
         if not self._keeper.held:
+            self._reconciler = None
             lease = self._keeper.take()
-            self._reconciler = None if lease is None else self._supervision(lease, self._require)
+            if lease is not None:
+                self._reconciler = self._begin(lease)
             self._last_sight = time.monotonic()
         return self._reconciler
+
+    def _begin(self, lease: Lease) -> Reconciler:
+        """Release a lease whose reconciler cannot be built, as without free descriptors. Later passes take it again."""
+        try:
+            return self._supervision(lease, self._require)
+        except Exception:
+            self._keeper.give_up()
+            raise
 
     def _require(self) -> None:
         """Require the lease before each act on the cluster. This counts as progress, so a long pass keeps the lease."""

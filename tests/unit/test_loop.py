@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -113,6 +114,23 @@ def test_errors_end_neither_the_loop_nor_its_lease(leases: MemoryLeaseStore, tro
         assert loop.alive()[0]
         loop.stop()
     assert len(passes.leases) == 1
+
+
+def test_a_lease_whose_supervision_cannot_begin_is_released_and_taken_again(leases: MemoryLeaseStore) -> None:
+    passes = Passes()
+    failures = iter([OSError(errno.EMFILE, "Too many open files"), StoreUnavailable("silent")])
+
+    def build(lease: Lease, require_lease: Callable[[], None]) -> Reconciler:
+        for failure in failures:
+            raise failure
+        return passes.build(lease, require_lease)
+
+    loop = SupervisorLoop("local", leases, build, SystemTime(), Metrics(), holder="one", poll_s=0.01, lease_s=4)
+    with capture_logs():
+        loop.start()
+        passes.wait()
+        loop.stop()
+    assert [lease.token for lease in passes.leases] == [3]
 
 
 def test_a_cluster_that_does_not_answer_one_service_is_released_to_another(

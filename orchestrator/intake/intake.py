@@ -63,14 +63,15 @@ class Intake:
     def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> dict[AttemptKey, str]:
         """Store what is new in the attempts' run directories. Returns the reason for each that was not read fully.
 
-        Without a sign of news, only the `suspects` are read. What one pass cannot finish is left to the next. It begins
-        with the attempts that had no turn, and ends with those that had more to read. Raises StoreUnavailable.
+        Reads the attempts whose files may have changed, and the `suspects` in any case. What one pass cannot finish is
+        left to the next one, which begins with the attempts that had no turn, and ends with those that had more to
+        read. Raises StoreUnavailable.
         """
         reading = Reading(self._journals, self._folder, self._store, self._between, self._monotonic)
-        stirred = launched.keys() if self._watches is None else self._watches.stirred(launched.keys()) | suspects
+        changed = launched.keys() if self._watches is None else self._watches.changed(launched.keys()) | suspects
         heavy = {key: None for key in self._heavy if key in launched}
         first = {key: None for key in self._behind if key in launched}
-        light = [key for key in first | dict.fromkeys(key for key in launched if key in stirred) if key not in heavy]
+        light = [key for key in first | dict.fromkeys(key for key in launched if key in changed) if key not in heavy]
         reading.broken = {one for one in self._broken if one[0] in launched}
         with self._watched(launched, light, suspects, reading):
             reading.read(launched, light, list(heavy))
@@ -85,14 +86,14 @@ class Intake:
         suspects: Set[AttemptKey],
         reading: Reading,
     ) -> Iterator[None]:
-        """Watch for what these attempts write from now on. Those that are not read to their ends still have news."""
+        """Watch these attempts from before they are read. Those that are not read to their ends stay changed."""
         if self._watches is None:
             yield
             return
         for key in light:
-            grown = None if key in suspects else self._watches.grown(key)
+            grown = None if key in suspects else self._watches.take_grown(key)
             if grown is None:
-                self._watches.attend(self._folder(key.job_id), key, launched[key])
+                self._watches.watch(self._folder(key.job_id), key, launched[key])
             else:
                 reading.grown[key] = grown
         unread: Collection[AttemptKey] = light
@@ -100,7 +101,7 @@ class Intake:
             yield
             unread = reading.unread
         finally:
-            self._watches.stir(unread)
+            self._watches.mark_changed(unread)
 
     def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | Exception]:
         """Store reports in one transaction. Returns for each what is desired of its attempt, or why it is refused.

@@ -1,9 +1,11 @@
-"""Which run directories may have news, so that a pass need not read all of them. By inotify(7).
+"""Find the run directories that may have changed, so that a pass need not read all of them (inotify(7)).
 
-The watches also say which journals have grown, if that is all that is new. A watch is a hint. An attempt that cannot be
-watched always may have news: on a file system that other machines may write to, on another system than Linux, beyond
-the kernel's limit of watches, or after its queue of events overflowed.
-A watched attempt may have news again after 225 to 300 s, whatever the kernel says.
+If some journals have grown and nothing else has changed, the watches also name these journals.
+
+A watch is only a hint. An attempt without a watch counts as changed in every pass: on a file system that other machines
+may write to, on another system than Linux, and beyond the kernel's limit of watches. All attempts count as changed
+after the kernel's queue of events overflowed, and each one counts as changed every 225 to 300 s, whatever the kernel
+says.
 """
 
 from __future__ import annotations
@@ -51,69 +53,72 @@ class Watches:
             weakref.finalize(self, self._queue.stop)
         self._folders: dict[int, tuple[AttemptKey, re.Pattern[str], Place | None]] = {}  # by watch
         self._watches: dict[AttemptKey, set[int]] = {}
-        self._whole: set[AttemptKey] = set()  # those of which every folder is watched
-        self._checks: dict[AttemptKey, float] = {}  # those without other news, and when to read all of them anyway
-        self._grown: dict[AttemptKey, dict[Place, set[str]]] = {}  # which of their journals have grown
+        self._fully_watched: set[AttemptKey] = set()  # every folder of them has a watch
+        self._unchanged_until: dict[AttemptKey, float] = {}  # attempts in which at most journals have grown
+        self._grown: dict[AttemptKey, dict[Place, set[str]]] = {}  # the names of these journals
         self._local: dict[Path, bool] = {}
 
-    def stirred(self, launched: Set[AttemptKey]) -> Set[AttemptKey]:
-        """Return the attempts that may have news. Those that are not launched any more are forgotten."""
+    def changed(self, launched: Set[AttemptKey]) -> Set[AttemptKey]:
+        """Return the launched attempts that may have changed. The others lose their watches."""
         for key in self._watches.keys() - launched:
             self._forget(key)
         for watch, mask, name in () if self._queue is None else self._queue.take():
             if mask & flags.Q_OVERFLOW:
-                self._checks.clear()
-                self._whole.clear()
+                self._unchanged_until.clear()
+                self._fully_watched.clear()
             elif watch in self._folders:
-                self._take(watch, mask, name)
+                self._note(watch, mask, name)
         now = self._monotonic()
-        self.stir([key for key, check_at in self._checks.items() if check_at <= now])
-        return (launched - self._checks.keys()) | self._grown.keys()
+        self.mark_changed([key for key, until in self._unchanged_until.items() if until <= now])
+        return (launched - self._unchanged_until.keys()) | self._grown.keys()
 
-    def grown(self, key: AttemptKey) -> Grown | None:
-        """Return which journals have grown, if the attempt has no other news. Else None.
+    def take_grown(self, key: AttemptKey) -> Grown | None:
+        """Return the journals that have grown. None if more may have changed.
 
-        Call this before they are read. If it returns None, call `attend` and read the whole attempt.
+        Call this before they are read. If it returns None, call `watch` and read the whole attempt.
         """
         grown = self._grown.pop(key, None)
-        return grown if key in self._checks else None
+        return grown if key in self._unchanged_until else None
 
-    def attend(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
-        """Call this before the attempt is read, so that what is written during the reading is news again."""
-        self._checks.pop(key, None)
+    def watch(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
+        """Watch an attempt for changes from now on. Call this before it is read: a write during the read is a change.
+
+        Idempotent. An attempt that cannot be watched stays changed.
+        """
+        self._unchanged_until.pop(key, None)
         self._grown.pop(key, None)
         if self._queue is None or not self._is_local(job.root):
             return
         self._queue.start()
-        with suppress(OSError):  # an attempt without a watch may always have news
-            if key not in self._whole:
-                self._watch(job, key, replicas)
-                self._whole.add(key)
-            self._checks[key] = self._monotonic() + check_after_s(key.job_id)
+        with suppress(OSError):
+            if key not in self._fully_watched:
+                self._add_watches(job, key, replicas)
+                self._fully_watched.add(key)
+            self._unchanged_until[key] = self._monotonic() + check_after_s(key.job_id)
 
-    def stir(self, keys: Collection[AttemptKey]) -> None:
-        """These attempts may have news: they were not read to their ends, or not for long."""
+    def mark_changed(self, keys: Collection[AttemptKey]) -> None:
+        """Let `changed` return these attempts, for example because they were not read to their ends."""
         for key in keys:
-            self._checks.pop(key, None)
+            self._unchanged_until.pop(key, None)
 
-    def _take(self, watch: int, mask: int, name: str) -> None:
+    def _note(self, watch: int, mask: int, name: str) -> None:
         key, matters, place = self._folders[watch]
         if mask & flags.IGNORED:  # the folder was deleted
             del self._folders[watch]
-            self._whole.discard(key)
-            self._checks.pop(key, None)
+            self._fully_watched.discard(key)
+            self._unchanged_until.pop(key, None)
         elif not matters.fullmatch(name):
             return
         elif place is None:  # a folder that is not watched
-            self._whole.discard(key)
-            self._checks.pop(key, None)
+            self._fully_watched.discard(key)
+            self._unchanged_until.pop(key, None)
         elif name == layout.EXIT:
-            self._checks.pop(key, None)
+            self._unchanged_until.pop(key, None)
         else:
             self._grown.setdefault(key, {}).setdefault(place, set()).add(name)
 
-    def _watch(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
-        """Watch the folders from above, so that none that is created meanwhile is missed. Raises OSError."""
+    def _add_watches(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
+        """Watch each folder before the folders in it, so that none created meanwhile is missed. Raises OSError."""
         with rundir.open_attempt(job, key.number) as attempt:
             self._add(attempt, key, _REPLICA)
             for replica in range(replicas):
@@ -125,7 +130,7 @@ class Watches:
                     self._add(folder, key, _FILE, (life.replica, life.number))
 
     def _add(self, folder: Folder, key: AttemptKey, matters: re.Pattern[str], place: Place | None = None) -> None:
-        """The path names the open folder, because the job may replace its name by a link."""
+        # The path names the open folder, because the job may replace the folder by a link.
         assert self._inotify is not None
         mask = flags.CREATE | flags.MOVED_TO | (0 if place is None else flags.MODIFY)
         watch = self._inotify.add_watch(f"/proc/self/fd/{folder.fileno()}", mask)
@@ -137,9 +142,9 @@ class Watches:
             if self._inotify is not None and self._folders.pop(watch, None) is not None:
                 with suppress(OSError):  # the folder was deleted
                     self._inotify.rm_watch(watch)
-        self._checks.pop(key, None)
+        self._unchanged_until.pop(key, None)
         self._grown.pop(key, None)
-        self._whole.discard(key)
+        self._fully_watched.discard(key)
 
     def _is_local(self, root: Path) -> bool:
         if root not in self._local:

@@ -1,4 +1,4 @@
-"""Watches of run directories: an attempt with news is never taken for quiet, whoever creates which folder when."""
+"""Watches of run directories: no change of an attempt is missed, whoever creates which folder when."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ class Reader:
         self.watches = Watches(monotonic=clock.monotonic)
 
     def read(self) -> set[AttemptKey]:
-        """Return what was read."""
-        return self.read_exactly().keys() | set()
+        """Return the attempts that were read."""
+        return set(self.read_exactly())
 
     def read_exactly(self) -> dict[AttemptKey, Grown | None]:
         """Return which journals were read of each attempt, or WHOLE."""
         found: dict[AttemptKey, Grown | None] = {}
-        for key in self.watches.stirred(set(KEYS)):
-            found[key] = self.watches.grown(key)
+        for key in self.watches.changed(set(KEYS)):
+            found[key] = self.watches.take_grown(key)
             if found[key] is WHOLE:
-                self.watches.attend(JobFolder(self.root, key.job_id), key, REPLICAS)
+                self.watches.watch(JobFolder(self.root, key.job_id), key, REPLICAS)
         return found
 
 
@@ -118,7 +118,7 @@ acts: st.SearchStrategy[Callable[[Agents], None]] = st.one_of(
 
 @settings(max_examples=60)
 @given(rounds=st.lists(st.lists(acts, max_size=4), min_size=1, max_size=8))
-def test_an_attempt_with_news_is_read(tmp_path_factory: pytest.TempPathFactory, rounds: list[list[object]]) -> None:
+def test_a_changed_attempt_is_read(tmp_path_factory: pytest.TempPathFactory, rounds: list[list[object]]) -> None:
     root = tmp_path_factory.mktemp("runs")
     agents, reader = Agents(root), Reader(root, VirtualClock())
     for acts_ in rounds:
@@ -165,17 +165,17 @@ def test_only_journals_that_have_grown_are_read(reader: Reader, agents: Agents) 
     assert reader.read_exactly() == {}
 
 
-def test_what_is_written_during_the_reading_is_news_again(reader: Reader, agents: Agents) -> None:
+def test_what_is_written_during_a_read_is_a_change_again(reader: Reader, agents: Agents) -> None:
     reader.read()
     agents.append(KEYS[0], 0, 1, layout.PROGRESS)
-    reader.watches.attend(JobFolder(reader.root, KEYS[0].job_id), KEYS[0], REPLICAS)
+    reader.watches.watch(JobFolder(reader.root, KEYS[0].job_id), KEYS[0], REPLICAS)
     agents.append(KEYS[0], 0, 1, layout.PROGRESS)
     assert reader.read() == {KEYS[0]}
 
 
-def test_an_attempt_that_was_not_read_to_its_end_still_has_news(reader: Reader, agents: Agents) -> None:
+def test_an_attempt_that_was_not_read_to_its_end_stays_changed(reader: Reader, agents: Agents) -> None:
     reader.read()
-    reader.watches.stir([KEYS[2]])
+    reader.watches.mark_changed([KEYS[2]])
     assert reader.read() == {KEYS[2]}
 
 
@@ -191,7 +191,7 @@ def test_a_quiet_attempt_is_read_from_time_to_time(reader: Reader, agents: Agent
     assert set(KEYS) not in passes, "not all in one pass"
 
 
-def test_an_attempt_that_always_writes_is_read_as_a_whole_from_time_to_time(
+def test_an_attempt_that_always_writes_is_read_whole_from_time_to_time(
     reader: Reader, agents: Agents, clock: VirtualClock
 ) -> None:
     reader.read()
@@ -215,7 +215,7 @@ def test_on_a_file_system_of_other_machines_every_attempt_is_always_read(
 
 
 def test_a_folder_that_is_a_link_is_not_watched(reader: Reader, agents: Agents, tmp_path: Path) -> None:
-    """A job could have the service watch anything by it."""
+    """By such a link, a job could let the service watch any folder."""
     target = agents.life(KEYS[0], 0, 1)
     moved = tmp_path / "moved"
     target.rename(moved)
@@ -283,5 +283,5 @@ def test_the_watches_of_ended_attempts_are_given_back(reader: Reader, agents: Ag
     descriptor = reader.watches._inotify.fileno()
     count = lambda: Path(f"/proc/self/fdinfo/{descriptor}").read_text().count("inotify wd:")  # noqa: E731
     assert count() == len(KEYS) * (1 + 2 * REPLICAS)
-    reader.watches.stirred(set(KEYS[:1]))
+    reader.watches.changed(set(KEYS[:1]))
     assert count() == 1 + 2 * REPLICAS

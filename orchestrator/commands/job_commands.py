@@ -189,7 +189,7 @@ class Commands:
                 raise Conflict(f"job {job_id} is being cancelled; retry it when it has ended")
             spec = self._patched(job, request)
             self._check_restore(replace(job, spec=spec), request.restore_from)
-            if job.desired.retry_number > job.retries_done:
+            if job.retry_requested:
                 _require_same_retry(job, request, spec)
                 return None
             desired = replace(

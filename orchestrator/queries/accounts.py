@@ -201,7 +201,7 @@ class Accounts:
             project=job.spec.project,
             cluster=job.spec.cluster,
             newest=max((each.key.number for each in chronicle.attempts), default=None),
-            at_rest=job.state.terminal and job.desired.retry_number <= job.retries_done,
+            at_rest=job.at_rest,
         )
         try:
             return self._logs.tail(job.id, request, Known(context, chronicle.events))

@@ -67,8 +67,7 @@ class Invariants:
         """Check a change before it is stored."""
         job, after = self._tables.jobs[change.job.id], change.attempt
         before = None if after is None else self._tables.attempts.get(after.key)
-        at_rest = job.state.terminal and job.desired.retry_number <= job.retries_done
-        if at_rest and change.job.state is not job.state:
+        if job.at_rest and change.job.state is not job.state:
             self.add(f"{job.id} is at rest but changes to {change.job.state}")
         for violation in find_wrong_transitions(job, before, change):
             self.add(violation)

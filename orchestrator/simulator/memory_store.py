@@ -106,8 +106,7 @@ class MemoryStore:
 
     def sources(self) -> Mapping[str, str]:
         jobs = self.answering().jobs.values()
-        at_work = [job for job in jobs if not job.state.terminal or job.desired.retry_number > job.retries_done]
-        return {job.id: source for job in at_work if (source := job.spec.snapshot.source) is not None}
+        return {job.id: source for job in jobs if not job.at_rest and (source := job.spec.snapshot.source) is not None}
 
     def awaiting(self, job_id: str) -> str | None:
         jobs = self.answering().jobs.values()

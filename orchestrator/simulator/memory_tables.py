@@ -54,8 +54,7 @@ class Tables:
 
     def put_job(self, job: Job) -> None:
         self.jobs[job.id] = job
-        resting = job.state.terminal and job.desired.retry_number <= job.retries_done
-        (self.at_work.discard if resting else self.at_work.add)(job.id)
+        (self.at_work.discard if job.at_rest else self.at_work.add)(job.id)
 
     def put_attempt(self, attempt: Attempt) -> None:
         key = attempt.key

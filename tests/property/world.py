@@ -139,7 +139,7 @@ class World:
         return self.cluster.attempts[AttemptKey(job_id, number)]
 
     def at_rest(self) -> bool:
-        requested = any(job.desired.retry_number > job.retries_done for job in self.jobs())
+        requested = any(job.retry_requested for job in self.jobs())
         return all(job.state.terminal for job in self.jobs()) and not requested and not self.live()
 
     def oracle(self, job_id: str) -> SnapshotOracle | None:

@@ -222,9 +222,9 @@ def test_a_pause_set_before_the_clock_was_set_back_is_over() -> None:
 
 
 def test_an_ended_job_is_at_rest_until_a_retry_is_requested() -> None:
-    assert a_situation(a_job(JobState.FAILED)).at_rest()
-    assert not a_situation(a_job(JobState.FAILED, desired=Desired(retry_number=1))).at_rest()
-    assert not a_situation(a_job(JobState.RUNNING)).at_rest()
+    assert a_job(JobState.FAILED).at_rest
+    assert not a_job(JobState.FAILED, desired=Desired(retry_number=1)).at_rest
+    assert not a_job(JobState.RUNNING).at_rest
 
 
 # States

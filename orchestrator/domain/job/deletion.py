@@ -33,7 +33,7 @@ def require_deletable(
     """Raises Conflict if the job cannot be deleted. With `files`, its folder and its snapshots are deleted too."""
     if not job.state.terminal:
         raise Conflict(f"job {job.id} is {job.state}; cancel it and wait for its end before you delete it")
-    if job.desired.retry_number > job.retries_done:
+    if job.retry_requested:
         raise Conflict(f"job {job.id} is about to start another attempt; cancel the retry before you delete the job")
     if awaited_by is not None:
         raise Conflict(f"job {awaited_by} waits for job {job.id} (`after`); it would wait forever")

@@ -163,6 +163,16 @@ class Job:
     kept_s: float = 0.0  # seconds of training that snapshots have kept since the last refund
     last_failure: Failure | None = None  # the application's; if it repeats, the job ends
 
+    @property
+    def retry_requested(self) -> bool:
+        """Whether a retry is requested that has not started."""
+        return self.desired.retry_number > self.retries_done
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the job has ended and no retry is requested."""
+        return self.state.terminal and not self.retry_requested
+
     def to(self, state: JobState, *, reason: str, now: datetime) -> Job:
         """Change the state along an edge of TRANSITIONS, or only the reason. Raises InvalidTransition."""
         if state is not self.state and state not in TRANSITIONS[self.state]:

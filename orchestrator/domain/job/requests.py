@@ -29,7 +29,7 @@ class JobRequest:
 
 
 def request_cancel(job: Job) -> JobRequest | None:
-    retrying = job.desired.retry_number > job.retries_done
+    retrying = job.retry_requested
     if (job.state is JobState.CANCELLED or job.desired.cancelled) and not retrying:
         return None
     if job.state.terminal and not retrying:

@@ -39,15 +39,11 @@ class Situation:
         return frozenset(each.node for each in self.exclusions)
 
     @property
-    def retry_requested(self) -> bool:
-        return self.job.desired.retry_number > self.job.retries_done
-
-    @property
     def unwanted(self) -> str | None:
         """The owner's request that ends the live attempt, as a clause."""
         if self.job.desired.cancelled:
             return CANCELLED
-        if self.retry_requested:
+        if self.job.retry_requested:
             return RETRY_REQUESTED
         return SUSPENDED if self.job.desired.suspended else None
 
@@ -103,6 +99,3 @@ class Situation:
         trains = live.attempt.state is AttemptState.RUNNING and live.seen.training.formed_at is not None
         whole = all(one.liveness is Liveness.ALIVE for one in live.seen.sighting.replicas) and not live.seen.exits
         return live.presence is Presence.RUNNING and trains and whole and not live.seen.unheard
-
-    def at_rest(self) -> bool:
-        return self.job.state.terminal and not self.retry_requested

@@ -71,7 +71,7 @@ def end(s: Situation, cause: Cause, state: AttemptState | None = None) -> Decisi
     job_state, sentence = JobState.RECOVERING, reason if failure is None else failure.message
     if s.job.desired.cancelled:
         job_state, sentence = JobState.CANCELLED, CANCELLED
-    elif s.job.desired.suspended and not s.retry_requested and failure is None:
+    elif s.job.desired.suspended and not s.job.retry_requested and failure is None:
         job_state, sentence = JobState.SUSPENDED, SUSPENDED
     action = EndAttempt(state or cause.state, job_state, failure)
     return Decision(action=action, sentence=sentence, blames=cause.blames)

@@ -20,7 +20,7 @@ _RETRY_WITHDRAWN = "its owner cancelled the retry; training had finished before"
 @while_idle
 def begin_retry(s: Situation) -> Decision | None:
     """A retry that the owner requested begins once no attempt is live."""
-    if not s.retry_requested:
+    if not s.job.retry_requested:
         return None
     return Decision(action=BeginRetry(), sentence=_QUEUED_AGAIN)
 

@@ -97,8 +97,10 @@ class HistoryReader:
         """Whether the job has a committed snapshot of this name that was not quarantined or deleted."""
         with self._database.read() as session:
             row = session.get(SnapshotRow, (job_id, name))
-            _require_job_of([] if row is None else [row], session, job_id)
-            return row is not None and row.state == "committed"
+            if row is None:
+                require_job(session, job_id)
+                return False
+            return row.state == "committed"
 
     def workers(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredWorker], str | None]:
         """Return workers, newest attempt first, then by replica and local rank."""
@@ -123,7 +125,8 @@ class HistoryReader:
             wanted = wanted.where(EventRow.attempt == attempt)
         with self._database.read() as session:
             rows = session.scalars(wanted.order_by(EventRow.id.desc()).limit(limit)).all()
-            _require_job_of(rows, session, job_id)
+            if not rows:
+                require_job(session, job_id)
             return [stored_event_of(row) for row in rows]
 
     def metrics(
@@ -140,8 +143,8 @@ class HistoryReader:
         with self._database.read() as session:
             ends = (select(end(MetricRow.step)).where(wanted).scalar_subquery() for end in (func.min, func.max))
             first, last = session.execute(select(*ends)).one()
-            _require_job_of([] if first is None else [first], session, job_id)
             if first is None or last is None:
+                require_job(session, job_id)
                 return []
             query, evenly = _POINTS.where(wanted).order_by(MetricRow.step), _spread(first, last, points)
             if evenly:  # if no step is missing, this search finds all of them, however many there are
@@ -170,27 +173,23 @@ class HistoryReader:
         with self._database.read() as session:
             query = select(table).where(table.job_id == job_id)
             rows, next_cursor = listing.page(session, query, limit=limit, cursor=cursor)
-            _require_job_of(rows, session, job_id)
+            if not rows:
+                require_job(session, job_id)
             return [item_of(row) for row in rows], next_cursor
 
 
-def _require_job_of(rows: Sequence[object], session: Session, job_id: str) -> None:
-    """Raises NotFound if there are no rows because there is no such job."""
-    if not rows:
-        require_job(session, job_id)
-
-
 def _read_newest(session: Session, job_id: str) -> int | None:
-    """Return the number of the newest attempt. Raises NotFound."""
+    """Return the number of the newest attempt, or None if there is none. Raises NotFound for an unknown job."""
     newest: int | None = session.scalar(select(func.max(AttemptRow.number)).where(AttemptRow.job_id == job_id))
-    _require_job_of([] if newest is None else [newest], session, job_id)
+    if newest is None:
+        require_job(session, job_id)
     return newest
 
 
 def _read_agents(
     session: Session, job_id: str, attempt: int | None
 ) -> tuple[Mapping[Incarnation, AgentPlace], Mapping[Incarnation, Sequence[int]]]:
-    """Return the place of each agent of an attempt, and the ranks that its workers have reported."""
+    """Return the node and pid of each agent of an attempt, and the ranks that its workers have reported."""
     nothing = literal(None, Integer)
     is_start = (EventRow.attempt == attempt) & (EventRow.kind == EventKind.AGENT_STARTED.value)
     started = select(

@@ -113,7 +113,7 @@ def test_the_end_of_any_agent_is_seen_at_once(tmp_path: Path, agents: list[subpr
 
 
 def test_without_descriptors_every_attempt_is_looked_at(tmp_path: Path, agents: list[subprocess.Popen[bytes]]) -> None:
-    backend = backend_of(tmp_path, LivingAgents(most=REPLICAS - 1))
+    backend = backend_of(tmp_path, LivingAgents(max_agents=REPLICAS - 1))
     backend.observe({KEY: REPLICAS})
     hide(tmp_path)
     assert backend.observe({KEY: REPLICAS})[KEY].presence is Presence.ABSENT

@@ -1,6 +1,6 @@
-"""The attempts whose agents were all alive, so that a pass need not look at them again. By pidfd_open(2).
+"""Remember attempts whose agents are all alive, so that passes need not look at them again (pidfd_open(2)).
 
-What is remembered is a hint: it ends when one of the agents ends, and after 225 to 300 s in any case.
+An attempt is forgotten when one of its agents ends, and after 225 to 300 s in any case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.domain.observation.checks import check_after_s
 from orchestrator.domain.observation.observation import Sighting
 from trainer.contract.agent_record import ProcessIdentity
 
-_SHARE = 4  # one in so many of the process's descriptors may be a pidfd
+_SHARE = 4  # a quarter of the process's descriptors may be pidfds
 
 
 class _Seen(NamedTuple):
@@ -32,9 +32,9 @@ class _Seen(NamedTuple):
 class LivingAgents:
     """Not thread-safe. Where the kernel has no pidfd, or descriptors are short, nothing is remembered."""
 
-    def __init__(self, *, most: int | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """`most` is the number of agents. By default it depends on the limit of descriptors."""
-        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE if most is None else most
+    def __init__(self, *, max_agents: int | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """By default, `max_agents` depends on the limit of descriptors."""
+        self._max_agents = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE if max_agents is None else max_agents
         self._monotonic = monotonic
         self._epoll = select.epoll()
         self._seen: dict[AttemptKey, _Seen] = {}
@@ -42,7 +42,7 @@ class LivingAgents:
         weakref.finalize(self, _close, self._epoll, self._keys)
 
     def refresh(self, launched: Set[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
-        """Return the sightings that still hold."""
+        """Return the sightings of the launched attempts whose agents are still alive."""
         ended = {self._keys[descriptor] for descriptor, _ in self._epoll.poll(0, max(1, len(self._keys)))}
         now = self._monotonic()
         due = {key for key, seen in self._seen.items() if seen.look_at <= now}
@@ -51,8 +51,8 @@ class LivingAgents:
         return {key: seen.sighting for key, seen in self._seen.items()}
 
     def remember(self, key: AttemptKey, sighting: Sighting, agents: Sequence[ProcessIdentity]) -> None:
-        """Remember that these agents, all of the attempt's, are alive."""
-        if len(self._keys) + len(agents) > self._most:
+        """Remember the sighting of an attempt. `agents` are all its agents, which were just seen alive."""
+        if len(self._keys) + len(agents) > self._max_agents:
             return
         descriptors: list[int] = []
         self._seen[key] = _Seen(sighting, descriptors, self._monotonic() + check_after_s(key.job_id))

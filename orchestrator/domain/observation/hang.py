@@ -50,8 +50,8 @@ def deadline_s(training: Training, supervise: Supervise) -> float | None:
     return None if limit is None else limit + AGENT_ACTS_FIRST_S
 
 
-def soonest_s(supervise: Supervise) -> float:
-    """Return the least that `deadline_s` may become, whatever the job's times are."""
+def shortest_deadline_s(supervise: Supervise) -> float:
+    """Return the shortest time that `deadline_s` may return, whatever times the job reports."""
     wanted = supervise.heartbeat_timeout_s
     limits = (SHORTEST_S if wanted == "auto" else wanted, supervise.startup_timeout_s)
     return min(limits) + AGENT_ACTS_FIRST_S

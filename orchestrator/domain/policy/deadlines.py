@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from orchestrator.domain.job.attempt import Attempt
-from orchestrator.domain.observation.hang import deadline_s, soonest_s
+from orchestrator.domain.observation.hang import deadline_s, shortest_deadline_s
 from orchestrator.domain.observation.observation import Observation, Presence
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.domain.specs.spec import Supervise
@@ -28,10 +28,10 @@ def next_deadline(s: Situation) -> datetime | None:
 
 
 def sleeps_until(s: Situation, look_again_at: datetime | None) -> datetime | None:
-    """Return how long a job with nothing to do may sleep if nothing about it changes. None if it must not.
+    """Return when to look again at a job with nothing to do if nothing wakes it. None if the next pass must look.
 
-    `look_again_at` is the decision's. New lines of progress wake no job. They only put its deadlines off, but with the
-    times that they teach, a later silence may be a hang sooner than is known now.
+    `look_again_at` is the decision's. Lines of progress wake no job, although they can shorten the limit of the next
+    silence. So a running job sleeps no longer than the shortest limit.
     """
     if not s.steady:
         return None
@@ -40,8 +40,8 @@ def sleeps_until(s: Situation, look_again_at: datetime | None) -> datetime | Non
         seen, supervise = s.live.seen, s.job.spec.supervise
         hangs_at = _hangs_at(seen, supervise)
         if hangs_at is not None and hangs_at <= s.now:
-            return None  # the rule waits for the phase of another rank
-        moments += [s.now + timedelta(seconds=soonest_s(supervise)), seen.listened_until or _NEVER]
+            return None  # the rule waits for another rank to report
+        moments += [s.now + timedelta(seconds=shortest_deadline_s(supervise)), seen.listened_until or _NEVER]
     return min(moments)
 
 

@@ -19,11 +19,11 @@ def calm_collector() -> None:
 
 
 def limit_free_memory() -> None:
-    """Let freed memory return to the system or be used again (mallopt(3); glibc only).
+    """Limit the memory that is freed but stays resident (mallopt(3); glibc only).
 
     By default, glibc keeps freed blocks of up to 32 MB once one of that size was freed. Small objects then fragment
-    them, and after a minute of long requests, hundreds of megabytes stay resident. It also gives each thread memory of
-    its own, of which other threads use nothing.
+    them, and after a minute of long requests, hundreds of megabytes stay resident. It also gives each
+    thread an arena of its own, whose free memory other threads cannot use.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):

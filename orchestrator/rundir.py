@@ -95,7 +95,7 @@ class LocalRunDirectories:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """The files of one incarnation. `path` is relative to the open `folder`, which is the attempt's or its own."""
+    """The files of one incarnation. `path` is relative to `folder`, the open folder of the attempt or its own."""
 
     replica: int
     number: int
@@ -145,9 +145,9 @@ def read_news(
     known: Mapping[Place, JournalOffsets],
     grown: Grown | None = None,
 ) -> Iterator[JournalBatch]:
-    """Read what the replicas wrote since the offsets in `known`. Replicas without news are left out.
+    """Read what the replicas wrote since the offsets in `known`. Leaves out replicas that wrote nothing.
 
-    If nothing is new but that the journals `grown` have grown, then nothing else is read.
+    With `grown`, reads only these journals: nothing else has changed.
     """
     if grown is not None:
         for place, names in sorted(grown.items()):

@@ -1,4 +1,4 @@
-"""The events of an inotify(7) instance, taken out of the kernel's queue before it is full.
+"""Take the events of an inotify(7) instance out of the kernel's queue before it is full.
 
 The kernel keeps 16,384 events by default (fs.inotify.max_queued_events) and drops all others. Thousands of jobs that
 write each second exceed that between two passes.
@@ -16,7 +16,7 @@ if sys.platform == "linux":
     from inotify_simple import INotify, flags
 
 _PAUSE_MS = 500  # between two readings; in this time, 10,000 jobs with a line each second cause 5,000 events
-_MOST = 300_000  # different events that are remembered
+_MOST = 300_000  # different events that are kept; more count as an overflow
 
 
 class Change(NamedTuple):
@@ -36,13 +36,13 @@ class KernelQueue:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Idempotent."""
+        """Start the thread. Idempotent."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="inotify", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread soon, and close the instance. A finalizer may call this in any thread, so it does not wait."""
+        """End the thread soon, and close the instance. Does not wait: a finalizer may call this in any thread."""
         self._end.close()
         if self._thread is None:
             self._close()

@@ -58,7 +58,7 @@ class Reading:
         self.unread: dict[AttemptKey, str] = {}  # attempts that were not read fully, and why
         self.behind: list[AttemptKey] = []  # attempts that had no turn
         self.broken: set[tuple[AttemptKey, int, int]] = set()  # incarnations whose broken exit record was reported
-        self.grown: dict[AttemptKey, Grown] = {}  # attempts of which only these journals have news
+        self.grown: dict[AttemptKey, Grown] = {}  # the attempts in which only these journals have changed
         self.heavy: list[AttemptKey] = []  # attempts with more to read; the one that has waited longest is first
         self._journals = journals
         self._folder = folder

@@ -1,7 +1,7 @@
 """Store HTTP reports in groups, because many agents send small reports and each transaction is expensive.
 
-A report is answered after it is stored. It waits briefly for others to join its transaction, as long as they come,
-unless it has already waited for an earlier transaction.
+A report is answered after it is stored. It waits briefly for others to join its transaction, and only while they
+arrive. It does not wait if it has already waited for an earlier transaction.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ if sys.platform == "linux":
 def open_beneath(above: int, names: Sequence[str]) -> int:
     """Return an O_PATH descriptor of a folder. `names` are the entries on the way, each without a slash or a NUL.
 
-    Raises OSError: with ENOSYS or EPERM, where Linux is older than 5.6 or a sandbox forbids the call.
+    Raises OSError. Its errno is ENOSYS or EPERM if Linux is older than 5.6 or a sandbox forbids the call.
     """
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, "openat2 is a system call of Linux")

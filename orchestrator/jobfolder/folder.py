@@ -42,9 +42,9 @@ class JobFolder:
     name: str
 
     def open(self, *names: str) -> Folder:
-        """Open the folder for reading, or the one below it that the names lead to.
+        """Open the folder, or the one below it that the names lead to, for reading.
 
-        If it does not exist or is no folder, it is absent. Raises OSError.
+        The folder is absent if it does not exist or is no folder. Raises OSError.
         """
         with Folder.of(self.root) as root:
             return root.reach(self.name, *names)
@@ -99,7 +99,7 @@ class Folder:
         return self.reach(*path.parts)
 
     def reach(self, *names: str) -> Folder:
-        """Open the folder that the names lead to, like `within`."""
+        """Like `within`, with the names on the way. A caller of many folders then needs no Path for each."""
         here = self._descriptor
         if here is None or len(names) < 2:
             return self._descend(names, _enter)
@@ -108,7 +108,7 @@ class Folder:
         try:
             descriptor = open_beneath(here, names)
         except OSError as error:
-            # Anything else may be due to one folder's permissions, or the kernel does not have the system call.
+            # Other errors: a folder on the way has other permissions, or the system call is not available.
             return Folder(None) if error.errno in _ABSENT else self._descend(names, _enter)
         _permit(descriptor, stat.S_IRWXU)
         return Folder(descriptor)
@@ -146,9 +146,9 @@ class Folder:
             return file.read(limit)
 
     def read_on(self, path: Path, offset: int, *, limit: int) -> tuple[bytes, int] | None:
-        """Read at most `limit` bytes of a regular file from `offset` on, or from its start if it is shorter.
+        """Read at most `limit` bytes of a regular file from `offset` on, or from the start of a shorter file.
 
-        Returns them with the size of the file. None if there is none.
+        Returns the bytes and the size of the file. None if there is no regular file.
         """
         with self._above(path) as folder:
             file = None if folder._descriptor is None else _open_descriptor(folder._descriptor, path.name)
@@ -247,7 +247,7 @@ class Folder:
             return True
 
     def _above(self, path: Path) -> AbstractContextManager[Folder]:
-        """The folder that holds the entry at a path: this one, if the path is only a name."""
+        """Open the folder that contains the entry at a path. If the path is only a name, this is the folder itself."""
         return nullcontext(self) if len(path.parts) == 1 else self.within(path.parent)
 
     def _descend(self, parts: tuple[str, ...], step: Callable[[int, str], int | None]) -> Folder:

@@ -65,7 +65,7 @@ class LogRequest:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a caller has read of a job already. `events` has those of all starts of generations, oldest first."""
+    """What a caller has already read of a job. `events` includes all starts of generations, oldest first."""
 
     context: LogContext
     events: Sequence[Event]

@@ -59,6 +59,8 @@ class Journals(Protocol):
     """The journals and exit records of agents, read for the supervisor."""
 
     def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
-        """Store what the attempts wrote since the last call. `launched` has their numbers of replicas. Returns the
-        reason for each attempt that cannot be read. An attempt whose files show no sign of news may be left out, but
-        not one of the `suspects`. Raises StoreUnavailable."""
+        """Store what the attempts wrote since the last call. `launched` has the number of replicas of each attempt.
+
+        Reads all `suspects`. May leave out other attempts whose files show no sign of a change. Returns the reason for
+        each attempt that cannot be read. Raises StoreUnavailable.
+        """

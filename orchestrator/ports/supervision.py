@@ -49,16 +49,15 @@ class SupervisorReader(Protocol):
     def changed(self, since: int | None) -> tuple[Set[str], int]:
         """Return the ids of all jobs with events after the event `since`, and the id of the newest event.
 
-        `since` None means the newest event. An event becomes visible with the change that it tells of, and events in
-        the order of their ids.
+        With `since` None, returns only the id of the newest event. Events become visible in the order of their ids,
+        and each one together with the change that it describes.
         """
 
     def at_work(self, cluster: str) -> Set[str]:
         """Return the ids of the jobs of the cluster that are not at rest."""
 
     def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
-        """Return the jobs of the cluster that are not at rest, oldest first, or those `among` these ids. A job is at
-        rest if it is terminal and no retry is requested."""
+        """Return the jobs of the cluster that are not at rest, oldest first. With `among`, only those of these ids."""
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
         """Return the states of these jobs. A job that does not exist is left out."""

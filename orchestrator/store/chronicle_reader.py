@@ -86,7 +86,7 @@ class ChronicleReader:
         if projects is not None:
             query = query.where(JobRow.project.in_(projects))
         with self._database.read() as session:
-            # Two searches, because one with OR would walk through the jobs by their age.
+            # Two searches, because the database would answer one search with OR by reading all jobs.
             return [
                 Lifespan(job_id=job_id, updated_at=updated_at, finished_at=finished_at)
                 for lived in (JobRow.finished_at.is_(None), JobRow.finished_at > since)

@@ -148,7 +148,7 @@ class Database:
 
     @contextmanager
     def ask(self) -> Iterator[Connection]:
-        """Connect for one statement, which sees one state of the database by itself. PostgreSQL then needs no BEGIN."""
+        """Connect for one statement. It needs no transaction, which saves PostgreSQL a round trip."""
         with translated(self.name), self._asking.connect() as connection:
             yield connection
 

@@ -1,7 +1,7 @@
 """Let concurrent callers share a transaction, because each transaction is expensive.
 
-One caller stores what all have brought. Callers that come meanwhile form the next group. No caller waits for others to
-come.
+One caller stores the items of all waiting callers. Callers that arrive meanwhile form the next group. No caller waits
+for others to arrive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST = 100  # items in one transaction
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting(Generic[Item, Answer]):
-    """`turn` is set once there is an answer, or once this caller is to store the next group."""
+    """`turn` is set once there is an answer, or once this caller must store the next group."""
 
     item: Item
     answer: Future[Answer] = field(default_factory=Future)
@@ -32,7 +32,7 @@ class _Waiting(Generic[Item, Answer]):
 
 
 class GroupCommit(Generic[Item, Answer]):
-    """Thread-safe. `store` stores a group in one transaction and returns an answer for each item."""
+    """`store` stores a group in one transaction and returns an answer for each item. Thread-safe."""
 
     def __init__(self, store: Callable[[Sequence[Item]], Sequence[Answer]], *, most: int = _MOST) -> None:
         self._store, self._most = store, most
@@ -40,7 +40,7 @@ class GroupCommit(Generic[Item, Answer]):
         self._lock = threading.Lock()
 
     def add(self, item: Item) -> Answer:
-        """Return the answer once the item is committed. Raises what `store` raises for this item alone."""
+        """Block until the item is committed, and return its answer. Raises what `store` raises for this item alone."""
         mine: _Waiting[Item, Answer] = _Waiting(item)
         with self._lock:
             self._waiting.append(mine)

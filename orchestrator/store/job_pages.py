@@ -48,7 +48,10 @@ _ESCAPE = "/"  # the escape character of LIKE
 def read_page(
     connection: Connection, where: JobFilter, *, order: JobOrder, limit: int, cursor: str | None
 ) -> tuple[Sequence[JobSummary], str | None]:
-    """One statement, and with a label a second one. Raises Refused for a cursor of another list."""
+    """Return a page and the cursor of the next one, None at the end. Raises Refused for a cursor of another list.
+
+    Sends one statement, and a second one if `where` has a label.
+    """
     listing = _LISTINGS[order]
     page = listing.parameters(limit=limit, cursor=cursor)
     wanted = _wanted(connection, where)

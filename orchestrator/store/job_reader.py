@@ -31,7 +31,10 @@ _THIS = JobRow.id == bindparam("job_id")
 
 
 class JobReader:
-    """Implements ports.JobLookup, and reads pages. Each method sends one statement. Raises StoreUnavailable."""
+    """Implements ports.JobLookup, and reads pages. Raises StoreUnavailable.
+
+    Each method sends one statement. Filters by label send a second one, and long lists of ids are split.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""The statement that reads what lists show of jobs, and its rows. It reads narrow columns, and the spec as text."""
+"""Select and read what lists show of jobs: only the columns that they need, and the spec as text."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def select_newest_snapshot(jobs: FromClause) -> ScalarSelect[str]:
 
 
 def summaries_of(found: Result[Any]) -> list[JobSummary]:
-    """`found` has rows of select_summaries."""
+    """Read the rows of select_summaries."""
     names = tuple(found.keys())
-    # A namespace gives a value in a tenth of the time that a row takes.
+    # Reading a value from a namespace takes a tenth of the time that a row takes.
     return [_summary_of(SimpleNamespace(**dict(zip(names, row, strict=True)))) for row in found.all()]
 
 
 def _summary_of(row: Any) -> JobSummary:
     copied = {"name": row.name, "project": row.project, "cluster": row.cluster, "priority": row.priority}
-    spec: dict[str, Any] = {**show_stored_spec(row.spec), **copied}  # a damaged spec does not have them
+    spec: dict[str, Any] = {**show_stored_spec(row.spec), **copied}  # a damaged spec lacks them
     return JobSummary(
         **copied,
         id=row.id,

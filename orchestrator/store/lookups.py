@@ -24,14 +24,13 @@ from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
 ENDED_STATES = tuple(state.value for state in JobState if state.terminal)
 LIVE_STATES = tuple(state.value for state in JobState if not state.terminal)
 AT_REST = JobRow.state.in_(ENDED_STATES) & (JobRow.desired_retry_number <= JobRow.retries_done)
-# Two searches, each with its index, so that a long history of ended jobs costs nothing. The text of the second
-# condition must equal that of its partial index.
+# Two searches, each by an index, so that many ended jobs cost nothing. This text must equal that of its partial index.
 RETRY_REQUESTED = text("desired_retry_number > retries_done")
 _SOME_WORK = union(select(JobRow.id).where(JobRow.state.in_(LIVE_STATES)), select(JobRow.id).where(RETRY_REQUESTED))
 AT_WORK = JobRow.id.in_(_SOME_WORK)  # not at rest
 
 _PART = 500  # the parameters of a statement are limited
-_EVENTS_PART = 100  # in one statement. PostgreSQL ends a transaction that idles while their evidence is rendered
+_EVENTS_PART = 100  # in one statement. While a larger part is rendered, PostgreSQL could end the idle transaction
 _EVENTS_LOCK = 0x65766E74  # key of pg_advisory_xact_lock, "evnt"
 # Built once, because building an expression costs more than running it.
 _JOB = select(JobRow).where(JobRow.id == bindparam("id"))
@@ -55,7 +54,7 @@ def in_parts(ids: Collection[str]) -> Iterator[list[str]]:
 
 
 def among(session: Session, column: ColumnElement[str], ids: Collection[str]) -> ColumnElement[bool]:
-    """Return a condition with one parameter. SQLAlchemy takes longer for each value of IN than a database."""
+    """Build `column IN ids` with one parameter, because SQLAlchemy is slow with a parameter for each value."""
     if is_postgres(session):
         return column == any_(literal(list(ids), postgresql.ARRAY(CleanText())))
     return column.in_(select(func.json_each(json.dumps(list(ids))).table_valued("value").c.value))

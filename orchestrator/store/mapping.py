@@ -33,7 +33,7 @@ from trainer.contract.clock import parse_time, render_time
 from trainer.contract.failure import FailureKind, parse_failure, render_failure
 from trainer.contract.silence import PhaseTime, PhaseTimes
 
-# Shared by thousands of waiting jobs.
+# Equal for most of the waiting jobs, which may be thousands.
 _NOTHING_SPENT: Mapping[str, int] = MappingProxyType({})
 _NOTHING_DESIRED = Desired()
 
@@ -202,7 +202,7 @@ def training_of(row: TrainingRow | None) -> Training:
 
 
 def summary_of(columns: Sequence[Any]) -> TrainingSummary:
-    """`columns` are those of SUMMARY_COLUMNS."""
+    """Read the values of SUMMARY_COLUMNS."""
     *values, book = columns
     return TrainingSummary(**dict(zip(_SUMMARY_FIELDS, values, strict=True)), phase_times=_phase_times_of(book))
 

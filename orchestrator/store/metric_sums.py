@@ -40,7 +40,7 @@ def read_rows(session: Session, job_id: str, events: Sequence[Event], *, after: 
 
     A repeated step has the row of its last repetition. If the newest generation restarted from an earlier step, rows of
     later steps that it has not reached yet are old and do not count. `is_thin`: the metrics of some steps were not
-    stored, so that rows cannot be counted as steps.
+    stored, so the number of rows is not the number of steps.
     """
     mine = and_(MetricRow.job_id == job_id, MetricRow.attempt > after)
     terms = _read_terms(session, mine)

@@ -35,7 +35,7 @@ def read_supervised(database: Database, cluster: str, among: Collection[str]) ->
     found: list[Supervised] = []
     for ids in in_parts(among):
         with database.read() as session:
-            # Cluster and state are compared here, because SQLite would search by them instead of by the ids.
+            # Cluster and state are compared here. In the statement, SQLite would search by them instead of by the ids.
             rows: Iterable[Any] = session.execute(_JOBS, {"ids": ids})
             jobs = _parse(database, session, [row for row in rows if row.cluster == cluster and _at_work(row)])
             attempts = _by_job(session.execute(_ATTEMPTS, {"ids": ids}))
@@ -78,13 +78,13 @@ def _at_work(row: Any) -> bool:
 
 
 def _not_at_rest(cluster: str) -> ColumnElement[bool]:
-    # As lookups.AT_WORK, for one cluster.
+    # As lookups.AT_WORK, but it searches only in this cluster.
     here = select(JobRow.id).where(JobRow.cluster == cluster)
     return JobRow.id.in_(union(here.where(JobRow.state.in_(LIVE_STATES)), here.where(RETRY_REQUESTED)))
 
 
 def _select_claimants(which: ColumnElement[bool]) -> Select[Any]:
-    """Select `job` and `attempt`, whose columns are all None if the job has none."""
+    """Select `job`, and its newest `attempt`. The columns of `attempt` are None if there is none."""
     newest = _number_newest(AttemptRow.job_id.in_(select(JobRow.id).where(which)))
     job, attempt = Bundle[Any]("job", *_JOB_COLUMNS), Bundle[Any]("attempt", *_columns_of(AttemptRow))
     its_newest = (AttemptRow.job_id == newest.c.job_id) & (AttemptRow.number == newest.c.number)

@@ -18,7 +18,7 @@ from orchestrator.store.records import EndedJob
 from orchestrator.store.tables import DeliveryRow, EventRow, JobRow, MetricRow, SnapshotRow
 
 _SPEC = type_coerce(JobRow.spec, JSON)
-# As AT_REST, but for jobs that are found by their end.
+# As AT_REST, for jobs that are found by the time of their end. With COALESCE, no database searches by the state.
 _RESTS = func.coalesce(JobRow.state, "").in_(ENDED_STATES) & (JobRow.desired_retry_number <= JobRow.retries_done)
 _STAY = KINDS | {EventKind.JOB_SUBMITTED.value}
 
@@ -37,7 +37,7 @@ class RetentionStore:
         self, cluster: str, *, before: datetime, after: tuple[datetime, str] | None, limit: int
     ) -> Sequence[EndedJob]:
         """Return jobs at rest that ended before a time, earliest first, after the key `after` (end, id)."""
-        # The cluster is no search condition here: the database would find all its jobs and sort them by their end.
+        # COALESCE, or the database would search by the cluster and sort all its jobs by the time of their end.
         query = select(JobRow.id, JobRow.finished_at).where(
             func.coalesce(JobRow.cluster, "") == cluster, _RESTS, JobRow.finished_at < before
         )

@@ -1,4 +1,4 @@
-"""Parse many specs into little memory: most jobs differ only in a name and a few settings."""
+"""Parse many specs into little memory: the specs of most jobs differ only in the name and a few settings."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _STORED = select(JobRow.id, JobRow.spec).where(JobRow.id.in_(bindparam("ids", ex
 
 
 class SharedSpecs:
-    """Specs whose equal parts are one object. What no one else holds is forgotten. Specs are frozen. Thread-safe."""
+    """Parsed specs that share equal parts, which are frozen. Forgets specs that nobody else holds. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[bytes, BaseModel] = WeakValueDictionary()  # specs and parts, by content
-        self._of_jobs: WeakValueDictionary[tuple[str, int], JobSpec] = WeakValueDictionary()  # with the request number
+        self._of_jobs: WeakValueDictionary[tuple[str, int], JobSpec] = WeakValueDictionary()  # by id and request number
 
     def read(self, session: Session, jobs: Collection[Any]) -> Mapping[str, JobSpec]:
-        """Return the specs of these rows. Those that are held and have not changed are not read again.
+        """Return the specs of these jobs by id. Reads only those that nobody holds or that have changed.
 
         A spec that this version cannot parse is logged and left out.
         """

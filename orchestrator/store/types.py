@@ -28,7 +28,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         return None if value is None else _to_utc(value)
 
-    # For SQLite, these two replace the two above and those of SQLAlchemy, which take three times as long.
+    # For SQLite, these two replace the two above, which with those of SQLAlchemy take three times as long.
 
     def bind_processor(self, dialect: Dialect) -> Callable[[datetime | None], object] | None:
         return _render_utc if dialect.name == "sqlite" else super().bind_processor(dialect)
@@ -73,7 +73,7 @@ class CleanJson(TypeDecorator[object]):
     cache_ok = True
 
 
-# What each type does to a value that is not None, for statements that get their rows as one document.
+# How each type cleans a value that is not None, for statements that get their rows as one document.
 CLEANERS: Mapping[type[TypeEngine[Any]], Callable[[Any], object]] = {
     UtcDateTime: _to_utc,
     CleanText: clean_text,

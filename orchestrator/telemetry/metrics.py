@@ -44,7 +44,7 @@ class Metrics:
             "pass_seconds", "Duration of one pass of the supervisor.", ["cluster"], _PASS_BUCKETS_S
         )
         self.overlooked_changes = self._counter(
-            "overlooked_changes", "Changes that nothing had shown until the regular look at their job.", ["cluster"]
+            "overlooked_changes", "Times that only the regular check of a job found something to do.", ["cluster"]
         )
         self.pass_failures = self._counter(
             "pass_failures", "Passes of the supervisor that an error ended.", ["cluster"]

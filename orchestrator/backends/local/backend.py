@@ -66,7 +66,7 @@ class LocalBackend:
         return f"local:{plan.key}"
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
-        """An attempt whose agents were all alive is looked at again when one has ended, and from time to time."""
+        """An attempt whose agents are all alive is looked at again once one has ended, and from time to time."""
         self._reap()
         known = self._living.refresh(launched.keys())
         return {key: known.get(key) or self._observe(key, replicas) for key, replicas in launched.items()}
@@ -97,7 +97,7 @@ class LocalBackend:
     def _build_sighting(
         self, key: AttemptKey, replicas: int, *, search: bool
     ) -> tuple[Sighting, Sequence[ProcessIdentity]]:
-        """Return also the recorded agents."""
+        """Return what is seen of the attempt, and the recorded agents."""
         try:
             with rundir.open_attempt(self._job(key), key.number) as attempt:
                 found = rundir.incarnations(attempt, range(replicas))

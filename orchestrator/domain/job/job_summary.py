@@ -1,6 +1,6 @@
-"""What lists show of a job. It needs no parsed spec.
+"""What lists show of a job, which needs no parsed spec.
 
-A page creates many of these, so they are tuples: a frozen dataclass of 31 fields takes three times as long to create.
+These are tuples because a page creates many. A frozen dataclass of 31 fields takes three times as long to create.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AttemptSummary(NamedTuple):
 
 
 class JobSummary(NamedTuple):
-    """A job, its newest attempt, and what that attempt last reported. `spec` is the document of the spec."""
+    """A job, its newest attempt, and what that attempt last reported. `spec` is the stored document."""
 
     id: str
     name: str
@@ -36,7 +36,7 @@ class JobSummary(NamedTuple):
     priority: int
     labels: Mapping[str, str]
     asked: str  # the nodes that the spec requests
-    limits_preemptions: bool  # whether the spec has a budget for them
+    limits_preemptions: bool  # whether the spec has a budget for preemptions
     spec: Mapping[str, object]
     owner: str | None
     state: JobState

@@ -116,7 +116,7 @@ class Training:
 
     @property
     def heard_until(self) -> datetime | None:
-        """Until when the newest report of any agent shows that agents reach the service."""
+        """The time until which the newest report shows that agents reach the service. None without a report."""
         return None if self.heard_at is None else self.heard_at + UNHEARD_AFTER
 
 
@@ -133,7 +133,7 @@ class Observation:
     exits: Mapping[int, ExitRecord]
     heard_since: datetime
     unheard: bool = False
-    listened_until: datetime | None = None  # without another report it is unheard from then on; None means never
+    listened_until: datetime | None = None  # when it becomes unheard unless an agent reports; None means never
     ranks: tuple[RankReport, ...] = ()  # read only if a hang is suspected
     missed: frozenset[int] = (
         frozenset()

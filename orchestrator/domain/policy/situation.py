@@ -89,8 +89,10 @@ class Situation:
 
     @property
     def steady(self) -> bool:
-        """Whether a change would show itself: in an event, in what the cluster shows, or in the queue. Not while an
-        attempt starts or ends, or cannot be observed fully."""
+        """Whether every change would show: in an event, in what the cluster shows, or in the queue.
+
+        False while an attempt starts or ends, or cannot be observed fully.
+        """
         if self.silence is not None:
             return False
         live = self.live

@@ -63,7 +63,7 @@ class Claimant:
 
     @property
     def standing(self) -> tuple[object, ...]:
-        """All that `admit` reads of it. The spec changes only with the number of the requests."""
+        """All values that `admit` reads. The spec changes only with the number of the requests."""
         job, attempt = self.job, self.attempt
         asked = None if attempt is None else (attempt.asked, attempt.workers_per_node)
         return job.state, job.desired.number, self.held_nodes, asked
@@ -94,7 +94,7 @@ def admit(
     for each in everyone:
         use.take(each.job, each.held_devices(limits.gpus_per_node))
     admissions: dict[str, Admission] = {}
-    behind: Admission | None = None  # of the jobs behind the first that waits for slots
+    behind: Admission | None = None  # the answer for all jobs behind the first one that waits for slots
     line = sorted(everyone, key=queue_key)
     for each in line:
         job = each.job

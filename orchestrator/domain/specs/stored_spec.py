@@ -1,6 +1,6 @@
 """Show a stored spec without parsing it into models, which would cost ten times as much.
 
-A spec was validated when it was stored. What it may lack are fields of a later version, which get their defaults.
+A spec was validated when it was stored. It may lack fields that later versions have added. These get their defaults.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Document = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """The fields of one model, in order, with their defaults. A section has no default but those of its fields."""
+    """The fields of one model, in order, with their defaults. The default of a field in `sections` is not used."""
 
     names: tuple[str, ...]
     defaults: Document
@@ -26,9 +26,9 @@ class _Section:
 
 
 def show_stored_spec(text: str) -> Document:
-    """Return what parsing the stored JSON and rendering it again would give.
+    """Return the document that parsing the stored JSON and rendering the model would give.
 
-    Fields that this version does not know are left out. A damaged text, or section, shows the defaults.
+    Leaves out fields that this version does not know. Shows the defaults for a damaged text or section.
     """
     try:
         stored = from_json(text)

@@ -231,7 +231,7 @@ class _Loop:
         if self.shared.covers(self.state):
             self.handover.write(self.state, lambda: self.saver.describe(self.state))
         else:
-            print("the state is not handed over: other ranks have other state of the optimizer", file=sys.stderr)
+            print("the state is not handed over: the ranks have different optimizer state", file=sys.stderr)
 
     def _copy(self) -> None:
         """Copy the state as a part of the step, which is reported after this. Collective."""

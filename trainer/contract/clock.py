@@ -15,7 +15,7 @@ def render_time(moment: datetime) -> str:
 def parse_time(text: str) -> datetime:
     """Parse what `render_time` wrote. Raises ValueError for anything else, naive times included.
 
-    Intake asks for the time of a line again for each row and each document that it makes of the line.
+    Cached, because intake parses the time of a line again for each row and each document that it makes of the line.
     """
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if moment.tzinfo is None:

@@ -98,4 +98,6 @@ def _optional_int(value: object) -> int | None:
 
 
 def _optional_float(value: object) -> float | None:
-    return None if value is None else value if type(value) is float else float(str(value))
+    if value is None or type(value) is float:
+        return value
+    return float(str(value))

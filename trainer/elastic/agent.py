@@ -108,7 +108,7 @@ class Agent:
         self._sampler = None if record is None else _build_sampler(record, self._devices)
         self._causes = Causes(record, self._sampler)
         self._local: LocalWorkers | None = None
-        self._orders: Sequence[int] = ()  # if all their workers end with 0, the generation has succeeded
+        self._orders: Sequence[int] = ()  # of workers; if each of these ends with 0, the generation has succeeded
         self._ending = Ending()  # of the previous generation
         self._lost: frozenset[int] = frozenset()  # replicas reported as lost since the group formed
         if before is not None:

@@ -1,4 +1,4 @@
-"""Why workers of this node died: each death is explained, and the first cause has failed."""
+"""Explain why workers of this node died, and find the failure that came first."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _LOOK_EVERY_S = 0.02
 
 
 class Causes:
+    """Explains deaths by what the workers left behind. Without a `record`, it knows neither steps nor patterns."""
+
     def __init__(self, record: Record | None, sampler: ResourceSampler | None) -> None:
         self._record, self._sampler = record, sampler
         self._oom_kills: int | None = None  # the count before the workers started
@@ -34,7 +36,8 @@ class Causes:
         return read_steps(self._record.incarnation_dir / layout.PROGRESS, generation=generation)
 
     def find(self, deaths: list[Death], local: LocalWorkers) -> Failure:
-        return self._recall(first_cause(self._explain(deaths, local)))
+        """Return the first failure. Waits up to 0.3 s for it if all known deaths only follow from others."""
+        return self._add_last_minute(first_cause(self._explain(deaths, local)))
 
     def _explain(self, deaths: list[Death], local: LocalWorkers) -> list[Finding]:
         policy = None if self._record is None else self._record.policy
@@ -53,8 +56,8 @@ class Causes:
             time.sleep(_LOOK_EVERY_S)
             deaths = local.find_deaths()
 
-    def _recall(self, failure: Failure) -> Failure:
-        """The failure of a rank that ran out of memory, with what it used before."""
+    def _add_last_minute(self, failure: Failure) -> Failure:
+        """If a rank ran out of memory, add what it used in its last minute."""
         of_gpu = failure.kind is FailureKind.DEVICE_OOM
         if self._sampler is None or failure.rank is None or not (of_gpu or failure.kind is FailureKind.HOST_OOM):
             return failure

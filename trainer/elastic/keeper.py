@@ -117,7 +117,7 @@ class Keeper:
         with suppress(BlockingIOError):
             while content := os.read(self._reading, _BYTES):
                 self._notes.take(content)
-        if self._notes.files is not None and self._agent:  # else the server's message about the agent is not read yet
+        if self._notes.files is not None and self._agent:  # else the server's message about the agent has not been read
             self._files.take(self._agent, *self._notes.files)
             self._notes.files = None
 
@@ -151,7 +151,7 @@ class Keeper:
                     self._follow_death(pid, "the agent", how)
 
     def _note_success(self) -> None:
-        """Once all workers have succeeded, note that in the attempt's folder: the agent may die before it does."""
+        """Once all workers have succeeded, note it in the attempt's folder. The agent may die before it does."""
         self._read_notes()
         state = self._notes.state
         if self._record is not None and not self._is_alone and self._have_workers_succeeded():
@@ -181,7 +181,7 @@ class Keeper:
             self._record.journal(EventKind.AGENT_LOST, f"{sentence}; {follows}", generation, pid=pid)
 
     def _decide(self, sentence: str) -> str:
-        """Say what follows the death of an agent, and note the result if no other one follows."""
+        """Return a clause that says what follows the death of an agent. Note the result if no other agent follows."""
         gives_up = self._deaths > _MOST_DEATHS
         if self._notes.state.has_succeeded:
             if not (self._is_alone or self._stop.signal is not None or gives_up):
@@ -220,10 +220,10 @@ class Keeper:
         return build_exit_record(outcome, failure, generation=state.generation, restarts=state.restarts), ""
 
     def _name_end(self, record: ExitRecord, verdict: str) -> tuple[ExitRecord, str]:
-        """The result as the keeper knows it.
+        """Return the result with what only the keeper knows.
 
-        After the success of its workers no agent can fail. Of a stop that the service has requested, an agent knows
-        only the signal.
+        An agent whose workers had all succeeded cannot fail any more. If the service has requested a stop, the agent
+        knows only the signal.
         """
         if self._notes.state.has_succeeded and record.outcome is not Outcome.SUCCEEDED:
             return self._build_result(Outcome.SUCCEEDED)

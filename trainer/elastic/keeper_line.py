@@ -22,7 +22,7 @@ class AgentState:
     restarts: int = 0
     node: str = ""  # its name in the group
     has_succeeded: bool = False
-    orders: Sequence[int] = ()  # the numbers of its workers' orders, until it ends them itself
+    orders: Sequence[int] = ()  # the numbers of its workers' orders; empty once it ends the workers itself
     stacks_done: int = 0  # the last request for stacks that was carried out
     pids: Sequence[int] = ()  # of its workers
     history: str = ""  # as rendered by History
@@ -42,14 +42,14 @@ class Predecessor:
 class KeeperLine:
     """The agent's end. `before` is None in the first agent.
 
-    A note never blocks. While the keeper does not read, for example because it is stopped, only the newest note of each
-    kind waits, so that no memory fills up.
+    A note never blocks. If the keeper does not read, for example because it is stopped, only the newest note of each
+    kind waits, so that the memory in use does not grow.
     """
 
     def __init__(self, descriptor: int, keeper: int, before: Predecessor | None) -> None:
         self.keeper, self.before = keeper, before
         self._descriptor = descriptor
-        self._begun = b""  # the rest of a message that is written in part
+        self._begun = b""  # the rest of a message of which a part is written
         self._waiting: dict[str, bytes] = {}  # the newest message of each kind
         self._has_warned = False
         os.set_blocking(descriptor, False)
@@ -63,13 +63,13 @@ class KeeperLine:
         self._note("memory", files)
 
     def finish(self, record: ExitRecord, verdict: str) -> None:
-        """Blocks until the keeper has read enough of it."""
+        """Send the result. Blocks until all of it is in the pipe."""
         self._note("result", {"result": render_exit_record(record), "verdict": verdict})
         while not self.flush():
             select.select([], [self._descriptor], [])
 
     def flush(self) -> bool:
-        """Write what waits, as far as the keeper reads. Whether nothing waits any more."""
+        """Write what waits until the pipe is full. Returns whether all of it is written."""
         while self._begun or self._waiting:
             self._begun = self._begun or self._waiting.pop(next(iter(self._waiting)))
             try:
@@ -87,7 +87,7 @@ class KeeperLine:
         self._waiting[kind] = b"\n" + json.dumps(message).encode() + b"\n"
         if not self.flush() and not self._has_warned:
             self._has_warned = True
-            say("the keeper is stopped or slow: an agent that followed now would not know the newest notes")
+            say("the keeper is stopped or slow: if this agent died now, the next one would not know its newest notes")
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Notes:
                 continue  # torn
 
     def forget_rest(self) -> None:
-        """The writer has ended, maybe in the middle of a line. Its files cannot be opened any more."""
+        """Call this after the writer has ended, maybe within a line. Its files cannot be opened any more."""
         self._rest, self.files = b"", None
 
     def _take(self, message: Mapping[str, object]) -> None:

@@ -46,7 +46,7 @@ class StepResult:
     stop: bool
     save: bool
     copy: bool
-    compare: bool  # which tensors the optimizers have
+    compare: bool  # the ranks must compare which tensors their optimizers have
     data_s: float  # waiting for data, mean over the ranks
     skipped: int  # unreadable samples on all ranks
     times: tuple[float, ...]  # the own times of all ranks, if shared in this step

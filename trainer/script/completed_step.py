@@ -46,7 +46,7 @@ class CompletedStep:
         self._options: list[list[dict[str, Any]]] = []
         self._versions: list[int] = []
         self._is_updated = False  # an optimizer step has begun since `step`
-        self._is_compared = False  # a fingerprint has had the values of all tensors
+        self._is_compared = False  # a fingerprint has covered the values of all tensors
         self._layouts: list[str] = []  # of the optimizers' states
         self._agreed: list[str] | None = None  # those that all ranks had
         self._unsteady: set[str] = set()
@@ -84,7 +84,7 @@ class CompletedStep:
     def is_whole(self) -> bool:
         """Whether nothing has changed since `step`, and all ranks have agreed that each has the whole state.
 
-        As far as can be known: changes through `.data` cannot.
+        Changes through `.data` are not noticed.
         """
         is_changed = self._is_updated or self._is_evaluating or self._layouts != self._agreed
         return not is_changed and self._has_same_parameters()
@@ -120,7 +120,7 @@ class CompletedStep:
         self._is_updated = True
 
     def _take(self, *, with_values: bool = False) -> None:
-        """`with_values` adds those of all tensors to the fingerprint. That takes too long for each step."""
+        """`with_values`: the fingerprint covers the values of all tensors. That takes too long for each step."""
         self._is_updated = False
         if self.why_not:
             return
@@ -176,7 +176,7 @@ def _moments_of(optimizer: Optimizer) -> list[dict[str, object]]:
 
 
 def _layout_of_state(optimizer: Optimizer) -> str:
-    """Which parameters have which state. Other ranks have the same, or none has the whole state."""
+    """Which parameters have which state. A rank has the whole state only if this is equal on all ranks."""
     return "\n".join(" ".join(sorted(map(str, own))) for own in _moments_of(optimizer))
 
 

@@ -1,4 +1,4 @@
-"""A checksum of nested values, to see whether ranks have the same ones without sending them."""
+"""A checksum of nested values, by which ranks find out whether they have the same values without sending them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-_WHOLE = (Tensor, nn.Parameter)
+_PLAIN = (Tensor, nn.Parameter)
 _COLUMNS = 4096
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their size in bytes
 
 
 def fingerprint(value: object) -> int:
-    """63 bits, never 0. Tensors that may hold a part, such as DTensors, count as equal. Raises what pickle does."""
+    """Return 63 bits, never 0. Of tensors that may be sharded, such as DTensors, only the type counts.
+
+    Raises what pickle does.
+    """
     checksum = xxhash.xxh3_64()
     _add(value, checksum.update)
     return (checksum.intdigest() >> 1) or 1
@@ -32,24 +35,25 @@ def _add(value: object, update: Callable[[bytes], None]) -> None:
         update(f"[{len(value)}".encode())
         for each in value:
             _add(each, update)
-    elif isinstance(value, Tensor) and type(value) not in _WHOLE:
+    elif isinstance(value, Tensor) and type(value) not in _PLAIN:
         update(type(value).__qualname__.encode())
     elif isinstance(value, Tensor):
         update(f"{value.dtype}{list(value.shape)}".encode())
-        for part in (_summarize if value.is_cuda else _whole)(value.detach()):
+        for part in (_summarize if value.is_cuda else _flatten)(value.detach()):
             update(part.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     else:
         update(pickle.dumps(value))
 
 
-def _whole(tensor: Tensor) -> tuple[Tensor, ...]:
+def _flatten(tensor: Tensor) -> tuple[Tensor, ...]:
     return (tensor.reshape(-1),)
 
 
 def _summarize(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Sums of its bits as integers, of each column and each row of a table, and what fills no row.
+    """View n elements as integers in rows of 4096. Return the sums of columns [4096], sums of rows
+    [n // 4096], and the elements that fill no row [n % 4096].
 
-    The sums of columns alone would be equal after an exchange of rows. A copy to the host would take longer.
+    The sums of the columns alone would not notice exchanged rows. A copy of the tensor to the host would take longer.
     """
     bits = tensor.reshape(-1).view(_INTEGERS.get(tensor.itemsize, torch.uint8))
     whole = bits.numel() // _COLUMNS * _COLUMNS

@@ -1,7 +1,7 @@
-"""The parts of a script's state that differ by rank, in one snapshot: each rank reads its own.
+"""Save the parts of a script's state that differ between ranks in one snapshot, so that each rank reads its own.
 
-The values of the first rank that has them keep their names. Where those of another rank differ, they are in the
-snapshot, too, below `rank-<rank>`. A rank that has saved none of its own reads those of the first.
+A value is saved under its name by the first rank that has it. Each rank whose value differs saves its own, too, below
+`rank-<rank>`. A rank that has saved no value of its own reads that of the first rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ State = dict[str, Any]
 Path = tuple[str, ...]
 
 
-class Parts:
+class RankParts:
     """The state of this rank. `fingerprint` is equal on all ranks if no part differs."""
 
     def __init__(self, state: State) -> None:
@@ -30,7 +30,7 @@ class Parts:
         self.fingerprint = fingerprint(self._checksums)
 
     def divide(self) -> State:
-        """The state, with what differs from the first rank that has it below this rank's name. Collective."""
+        """Return the state, with the values that differ from the first rank's below this rank's name. Collective."""
         rank, every = dist.get_rank(), [dict[Path, int]()] * dist.get_world_size()
         dist.all_gather_object(every, self._checksums)
         first: dict[Path, int] = {}
@@ -43,19 +43,19 @@ class Parts:
         return {**shared, f"rank-{rank}": own} if own else shared
 
 
-class OwnReader(FileSystemReader):
-    """Reads what this rank has saved. Raises what FileSystemReader does."""
+class RankReader(FileSystemReader):
+    """Reads the values of this rank. Raises what FileSystemReader does."""
 
     def __init__(self, folder: object, rank: int) -> None:
         super().__init__(str(folder))
         self._rank = rank
 
     def read_metadata(self, *args: object, **options: object) -> Metadata:
-        return own_part(super().read_metadata(*args, **options), self._rank)
+        return _select_own(super().read_metadata(*args, **options), self._rank)
 
 
-def own_part(metadata: Metadata, rank: int) -> Metadata:
-    """The same snapshot, with the values of this rank in place of those of the first."""
+def _select_own(metadata: Metadata, rank: int) -> Metadata:
+    """Return the metadata with the values of this rank in place of those of the first rank."""
     prefix, paths = f"rank-{rank}.", metadata.planner_data or {}
     own = {name: name.removeprefix(prefix) for name in paths if name.startswith(prefix)}
     if not own:
@@ -75,7 +75,7 @@ def own_part(metadata: Metadata, rank: int) -> Metadata:
 
 
 def _walk(value: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The values that are no mappings, and empty mappings."""
+    """Yield the leaves with their paths. An empty mapping is a leaf, too."""
     for key, each in value.items():
         if isinstance(each, Mapping) and each:
             yield from _walk(each, (*above, key))
@@ -98,5 +98,5 @@ def _checksum(value: object) -> int:
 
 
 def _find_root(path: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The path of a value, or of the list that has it: a list is read as a whole."""
+    """Return the path of a value. If it is in a list, the list's path, because a list is read as a whole."""
     return tuple(takewhile(lambda key: not isinstance(key, int), path))

@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 from trainer.contract.copy_record import CopyFile
 from trainer.contract.manifest import SnapshotName
 from trainer.script.optimizer_state import find_targets, nest, read_optimizer, write_optimizer
-from trainer.script.rank_parts import OwnReader, Parts
+from trainer.script.rank_parts import RankParts, RankReader
 from trainer.snapshot.memory_reading import open_memory
 from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line, without_group_warning
 from trainer.worker.torch_compat import read_later_metadata
@@ -51,12 +51,12 @@ def agree(flags: Sequence[bool], fingerprint: int = 0) -> tuple[list[bool], bool
 
 
 def save(objects: Mapping[str, object], folder: Path) -> None:
-    """Write the objects' state and fsync it, and for each rank what differs. Collective.
+    """Write the objects' state, and each rank's own values where they differ, with fsync. Collective.
 
     Raises OSError on all ranks if one of them fails.
     """
     alone = not dist.is_initialized()
-    parts = Parts(_state_of(objects))
+    parts = RankParts(_state_of(objects))
     state = parts.state if alone or agree([], parts.fingerprint)[1] else parts.divide()
     try:
         with without_group_warning():
@@ -68,9 +68,9 @@ def save(objects: Mapping[str, object], folder: Path) -> None:
 
 
 def load(objects: Mapping[str, object], folder: Path, rank: int) -> None:
-    """Read a verified snapshot into the objects: what this rank has saved, where that differs. Collective."""
+    """Read a verified snapshot into the objects. Where ranks differ, read the values of `rank`. Collective."""
     read_later_metadata()
-    _load(objects, OwnReader(folder, rank), alone=not dist.is_initialized())
+    _load(objects, RankReader(folder, rank), alone=not dist.is_initialized())
 
 
 def load_from_memory(objects: Mapping[str, object], name: SnapshotName, files: Iterable[str]) -> None:

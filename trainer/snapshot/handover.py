@@ -65,7 +65,7 @@ class Handover:
             if self._path is not None and self.is_possible:
                 if not state.is_whole:
                     raise OSError(
-                        "an update has begun since, something else has changed it, or not all ranks have the same"
+                        "it has changed since, an update has begun, or the ranks have different optimizer state"
                     )
                 self._write(state, describe(), CopyWriter(self._path))
         except Exception as error:  # noqa: BLE001  # an older state remains

@@ -149,7 +149,7 @@ class MemoryTier:
     def begin(self, state: RunState) -> bool:
         """Copy the state. Collective.
 
-        The first call only reserves memory and returns False. So does one after the optimizer has made more tensors.
+        The first call only reserves memory and returns False, as does the next one after a change of the plan.
         """
         return self._begin(state, self._plan.of(state))
 

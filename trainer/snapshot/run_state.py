@@ -58,13 +58,13 @@ class RunState:
 
     @property
     def layout(self) -> Layout:
-        """The names of the optimizer's tensors on this rank. A parameter's first gradient adds some."""
+        """The names of the optimizer's tensors on this rank. The first gradient of a parameter adds some."""
         states = {name: self.optimizer.state.get(value, {}) for name, value in self.parameters.items()}
         return frozenset((name, kind) for name, state in states.items() for kind in state)
 
     @property
     def num_moments(self) -> int:
-        """How many tensors the optimizer has: the length of `layout`, in less time."""
+        """How many tensors the optimizer has. This is the length of `layout`, but takes less time."""
         return sum(len(self.optimizer.state.get(value, ())) for value in self.parameters.values())
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class RunState:
 
 
 def _refuse_hidden_state(optimizer: Optimizer) -> None:
-    """ZeroRedundancyOptimizer has no state of its own. Each rank has a part of it in an inner optimizer."""
+    """Raise TaskError for an optimizer like ZeroRedundancyOptimizer, whose state is in an inner optimizer."""
     inner = getattr(optimizer, "optim", None)
     if isinstance(inner, Optimizer) and inner.state is not optimizer.state:
         raise TaskError(

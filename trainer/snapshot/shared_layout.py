@@ -1,6 +1,6 @@
-"""Whether all ranks have optimizer state for the same parameters: under ddp, each of them then has the whole state.
+"""Compare for which parameters the ranks have optimizer state. If it is the same under ddp, each has the whole state.
 
-An optimizer may keep the state of a parameter on one rank only. One survivor alone could not hand that over.
+An optimizer may keep the state of a parameter on one rank only. Another rank could then not hand over the whole state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainer.worker.waits import Waits
 
 
 class SharedLayout:
-    """A rank whose optimizer has made more tensors asks for a comparison in the next step. Then all ranks `compare`."""
+    """A rank whose layout is outdated asks for a comparison in the next step. Then all ranks call `compare`."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
@@ -22,11 +22,11 @@ class SharedLayout:
         self._is_equal = False
 
     def is_outdated(self, state: RunState) -> bool:
-        """Whether the optimizer has more tensors than at the last comparison. Asked before each step."""
+        """Whether the optimizer has other tensors than at the last comparison. Cheap enough for each step."""
         return self._compared is None or state.num_moments != len(self._compared)
 
     def compare(self, state: RunState) -> None:
-        """Collective: one small all-reduce."""
+        """Compare the layout with those of the other ranks. Collective: one small all-reduce."""
         self._compared = state.layout
         names = "\n".join(sorted(f"{name} {kind}" for name, kind in self._compared))
         checksum = xxhash.xxh3_64_intdigest(names.encode()) >> 1  # 63 bits
@@ -37,5 +37,5 @@ class SharedLayout:
         self._is_equal = greatest == -negated_least
 
     def covers(self, state: RunState) -> bool:
-        """Whether all ranks had the same tensors when they compared, and this one has no others since."""
+        """Whether all ranks had the same tensors at the last comparison, and this one still has them."""
         return self._is_equal and state.layout == self._compared

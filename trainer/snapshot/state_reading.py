@@ -103,7 +103,7 @@ class _Wanted(Stateful):
             self._set_counts(unpack_counts(state_dict, self._find_order(), state.parameters))
 
     def _set_counts(self, counts: Counts | None) -> None:
-        """Without counts, each parameter with state has had all updates."""
+        """Set the number of updates of each parameter. Without `counts`, each one has had all updates."""
         state = self._state
         every = state.step - state.loss_scale.skipped_steps
         for name, parameter in state.parameters.items():
@@ -112,7 +112,7 @@ class _Wanted(Stateful):
                 moments["step"].fill_(every if counts is None else counts.get(name, 0))
 
     def _find_order(self) -> list[str] | None:
-        """The order of counts without names. An import may have lost it: only that of an unchanged model is known."""
+        """Return the order of counts without names, or None. After an import, it is known only if it is the model's."""
         order = find_order(self._metadata, f"{KEY}.model.", self._state.model)
         is_known = self._manifest.strategy != IMPORTED or order == list(self._state.parameters)
         return order if is_known else None

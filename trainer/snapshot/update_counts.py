@@ -1,7 +1,7 @@
-"""How often an optimizer has updated each parameter: one tensor and a text with the names, instead of many scalars.
+"""How often an optimizer has updated each parameter, as one tensor and a text with the names instead of many scalars.
 
-The checksum of the names is the key of both. Ranks that count for other parameters have other keys, so a snapshot holds
-the counts of all of them.
+The checksum of the names is the key of both. Ranks that count for different parameters have different keys, so a
+snapshot holds the counts of all of them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 from trainer.errors import SnapshotError
 
-UPDATES, NAMES = "updates", "updated"  # in a snapshot: the counts, and their names, one a line
+UPDATES, NAMES = "updates", "updated"  # keys in a snapshot: the counts [n], and a text with n names in lines
 Counts = dict[str, float]  # updates by parameter name
 
 
 def pack_counts(counts: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The entries of a snapshot, with counts in float64. Empty if nothing is counted."""
+    """Return the entries of a snapshot: the counts in float64, and their names. Empty if nothing is counted."""
     if not counts:
         return {}
     first, names = next(iter(counts.values())).double(), "\n".join(counts)
@@ -30,7 +30,7 @@ def pack_counts(counts: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def find_entries(metadata: Metadata, prefix: str) -> dict[str, Any]:
-    """Memory for the entries of a snapshot whose state has this prefix."""
+    """Return the entries of a snapshot below `prefix`, with zeros and None for DCP to replace."""
     found: dict[str, Any] = {}
     for path, entry in metadata.state_dict_metadata.items():
         kind, _, key = path.removeprefix(prefix).partition(".")
@@ -44,14 +44,16 @@ def find_entries(metadata: Metadata, prefix: str) -> dict[str, Any]:
 
 
 def unpack_counts(entries: Mapping[str, Any], order: Sequence[str] | None, names: Iterable[str]) -> Counts | None:
-    """The counts of the parameters of these names, or None if a snapshot has none.
+    """Return the counts, or None if the snapshot has none.
 
-    Older snapshots have one tensor without names, for the parameters in `order`. That is None if it is not known.
-    Raises SnapshotError if it is needed: if counts differ.
+    Older snapshots have one tensor without names, for the parameters in `order`, or for those of `names` if all counts
+    are equal. `order` is None if it is not known. Raises SnapshotError if it is needed and not known.
     """
     updates = entries.get(UPDATES)
-    if updates is None or isinstance(updates, Tensor):
-        return None if updates is None else _count_in_order(updates.tolist(), order, names)
+    if updates is None:
+        return None
+    if isinstance(updates, Tensor):
+        return _count_in_order(updates.tolist(), order, names)
     counts: Counts = {}
     for key, own in updates.items():
         for name, count in zip(entries[NAMES][key].split("\n"), own.tolist(), strict=True):
@@ -60,9 +62,10 @@ def unpack_counts(entries: Mapping[str, Any], order: Sequence[str] | None, names
 
 
 def find_order(metadata: Metadata, prefix: str, model: nn.Module) -> list[str]:
-    """The names of the model's parameters, in the order of the model that a rank has saved.
+    """Return the names of the model's parameters, in the order of the model that was saved.
 
-    A parameter of several names has the one that `named_parameters` gives it now, at the place of its first.
+    A parameter with several names is listed once: under the name that `named_parameters` gives it now, where the saved
+    model has the first of its names.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     every = {prefix + name: names[each] for name, each in model.named_parameters(remove_duplicate=False)}

@@ -54,7 +54,7 @@ class Abandoned(Exception):
 
 
 class SharedPlan:
-    """The plan of all ranks. They make another one as soon as the optimizer of one of them has made more tensors."""
+    """The ranks' plan. They make a new one as soon as the optimizer of one of them has made more tensors."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
@@ -62,7 +62,7 @@ class SharedPlan:
         self._layout: Layout = frozenset()
 
     def of(self, state: RunState) -> Plan:
-        """This rank's part of the state. Collective: one small all-reduce, and an exchange of plans if one is needed.
+        """Return this rank's part. Collective: one small all-reduce, and an exchange of plans if a new one is needed.
 
         Raises StrategyError and TaskError on all ranks if the state of one cannot be saved.
         """
@@ -123,7 +123,7 @@ class _Given(DefaultSavePlanner):
 
 
 def _plan_writing(state: RunState, waits: Waits) -> Plan:
-    """Agree on who writes what. Collective. State that only some ranks have is a part of the plan."""
+    """Agree on who writes what, including state that only some ranks have. Collective."""
     planner = DefaultSavePlanner()
     metadata: list[Metadata] = []
 
@@ -142,7 +142,7 @@ def _plan_writing(state: RunState, waits: Waits) -> Plan:
 
 
 def _refuse_incomplete(plans: list[SavePlan]) -> None:
-    """Raise StrategyError for a tensor that some ranks have a part of, and that is not whole."""
+    """Raise StrategyError for a tensor of which some part is on no rank."""
     parts = {item.index: item.tensor_data for plan in plans for item in plan.items if item.tensor_data is not None}
     held: Counter[str] = Counter()
     for index, part in parts.items():

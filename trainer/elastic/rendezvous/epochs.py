@@ -4,7 +4,7 @@ Each epoch is a file. The first is the first agent's. Each group that forms, and
 lost store, needs the next one. If the network is cut in two, one side gets it. The other side finds that it is taken,
 and can only join the store that the file names.
 
-Which agents have finished is kept in files too, because a lost store may be the only one that knew it.
+Files also say which nodes have finished, because a store that is lost may have been the only one that knew it.
 """
 
 from __future__ import annotations

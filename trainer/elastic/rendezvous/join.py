@@ -26,7 +26,7 @@ _LONGEST_TURN_S = 0.5  # for one turn of a waiting loop; the rest of a longer tu
 _ASK_S = 2.0  # for an optional answer of the store
 _PAUSES = "waiting before the workers start again: the last generations made no progress"
 _ALONE = "waiting before the workers start again: most of the group is missing and may go on without this node"
-_VISIT_S = 5.0  # for an agent that only finishes to find the store; another agent serves the next one sooner
+_VISIT_S = 5.0  # for an agent that only reports a success to find the store; a lost store is replaced sooner
 _LAST_TO_FINISH_S = 300.0  # torchrun's exit barrier
 
 
@@ -68,7 +68,7 @@ class Rendezvous(Protocol):
         """The reports of all agents whose workers run. None while a report is missing. Never blocks."""
 
     def finish(self, generation: int) -> None:
-        """Note that this agent's workers have succeeded in a generation, also if an earlier agent has started them.
+        """Note that the workers of this node have succeeded in a generation, even if an earlier agent started them.
 
         The agent that serves the store waits for the other nodes.
         """
@@ -244,13 +244,13 @@ class StoreRendezvous:
 
     def finish(self, generation: int) -> None:
         self._succession.note_finished(generation)
-        go = partial(rounds.finish, generation=generation, node=self._me.node, limits=self._limits)
+        note = partial(rounds.finish, generation=generation, node=self._me.node, limits=self._limits)
         if self._formed is None:
             self._succession.forbid_serving()
             self._store.start_once()
-            self._store.amend(go, _VISIT_S)
+            self._store.amend(note, _VISIT_S)
             return
-        now = self._store.amend(go)
+        now = self._store.amend(note)
         self._await_others(self._formed, now)
 
     def _await_others(self, formed: Round, now: Round) -> None:

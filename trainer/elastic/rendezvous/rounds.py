@@ -99,8 +99,8 @@ class Round:
 def join(round_: Round, me: Member, limits: Limits) -> Round:
     """Join an open round, wait beside a formed one, or open the next one if all members are gone. Idempotent.
 
-    An agent that is not ready waits beside an open round, too, and so does a newcomer while members that are expected
-    back would fill the group.
+    An agent that is not ready waits beside an open round, too. So does a newcomer if the members that are expected back
+    would fill the group.
     """
     if round_.stage is Stage.CLOSED or me in round_.members:
         return round_
@@ -119,7 +119,7 @@ def join(round_: Round, me: Member, limits: Limits) -> Round:
 
 
 def _has_place(round_: Round, node: str, limits: Limits) -> bool:
-    """Whether an agent may join an open round now. The places of members that are expected back are kept for them."""
+    """Whether an agent may join an open round now. Members that are expected back keep their places."""
     kept = round_.awaited - round_.nodes
     return not kept or node in kept | round_.nodes or len(round_.nodes | kept) < limits.max_nodes
 
@@ -166,7 +166,8 @@ def succeed(round_: Round, epoch: int, lost: str, address: str, *, may_return: b
 
     `may_return`: only its process has ended, so another one may soon take its place under the same name.
     `round_` is the document as its new agent knew it. Others may have known a newer one, so the number of the new round
-    is far above it. If a member has finished, no group may follow, and the last one goes on under its number.
+    is far above it. If a member has finished, no other group may form, so the newest one keeps
+    its number.
     """
     if round_.finished and round_.stage is Stage.OPEN:
         return replace(round_, stage=Stage.CLOSED, reason=_FINISHED, epoch=epoch)
@@ -238,7 +239,7 @@ def drop(round_: Round, nodes: Collection[str]) -> Round:
 
 
 def lose(round_: Round, nodes: Collection[str], limits: Limits, *, generation: int, finished: Collection[str]) -> Round:
-    """Remove silent agents. Those in `finished` are not missed, because they had finished this generation."""
+    """Remove silent agents. The group does not need those in `finished`, which had finished this generation."""
     for node in sorted(set(finished) & set(nodes)):
         round_ = finish(round_, generation, node, limits)
     return drop(round_, nodes)
@@ -253,8 +254,8 @@ def offer(round_: Round, number: int, store: WorkersStore) -> Round:
 def finish(round_: Round, generation: int, node: str, limits: Limits) -> Round:
     """Note that all workers of a member have succeeded in the newest generation.
 
-    If another member has opened the next round meanwhile, it goes on without this one. The round is closed if too few
-    are left, as if it had been opened later.
+    If another member has opened the next round meanwhile, that round goes on without this member. It is closed if too
+    few are left.
     """
     if round_.generation != generation:
         return round_

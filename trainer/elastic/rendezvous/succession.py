@@ -97,7 +97,7 @@ class Succession:
         self._is_over, self._may_serve = False, True
 
     def forbid_serving(self) -> None:
-        """Only connect. An agent that trains no more would end the store again. Call it before `open`."""
+        """Only connect to stores. A store would soon end with this agent, which has no workers. Call before `open`."""
         self._may_serve = False
 
     def stop(self) -> None:
@@ -135,17 +135,17 @@ class Succession:
         return found
 
     def note_finished(self, generation: int) -> None:
-        """Note in the attempt's folder that this agent's workers have succeeded, for the agent of a next store.
+        """Note in the attempt's folder that this agent's workers have succeeded. The agent of the next store reads it.
 
         Idempotent. May be called in any thread.
         """
         epochs = self._epochs
         if epochs is not None:
-            with suppress(OSError):  # the store will know it
+            with suppress(OSError):  # the store gets to know it too
                 epochs.note_finished(generation, self._node)
 
     def finished_in(self, generation: int) -> frozenset[str]:
-        """The nodes of which the attempt's folder says that they have finished. Raises OSError."""
+        """The nodes that have finished a generation, according to the attempt's folder. Raises OSError."""
         return frozenset() if self._epochs is None else self._epochs.finished_in(generation)
 
     def claim(self, connection: Connection, before: Round, after: Round) -> int:
@@ -254,7 +254,7 @@ class Succession:
         """Serve the next store. None if another agent does, or if that fails."""
         assert self._epochs is not None
         lost, nodes = search.served, {*search.served.nodes, *last.nodes, *last.awaited}
-        known = _recall(self._epochs, last, frozenset(nodes))
+        known = _find_newest_group(self._epochs, last, frozenset(nodes))
         try:
             store = serve(Served(node=self._node, address=self._address, port=0), self.timing, is_required=True)
         except RendezvousFailed:
@@ -268,8 +268,8 @@ class Succession:
         return Connection(store=store, served=served, epoch=epoch, serves=True)
 
 
-def _recall(epochs: Epochs, last: Round, nodes: frozenset[str]) -> Round:
-    """What the attempt's folder and an agent that knew `last` know of the newest group. `nodes` may be in it."""
+def _find_newest_group(epochs: Epochs, last: Round, nodes: frozenset[str]) -> Round:
+    """The newest group, according to the attempt's folder and an agent that knew `last`. `nodes` may be in it."""
     generation = max(last.generation, epochs.newest_generation())
     known = last if generation == last.generation else replace(last, stage=Stage.OPEN, finished=frozenset())
     known = replace(known, generation=generation, finished=known.finished | epochs.finished_in(generation))

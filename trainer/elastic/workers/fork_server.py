@@ -75,7 +75,7 @@ class ForkServer:
         return self._process.returncode
 
     def close(self) -> None:
-        """Kill the server and all that it has started. Idempotent. Does not wait for an import to end."""
+        """Kill the server and all that it has started, even during an import. Idempotent."""
         self._channel.close()
         self._process.kill()
         self._process.wait()

@@ -33,7 +33,7 @@ class Facts:
 class Observer:
     """Observes one cluster.
 
-    It remembers what it last saw of each attempt, and since when it has listened to it without a gap. Losing that only
+    It remembers what it last saw of each attempt, and since when it has listened to each one without a gap. Losing this
     costs a look at every job and delays a verdict. It starts to listen anew if more than `longest_pause_s` (the process
     was paused) or less than zero seconds (the clock was set back) lie between two passes.
 

@@ -87,7 +87,7 @@ class Reconciler:
         self._overlooked = overlooked
         self._repeats = repeats or Repeats()
         self._admissions: Mapping[str, Admission] = {}
-        self._basis: tuple[object, ...] = ()  # what they were computed from
+        self._basis: tuple[object, ...] = ()  # the values that they were computed from
         self.answered = False  # whether the cluster answered in the last pass
         self.idle = False  # whether the last pass looked at no job
 
@@ -113,7 +113,7 @@ class Reconciler:
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _admit(self, facts: Facts) -> None:
-        """Judge who may start if anything changed that decides it, and wake the jobs that are judged differently."""
+        """If anything has changed that decides who may start, judge again. Wake the jobs with another answer."""
         roster = self._observer.roster
         basis = (roster.version, facts.slots, facts.dependencies, self.answered)
         if basis == self._basis:
@@ -143,9 +143,9 @@ class Reconciler:
             return _Outcome(new_reason=f"cannot continue now: {error}")
         waits = isinstance(decision.action, Wait)
         if not waits and self._observer.roster.overlooked(s.job.id):
-            self._observer.roster.wake([s.job.id])  # it is known from now on
+            self._observer.roster.wake([s.job.id])  # count the change only once
             self._overlooked()
-            log.warning("a check found a change that had woken nobody", job=s.job.id, rule=decision.rule)
+            log.warning("only the regular check of a job found something to do", job=s.job.id, rule=decision.rule)
         return _Outcome(
             look_again_at=s.now + _AT_ONCE if decision.settles else decision.look_again_at,
             sleeps_until=sleeps_until(s, decision.look_again_at) if waits else None,

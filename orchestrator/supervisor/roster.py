@@ -1,8 +1,8 @@
 """The jobs of one cluster that are not at rest, and which of them the next pass looks at.
 
 A quiet job costs nothing. A pass looks at a job that has a new event, that the cluster shows differently, whose place
-in the queue changed, or whose deadline came. The table of events is the index of what changed, so a crash loses none.
-All that is remembered here may be lost: an empty roster looks at every job.
+in the queue has changed, or whose deadline has come. Changes are found in the table of events, so a crash loses none.
+The roster itself may be lost: an empty one looks at every job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COARSE_S = 60.0
 
 
 class _Alarm(NamedTuple):
-    """When to look at a sleeping job. `is_check` if no deadline of the job comes before."""
+    """When to look at a sleeping job. `is_check` if only the regular check is due then, and no deadline."""
 
     at: datetime
     job_id: str
@@ -31,7 +31,7 @@ class _Alarm(NamedTuple):
 
 
 class Roster:
-    """Not thread-safe. After StoreUnavailable, no change is forgotten."""
+    """Not thread-safe. StoreUnavailable loses no change: the next call finds it."""
 
     def __init__(self, cluster: str, store: SupervisorReader) -> None:
         self._cluster = cluster
@@ -43,10 +43,10 @@ class Roster:
         self._awake: set[str] = set()
         self._checked: set[str] = set()  # awake jobs that only the time since the last look has woken
         self._alarms: dict[str, _Alarm] = {}  # of the sleeping jobs
-        self._queue: list[_Alarm] = []  # a heap of these and of outdated ones
+        self._queue: list[_Alarm] = []  # a heap of the alarms, with outdated ones
         self._count_at: datetime | None = None  # when to compare the known jobs with the stored ones
         self._dependencies: Set[str] = frozenset()
-        self._dependencies_of = 0  # the version that they were found in
+        self._dependencies_of = 0  # the version for which they were found
         self.version = 0  # rises when a change may affect which jobs may start
 
     @property
@@ -129,7 +129,7 @@ class Roster:
         return found
 
     def overlooked(self, job_id: str) -> bool:
-        """Whether a due job was woken only by its check. If there is something to do, a change had gone unnoticed."""
+        """Whether only its check has woken a due job. If there is something to do, nothing had told of the change."""
         return job_id in self._checked
 
     @property
@@ -144,7 +144,7 @@ class Roster:
         return self._queue[0] if self._queue else None
 
     def _take(self, found: Sequence[Supervised], *, among: Set[str]) -> None:
-        """Replace what is known of the jobs `among`. Those that were not found are at rest, deleted or elsewhere."""
+        """Replace what is known of the jobs `among`. Forget those not found: they are at rest, deleted or elsewhere."""
         for each in found:
             claimant, before = Claimant(each.job, each.attempt), self._claimants.get(each.job.id)
             self.version += before is None or before.standing != claimant.standing

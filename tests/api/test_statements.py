@@ -1,4 +1,4 @@
-"""How many statements a request sends to the database: at most three, on both databases, but for what is listed here.
+"""How many statements a request sends to either database: at most three, apart from the exceptions listed here.
 
 Counted are the statements that a transaction sends, not its BEGIN and its end. In PostgreSQL, each is a round trip.
 """

@@ -1,4 +1,4 @@
-"""A node whose workers have all succeeded: its success is known to the group whatever dies next."""
+"""If all workers of a node have succeeded, the group knows it, whatever dies next."""
 
 from __future__ import annotations
 

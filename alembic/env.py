@@ -38,6 +38,7 @@ def run(connection: Connection) -> None:
         render_as_batch=True,  # SQLite cannot alter a table; Alembic rebuilds it
         render_item=render_type,
         compare_type=True,
+        transaction_per_migration=True,  # a migration may commit, to create an index without blocking writers
     )
     with context.begin_transaction():
         context.run_migrations()

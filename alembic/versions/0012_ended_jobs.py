@@ -7,9 +7,7 @@ Create Date: 2026-11-27 21:05:00
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-
-from alembic import op
+from orchestrator.store.online_index import create_index
 
 revision: str = "0012"
 down_revision: str | None = "0011"
@@ -18,11 +16,5 @@ depends_on: str | None = None
 
 
 def upgrade() -> None:
-    op.create_index("ix_jobs_finished_at_id", "jobs", ["finished_at", "id"])
-    op.create_index(
-        "ix_deliveries_over",
-        "deliveries",
-        ["created_at"],
-        sqlite_where=sa.text("due_at IS NULL"),
-        postgresql_where=sa.text("due_at IS NULL"),
-    )
+    create_index("ix_jobs_finished_at_id", "jobs", ["finished_at", "id"])
+    create_index("ix_deliveries_over", "deliveries", ["created_at"], where="due_at IS NULL")

@@ -35,9 +35,10 @@ _POSTGRES_ARGUMENTS = {
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
-    # The server ends the session of a process that is stopped within a transaction, which releases its locks.
-    "options": "-c idle_in_transaction_session_timeout=5000",
 }
+# The server ends the session of a process that is stopped within a transaction, which releases its locks. Within its
+# transactions, a migration also computes.
+_MOST_IDLE_MS, _MOST_IDLE_MIGRATING_MS = 5_000, 120_000
 # Keys of Session.info.
 _SUBSCRIPTIONS = "subscriptions"  # the webhooks that get the events of the transaction
 _NEWS = "news"  # the events that listeners get after the commit
@@ -98,7 +99,7 @@ class Database:
         """Raises ConfigurationError for a database that this machine cannot use.
 
         `subscriptions` are the webhooks that get the events written here. `migrating` turns SQLite's foreign keys off,
-        because a migration rebuilds tables and must not cascade.
+        because a migration rebuilds tables and must not cascade. On PostgreSQL its transactions may idle for longer.
         """
         self.url = parse_url(url)
         self.name = self.url.render_as_string(hide_password=True)
@@ -202,6 +203,8 @@ def _build_engine(url: URL, *, migrating: bool) -> Engine:
         )
         sqlite.listen(engine, foreign_keys=not migrating)
         return engine
+    most_idle_ms = _MOST_IDLE_MIGRATING_MS if migrating else _MOST_IDLE_MS
+    arguments = {**_POSTGRES_ARGUMENTS, "options": f"-c idle_in_transaction_session_timeout={most_idle_ms}"}
     try:
         engine = create_engine(
             url,
@@ -211,7 +214,7 @@ def _build_engine(url: URL, *, migrating: bool) -> Engine:
             pool_pre_ping=True,
             json_serializer=render_json,
             json_deserializer=_parse_json,
-            connect_args={name: value for name, value in _POSTGRES_ARGUMENTS.items() if name not in url.query},
+            connect_args={name: value for name, value in arguments.items() if name not in url.query},
         )
     except ModuleNotFoundError as error:
         raise ConfigurationError("PostgreSQL needs a driver: pip install 'elastic-orchestrator[postgres]'") from error

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Column, MetaData, String, Table, insert, inspect, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect, select
 
 from orchestrator.domain.errors import SchemaMismatch
 from orchestrator.store.engine import Database, parse_url, sqlite_file
@@ -38,13 +37,13 @@ def check(url: str) -> None:
     if file is not None and not file.exists():
         raise SchemaMismatch(f"database {file} does not exist yet: run `orchestrator db upgrade`")
     with Database(url, migrating=True) as database, database.read() as session:
-        _compare(_read_version(session), database.name)
+        _compare(_read_version(session.connection()), database.name)
 
 
 def require_ours(url: str) -> None:
     """Raises SchemaMismatch unless the tables are the service's, of this version or an older one."""
     with Database(url, migrating=True) as database, database.read() as session:
-        found = _read_version(session)
+        found = _read_version(session.connection())
         if found not in list_versions():
             _compare(found, database.name)
 
@@ -58,9 +57,9 @@ def create(url: str) -> None:
         connection.execute(insert(_VERSION).values(version_num=list_versions()[-1]))
 
 
-def require_upgradable(session: Session, database: str) -> None:
+def require_upgradable(connection: Connection, database: str) -> None:
     """Raises SchemaMismatch for tables of a newer version, or from before the first release."""
-    found = _read_version(session)
+    found = _read_version(connection)
     if found is not None and found not in list_versions():
         _compare(found, database)
 
@@ -70,10 +69,10 @@ def list_versions() -> list[str]:
     return sorted(file.stem.partition("_")[0] for file in (MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
-def _read_version(session: Session) -> str | None:
-    if not inspect(session.connection()).has_table(_VERSION.name):
+def _read_version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(_VERSION.name):
         return None
-    version: str | None = session.scalar(select(_VERSION.c.version_num))
+    version: str | None = connection.scalar(select(_VERSION.c.version_num))
     return version
 
 

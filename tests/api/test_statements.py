@@ -26,7 +26,6 @@ from orchestrator.store.upgrade import upgrade
 from orchestrator.wire.reports import DesiredView, ReportBody
 from tests.api.conftest import World, build_world
 from tests.builders import NOW, make_batch, make_journal_event, make_progress
-from tests.store.conftest import patient
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.progress import render_progress
 
@@ -86,7 +85,7 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             url = f"sqlite:///{folder / 'orchestrator.db'}"
         else:
             url = stack.enter_context(scratch_database(request.getfixturevalue("postgres")))
-        upgrade(patient(url))
+        upgrade(url)
         world = build_world(folder, stack.enter_context(Database(url)))
         stack.callback(world.client.close)
         yield fill(world)

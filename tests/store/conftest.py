@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 
 from deploy.dev.databases import scratch_database
 from orchestrator.store import sqlite
@@ -50,7 +50,7 @@ def sqlite_tables(sqlite_template: Path) -> Iterator[Database]:
 @pytest.fixture(scope="session")
 def postgres_tables(postgres: str) -> Iterator[Database]:
     with scratch_database(postgres) as url:
-        upgrade(patient(url))
+        upgrade(url)
         with Database(url) as database:
             yield database
 
@@ -67,15 +67,7 @@ def empty_url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> I
         yield f"sqlite:///{tmp_path / 'orchestrator.db'}"
         return
     with scratch_database(request.getfixturevalue("postgres")) as url:
-        yield patient(url)
-
-
-def patient(url: str) -> str:
-    """Raise PostgreSQL's timeout within a transaction: on a busy machine, Alembic computes for longer than 5 s."""
-    if not url.startswith("postgresql"):
-        return url
-    option = {"options": "-c idle_in_transaction_session_timeout=120000"}
-    return make_url(url).update_query_dict(option).render_as_string(hide_password=False)
+        yield url
 
 
 @pytest.fixture

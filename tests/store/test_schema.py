@@ -2,20 +2,21 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 from alembic import command
+from deploy.dev.databases import scratch_database
 from orchestrator.domain.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from orchestrator.store import schema, sqlite
 from orchestrator.store.engine import Database
 from orchestrator.store.job_store import SqlJobStore
 from orchestrator.store.upgrade import build_config, upgrade
-from tests.store.conftest import patient
 
 
 def _execute(url: str, statement: str) -> None:
@@ -41,7 +42,7 @@ def own_url(empty_url: str) -> str:
 def test_the_migrations_create_exactly_the_tables_of_the_code(url: str) -> None:
     config = build_config()
     config.stdout = io.StringIO()
-    with Database(patient(url), migrating=True) as database, database.write() as session:
+    with Database(url, migrating=True) as database, database.write() as session:
         config.attributes["connection"] = session.connection()
         command.check(config)  # raises if autogenerate would change anything
 
@@ -132,6 +133,51 @@ def next_version(tmp_path: Path) -> Path:
     following = f"{int(newest) + 1:04}"
     (folder / "versions" / f"{following}.py").write_text(f"revision = '{following}'\ndown_revision = '{newest}'\n")
     return folder
+
+
+@pytest.fixture
+def first_url(postgres: str) -> Iterator[str]:
+    """A PostgreSQL database with the tables of the first migration."""
+    with scratch_database(postgres) as url:
+        upgrade(url, version=schema.list_versions()[0])
+        yield url
+
+
+def test_an_upgrade_that_waits_for_a_transaction_does_not_block_writers(first_url: str) -> None:
+    with Database(first_url) as database, ThreadPoolExecutor(1) as pool:
+        with database.write() as busy:
+            busy.execute(text("LOCK TABLE jobs IN ROW EXCLUSIVE MODE"))  # as a transaction that has written to it
+            upgraded = pool.submit(upgrade, first_url)
+            while not _is_index_waiting(database):
+                assert not upgraded.done()
+            with database.write() as other:
+                other.execute(text("LOCK TABLE jobs IN ROW EXCLUSIVE MODE NOWAIT"))  # refused if a writer would wait
+            busy.execute(text("SELECT 1"))
+        upgraded.result()
+    schema.check(first_url)
+
+
+def _is_index_waiting(database: Database) -> bool:
+    waiting = "query LIKE 'CREATE INDEX%' AND wait_event_type = 'Lock' AND datname = current_database()"
+    with database.read() as session:
+        return bool(session.scalar(text(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}")))
+
+
+def test_an_upgrade_replaces_the_index_that_an_interrupted_one_left(first_url: str) -> None:
+    _execute(first_url, "CREATE INDEX ix_jobs_finished_at_id ON jobs (name)")
+    upgrade(first_url)
+    with Database(first_url) as database:
+        (index,) = (
+            each for each in inspect(database.engine).get_indexes("jobs") if each["name"] == "ix_jobs_finished_at_id"
+        )
+    assert index["column_names"] == ["finished_at", "id"]
+
+
+def test_a_migration_may_compute_within_a_transaction_for_a_minute(first_url: str) -> None:
+    """Alembic loads the migrations in one. On a busy machine this takes longer than a service's transactions may."""
+    with Database(first_url, migrating=True) as database, database.read() as session:
+        idle_ms = session.scalar(text("SELECT setting FROM pg_settings WHERE name LIKE 'idle_in_transaction_%'"))
+    assert int(idle_ms or 0) >= 60_000
 
 
 def test_a_query_without_tables_fails_with_advice(empty_url: str) -> None:

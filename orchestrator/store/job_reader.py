@@ -21,7 +21,7 @@ from orchestrator.store.job_summaries import (
     select_summaries,
     summaries_of,
 )
-from orchestrator.store.lookups import AT_REST, AT_WORK, in_parts
+from orchestrator.store.lookups import AT_REST, in_parts, select_at_work
 from orchestrator.store.mapping import attempt_of, desired_of, job_of, training_of
 from orchestrator.store.records import JobFilter, JobOrder, LogContext
 from orchestrator.store.tables import AttemptRow, JobRow, TrainingRow
@@ -145,6 +145,6 @@ _LOG_CONTEXT = select(
     select(func.max(AttemptRow.number)).where(AttemptRow.job_id == JobRow.id).scalar_subquery().label("newest"),
     AT_REST.label("at_rest"),
 ).where(_THIS)
-_WAITING = select(JobRow.id, JobRow.spec).where(AT_WORK)
+_WAITING = select_at_work(select(JobRow.id, JobRow.spec))
 _SOURCE = type_coerce(JobRow.spec, JSON)[("snapshot", "from")].as_string()
-_SOURCES = select(JobRow.id, _SOURCE).where(AT_WORK, _SOURCE.is_not(None))
+_SOURCES = select_at_work(select(JobRow.id, _SOURCE))

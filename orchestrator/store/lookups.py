@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TypeVarTuple, Unpack
 
-from sqlalchemy import ColumnElement, any_, bindparam, func, insert, literal, select, text, union
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Select,
+    any_,
+    bindparam,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    union_all,
+)
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session
 
@@ -21,13 +34,15 @@ from orchestrator.store.tables import EventRow, JobRow, JournalRow
 from orchestrator.store.types import CleanText
 from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
 
+Columns = TypeVarTuple("Columns")
+
 ENDED_STATES = tuple(state.value for state in JobState if state.terminal)
 LIVE_STATES = tuple(state.value for state in JobState if not state.terminal)
 AT_REST = JobRow.state.in_(ENDED_STATES) & (JobRow.desired_retry_number <= JobRow.retries_done)
-# Two searches, each by an index, so that many ended jobs cost nothing. This text must equal that of its partial index.
-RETRY_REQUESTED = text("desired_retry_number > retries_done")
-_SOME_WORK = union(select(JobRow.id).where(JobRow.state.in_(LIVE_STATES)), select(JobRow.id).where(RETRY_REQUESTED))
-AT_WORK = JobRow.id.in_(_SOME_WORK)  # not at rest
+RETRY_REQUESTED = text("desired_retry_number > retries_done")  # the text of the condition of a partial index
+# As AT_REST, for jobs that are found by another column: the databases do not search by a function's value.
+_ENDED = func.coalesce(JobRow.state, "").in_(ENDED_STATES)
+RESTS = _ENDED & (JobRow.desired_retry_number <= JobRow.retries_done)
 
 _PART = 500  # the parameters of a statement are limited
 _EVENTS_PART = 100  # in one statement. While a larger part is rendered, PostgreSQL could end the idle transaction
@@ -44,6 +59,15 @@ def require_job(session: Session, job_id: str) -> JobRow:
     if row is None:
         raise NotFound(f"there is no job {job_id}")
     return row
+
+
+def select_at_work(query: Select[Unpack[Columns]]) -> CompoundSelect[Unpack[Columns]]:
+    """Restrict a query of jobs to those that are not at rest.
+
+    Two searches, each with its index, so that a long history of ended jobs costs nothing. A join with the found ids
+    would not do: PostgreSQL expects that a third of all jobs has a requested retry, and reads the whole table.
+    """
+    return union_all(query.where(JobRow.state.in_(LIVE_STATES)), query.where(RETRY_REQUESTED, _ENDED))
 
 
 def in_parts(ids: Collection[str]) -> Iterator[list[str]]:

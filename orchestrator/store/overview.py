@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Select, Subquery, bindparam, func, select, union
+from sqlalchemy import BindParameter, ColumnElement, Select, Subquery, bindparam, func, select
 from sqlalchemy.orm import Bundle, Session
 
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.ports.supervision import Supervised
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import LIVE_STATES, RETRY_REQUESTED, exits_of, in_parts
+from orchestrator.store.lookups import LIVE_STATES, exits_of, in_parts, select_at_work
 from orchestrator.store.mapping import attempt_of, job_of, training_of
 from orchestrator.store.tables import AttemptRow, JobRow, JournalRow, TrainingRow
 from trainer.contract.exit_record import ExitRecord
@@ -24,7 +24,7 @@ from trainer.contract.exit_record import ExitRecord
 def read_at_work(database: Database, cluster: str) -> Set[str]:
     """Return the ids of the jobs of the cluster that are not at rest. Raises StoreUnavailable."""
     with database.read() as session:
-        return set(session.scalars(select(JobRow.id).where(_not_at_rest(cluster))))
+        return set(session.scalars(select_at_work(select(JobRow.id).where(JobRow.cluster == cluster))))
 
 
 def read_supervised(database: Database, cluster: str, among: Collection[str]) -> Sequence[Supervised]:
@@ -75,12 +75,6 @@ def _by_job(rows: Iterable[Any]) -> dict[str, Any]:
 
 def _at_work(row: Any) -> bool:
     return row.state in LIVE_STATES or row.desired_retry_number > row.retries_done
-
-
-def _not_at_rest(cluster: str) -> ColumnElement[bool]:
-    # As lookups.AT_WORK, but it searches only in this cluster.
-    here = select(JobRow.id).where(JobRow.cluster == cluster)
-    return JobRow.id.in_(union(here.where(JobRow.state.in_(LIVE_STATES)), here.where(RETRY_REQUESTED)))
 
 
 def _select_claimants(which: ColumnElement[bool]) -> Select[Any]:

@@ -11,15 +11,13 @@ from sqlalchemy.orm import Session
 from orchestrator.domain.accounting.chronicle import KINDS
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import AT_REST, AT_WORK, ENDED_STATES, append_events
+from orchestrator.store.lookups import AT_REST, RESTS, append_events, select_at_work
 from orchestrator.store.mapping import stored_event_of
 from orchestrator.store.metric_sums import MOST_SUMS, SUMS, has_thin_metrics, read_rows, read_sums, render_sums
 from orchestrator.store.records import EndedJob
 from orchestrator.store.tables import DeliveryRow, EventRow, JobRow, MetricRow, SnapshotRow
 
 _SPEC = type_coerce(JobRow.spec, JSON)
-# As AT_REST, for jobs that are found by the time of their end. With COALESCE, no database searches by the state.
-_RESTS = func.coalesce(JobRow.state, "").in_(ENDED_STATES) & (JobRow.desired_retry_number <= JobRow.retries_done)
 _STAY = KINDS | {EventKind.JOB_SUBMITTED.value}
 
 
@@ -39,7 +37,7 @@ class RetentionStore:
         """Return jobs at rest that ended before a time, earliest first, after the key `after` (end, id)."""
         # COALESCE, or the database would search by the cluster and sort all its jobs by the time of their end.
         query = select(JobRow.id, JobRow.finished_at).where(
-            func.coalesce(JobRow.cluster, "") == cluster, _RESTS, JobRow.finished_at < before
+            func.coalesce(JobRow.cluster, "") == cluster, RESTS, JobRow.finished_at < before
         )
         if after is not None:
             query = query.where(tuple_(JobRow.finished_at, JobRow.id) > after)
@@ -52,8 +50,8 @@ class RetentionStore:
         source = _SPEC["snapshot"]["from"].as_string()
         with self._database.read() as session:
             at_rest = session.scalar(select(func.count()).where(JobRow.id == job_id, AT_REST))
-            used = session.scalar(select(func.count()).where(AT_WORK, source.contains(job_id, autoescape=True)))
-            return not at_rest or bool(used)
+            used = select_at_work(select(JobRow.id).where(source.contains(job_id, autoescape=True)))
+            return not at_rest or session.scalar(used.limit(1)) is not None
 
     def add_event(self, job_id: str, event: Event) -> None:
         with self._database.write() as session:
@@ -99,14 +97,14 @@ class RetentionStore:
     def oldest_live(self) -> datetime | None:
         """Return when the oldest job that is not at rest, on any cluster, was submitted."""
         with self._database.read() as session:
-            return session.scalar(select(func.min(JobRow.created_at)).where(AT_WORK))
+            return min(session.scalars(select_at_work(select(JobRow.created_at))), default=None)
 
     def workdirs(self, *, since: datetime) -> Collection[str]:
         """Return the working folders of the jobs that are not at rest or ended after `since`."""
         workdir = _SPEC["run"]["workdir"].as_string()
         with self._database.read() as session:
-            found = [session.scalars(select(workdir).where(some)) for some in (AT_WORK, JobRow.finished_at >= since)]
-            return {path for some in found for path in some if path is not None}
+            queries = (select_at_work(select(workdir)), select(workdir).where(JobRow.finished_at >= since))
+            return {path for query in queries for path in session.scalars(query) if path is not None}
 
 
 def _is_at_rest(session: Session, job_id: str) -> bool:

@@ -97,6 +97,7 @@ class JobRow(Base):
         Index(None, "cluster", "created_at", "id"),
         Index(None, "priority", "created_at", "id"),
         Index(None, "cluster", "state"),
+        Index(None, "project", "state"),  # for counts
         Index(None, "finished_at", "id"),
         Index(
             "ix_jobs_retry_wished",

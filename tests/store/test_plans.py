@@ -109,6 +109,13 @@ def test_a_page_of_the_list_is_read_in_the_order_of_an_index(stores: Stores) -> 
     assert "Seq Scan on jobs" not in plan
 
 
+@pytest.mark.parametrize("projects", [None, ["research", "vision"]])
+def test_jobs_are_counted_in_an_index(stores: Stores, projects: list[str] | None) -> None:
+    stores.add_with_attempt()
+    plan = _plan(stores, lambda stores: stores.reader.count_by_state(projects))
+    assert re.search("COVERING INDEX|Index Only Scan", plan), plan
+
+
 def test_ended_jobs_are_read_in_the_order_of_an_index(stores: Stores) -> None:
     stores.add_with_attempt()
     plan = _plan(stores, _READS["the ended jobs"])

@@ -1,0 +1,19 @@
+"""index the states of a project's jobs
+
+Revision ID: 0013
+Revises: 0012
+Create Date: 2026-11-28 00:45:00
+"""
+
+from __future__ import annotations
+
+from orchestrator.store.online_index import create_index
+
+revision: str = "0013"
+down_revision: str | None = "0012"
+branch_labels: str | None = None
+depends_on: str | None = None
+
+
+def upgrade() -> None:
+    create_index("ix_jobs_project_state", "jobs", ["project", "state"])

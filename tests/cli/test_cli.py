@@ -260,7 +260,10 @@ def list_commands() -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("command", [*list_commands(), []], ids=" ".join)
+ALL_COMMANDS = list_commands()
+
+
+@pytest.mark.parametrize("command", [*ALL_COMMANDS, []], ids=" ".join)
 def test_help_names_the_value_of_each_option_and_argument_and_fits_80_columns(
     command: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,7 +291,7 @@ def test_an_option_has_the_same_value_name_in_every_command() -> None:
     assert {option: found for option, found in names.items() if len(found) > 1} == {}
 
 
-@pytest.mark.parametrize("command", list_commands(), ids=" ".join)
+@pytest.mark.parametrize("command", ALL_COMMANDS, ids=" ".join)
 def test_wrong_usage_is_one_json_object_where_json_is_asked_for(command: list[str], run: Run) -> None:
     done = run(*command, "--no-such-option", "--json")
     error = json.loads(done.stderr)

@@ -22,9 +22,12 @@ from tests.cli.evil_service import EvilService
 from tests.examples import examples
 
 SEEN = "seen"
-HIDDEN = [chr(point) for point in range(0x110000) if unicodedata.category(chr(point)) in ("Cc", "Cf", "Zl", "Zp")]
+HIDDEN = ("Cc", "Cf", "Zl", "Zp")  # general categories of Unicode
 HOSTILE = st.lists(
-    st.one_of(st.sampled_from(HIDDEN), st.sampled_from(["\x1b[2J", "\x1b]0;title\x07", "\u202e", "\x9b31m", "é", "a"])),
+    st.one_of(
+        st.characters(categories=HIDDEN),
+        st.sampled_from(["\x1b[2J", "\x1b]0;title\x07", "\u202e", "\x9b31m", "é", "a"]),
+    ),
     min_size=1,
     max_size=6,
 ).map("".join)
@@ -72,7 +75,7 @@ def told(*arguments: str) -> tuple[str, str]:
 
 
 def hidden_in(text: str) -> set[str]:
-    return {char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp", "Cs")} - {"\n", "\t"}
+    return {char for char in text if unicodedata.category(char) in (*HIDDEN, "Cs")} - {"\n", "\t"}
 
 
 def leaves(value: object) -> Iterator[str]:
@@ -130,7 +133,11 @@ def test_text_is_cleaned_and_json_keeps_it(text: str) -> None:
     assert hidden_in(clean_line(text)) | ({"\n"} & set(clean_line(text))) == set()
     assert hidden_in(dump_json({text: text})) == set()
     assert json.loads(dump_json({text: text})) == {text: text}
-    assert json.loads(dump_json([*HIDDEN, "\ud800"])) == [*HIDDEN, "\ud800"]
+
+
+def test_json_keeps_every_hidden_character() -> None:
+    characters = [char for char in map(chr, range(0x110000)) if unicodedata.category(char) in (*HIDDEN, "Cs")]
+    assert json.loads(dump_json(characters)) == characters
 
 
 def test_ordinary_text_is_not_changed() -> None:

@@ -12,7 +12,6 @@ from tests.jobs import ended, until
 STEPS = 400
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(700)
 def test_three_kills_do_not_change_the_curve(service: ThrowawayService, client: Client) -> None:
     # Enough long steps that training does not end before the last fault.

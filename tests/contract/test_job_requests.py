@@ -9,6 +9,7 @@ from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.job import Desired
 from tests.builders import make_event, make_spec
 from tests.contract.worlds import World, add_job
+from tests.examples import examples
 
 
 def test_a_request_with_an_outdated_number_is_not_written(world: World) -> None:
@@ -31,9 +32,11 @@ def test_a_request_of_an_unknown_job_is_not_found(world: World) -> None:
 
 def test_no_concurrent_request_is_lost(world: World) -> None:
     add_job(world)
+    callers = 2 if world.threads else 1
+    times = examples(50, 400) // callers
 
     def request(_: int) -> None:
-        for _ in range(200 if world.threads else 400):
+        for _ in range(times):
             written = False
             while not written:
                 seen = world.jobs.get("job-1").desired
@@ -41,7 +44,7 @@ def test_no_concurrent_request_is_lost(world: World) -> None:
                 written = world.jobs.record_request("job-1", mine, make_event("snapshot.requested"))
 
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(request, range(2 if world.threads else 1)))
+        list(threads.map(request, range(callers)))
     desired = world.jobs.get("job-1").desired
-    assert (desired.number, desired.snapshot_number) == (400, 400)
-    assert len(world.events("job-1")) == 401
+    assert (desired.number, desired.snapshot_number) == (callers * times, callers * times)
+    assert len(world.events("job-1")) == callers * times + 1

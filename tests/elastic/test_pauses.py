@@ -111,7 +111,7 @@ def test_agents_whose_workers_have_succeeded_succeed_although_they_were_paused(
     assert nodes.survived == 0
 
 
-@pytest.mark.parametrize("paused", [0, 1])
+@pytest.mark.parametrize("paused", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_an_agent_that_is_paused_repeatedly_ends_its_group_with_a_reason(paused: int) -> None:
     """Each pause makes the other agent continue alone, and no generation runs for a minute."""
     stops = [Stop(node=paused, begin_s=20.0 + 60.0 * n, length_s=15.0, with_workers=True) for n in range(40)]

@@ -186,7 +186,7 @@ def test_a_death_is_explained_despite_a_broken_journal_and_pipes_in_place_of_log
 
 
 @pytest.mark.parametrize(
-    "save", ["torch.save(torch.zeros(10_000_000), path)", "open(path, 'wb').write(bytes(40_000_000))"]
+    "save", ["import torch; torch.save(torch.zeros(10_000_000), path)", "open(path, 'wb').write(bytes(40_000_000))"]
 )
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_a_full_file_system_is_named(tmp_path: Path, small_disk: Path, save: str, is_shown: bool) -> None:
@@ -194,7 +194,7 @@ def test_a_full_file_system_is_named(tmp_path: Path, small_disk: Path, save: str
     path = repr(str(small_disk / "checkpoint.pt"))
     save = save.replace("path", path) if is_shown else save
     script = tmp_path / "script.py"
-    script.write_text(f"import torch\npath = {path}\n{save}\n")
+    script.write_text(f"path = {path}\n{save}\n")
     with (tmp_path / "log").open("wb") as log:
         ended = subprocess.run([sys.executable, script], stderr=log, check=False, timeout=300)
     failure = find_failure(death(tmp_path, exit_code=ended.returncode), {}).failure

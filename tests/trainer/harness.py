@@ -45,7 +45,7 @@ class Group:
                 process.kill()
             process.communicate()
 
-    def wait(self, timeout_s: float = 170) -> list[int]:
+    def wait(self, timeout_s: float = 400) -> list[int]:
         deadline = time.monotonic() + timeout_s
         return [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]
 

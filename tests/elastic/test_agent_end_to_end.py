@@ -43,6 +43,7 @@ def test_the_agent_writes_its_identity_before_it_imports_torch(job: Job, tmp_pat
     assert "torch" not in Path(f"/proc/{agent.process.pid}/maps").read_text()
 
 
+@pytest.mark.long
 def test_a_script_that_ends_with_0_succeeds(job: Job, tmp_path: Path) -> None:
     (tmp_path / "finish").touch()
     agent = job.policy().start(TWO, STEADY, str(tmp_path / "finish"))

@@ -62,6 +62,7 @@ def test_a_killed_agent_costs_a_generation_and_no_restart(job: Job, tmp_path: Pa
     assert len(restarts) == 2
 
 
+@pytest.mark.long
 def test_failures_before_the_agents_death_still_count(job: Job, tmp_path: Path) -> None:
     agent = job.policy(max_restarts=1).start(TWO, COLLECTIVE, str(tmp_path / "finish"))
     agent.await_steps(1)
@@ -76,6 +77,7 @@ def test_failures_before_the_agents_death_still_count(job: Job, tmp_path: Path) 
     assert "all 1 restarts in place are used up" in str(agent.events("agent.exited")[0]["sentence"])
 
 
+@pytest.mark.long
 def test_an_agent_that_is_killed_while_it_stops_leaves_no_worker(job: Job, tmp_path: Path) -> None:
     agent = job.policy(stop_timeout_s=600).start(TWO, STEADY, str(tmp_path / "finish"), "--deaf")
     pids = agent.pids(1)
@@ -87,6 +89,7 @@ def test_an_agent_that_is_killed_while_it_stops_leaves_no_worker(job: Job, tmp_p
     assert agent.exit_record().outcome is Outcome.PREEMPTED
 
 
+@pytest.mark.long
 def test_a_keeper_that_is_stopped_does_not_delay_the_agent(job: Job, tmp_path: Path) -> None:
     agent = job.policy(max_restarts=1).start(TWO, COLLECTIVE, str(tmp_path / "finish"))
     agent.await_steps(1)
@@ -184,7 +187,7 @@ def test_outside_a_job_a_killed_agent_is_replaced_too(tmp_path: Path) -> None:
     assert not any(map(alive, below))
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_group_of_two_forms_again_after_the_death_of_either_agent(job: Job, tmp_path: Path, victim: int) -> None:
     """The first agent's node serves the store. No restart is allowed here, so neither may cost one."""
     port, finish = free_port(), str(tmp_path / "finish")
@@ -206,6 +209,7 @@ def test_a_group_of_two_forms_again_after_the_death_of_either_agent(job: Job, tm
     wait_for(lambda: not any(map(alive, below)), "end of all")
 
 
+@pytest.mark.long
 def test_an_agent_may_die_while_it_waits_for_the_other_nodes(job: Job, tmp_path: Path) -> None:
     """It has joined a round, which the other node finds when it starts."""
     port, finish = free_port(), str(tmp_path / "finish")

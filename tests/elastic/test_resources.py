@@ -266,6 +266,7 @@ raise MemoryError
 """
 
 
+@pytest.mark.long
 def test_a_memory_error_is_compared_with_no_limit(job: Job, tmp_path: Path) -> None:
     (tmp_path / "limited.py").write_text(LIMITED)
     agent = job.policy().start(str(tmp_path / "limited.py"))

@@ -343,6 +343,7 @@ def test_a_node_without_room_keeps_no_copies(tmp_path: Path, memory: MemoryFiles
     assert "half of the 0.00 GB that are free" in ignored["sentence"]
 
 
+@pytest.mark.long
 def test_memory_that_the_copies_hold_already_needs_no_room(tmp_path: Path, memory: MemoryFiles) -> None:
     """The next generation writes to the same files, even if nothing else is free."""
     options = {"snapshot_memory": 1, "snapshot_interval": 1000, "variables": memory.environment}

@@ -40,9 +40,7 @@ ENDED_STATES = tuple(state.value for state in JobState if state.terminal)
 LIVE_STATES = tuple(state.value for state in JobState if not state.terminal)
 AT_REST = JobRow.state.in_(ENDED_STATES) & (JobRow.desired_retry_number <= JobRow.retries_done)
 RETRY_REQUESTED = text("desired_retry_number > retries_done")  # the text of the condition of a partial index
-# As AT_REST, for jobs that are found by another column: the databases do not search by a function's value.
-_ENDED = func.coalesce(JobRow.state, "").in_(ENDED_STATES)
-RESTS = _ENDED & (JobRow.desired_retry_number <= JobRow.retries_done)
+_ENDED = func.coalesce(JobRow.state, "").in_(ENDED_STATES)  # no database searches by a function's value
 
 _PART = 500  # the parameters of a statement are limited
 _EVENTS_PART = 100  # in one statement. While a larger part is rendered, PostgreSQL could end the idle transaction

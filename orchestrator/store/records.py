@@ -73,6 +73,14 @@ class EndedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedJobs:
+    """Some of the jobs that were looked at. `last` is the key (end, id) of the last one, None if there was none."""
+
+    jobs: Sequence[EndedJob]
+    last: tuple[datetime, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeMark:
     """Short texts that differ once anything visible of a job has changed."""
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from sqlalchemy import JSON, delete, func, select, tuple_, type_coerce, update
+from sqlalchemy import JSON, ColumnElement, delete, exists, func, select, true, tuple_, type_coerce, update
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.accounting.chronicle import KINDS
+from orchestrator.domain.accounting.retention import DataKind
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import AT_REST, RESTS, append_events, select_at_work
+from orchestrator.store.lookups import AT_REST, append_events, select_at_work
 from orchestrator.store.mapping import stored_event_of
 from orchestrator.store.metric_sums import MOST_SUMS, SUMS, has_thin_metrics, read_rows, read_sums, render_sums
-from orchestrator.store.records import EndedJob
+from orchestrator.store.records import EndedJob, EndedJobs
 from orchestrator.store.tables import DeliveryRow, EventRow, JobRow, MetricRow, SnapshotRow
 
 _SPEC = type_coerce(JobRow.spec, JSON)
 _STAY = KINDS | {EventKind.JOB_SUBMITTED.value}
+_HOLDS: Mapping[DataKind, ColumnElement[bool]] = {
+    DataKind.METRICS: exists().where(MetricRow.job_id == JobRow.id).correlate(JobRow),
+    DataKind.EVENTS: exists().where(EventRow.job_id == JobRow.id, EventRow.kind.not_in(_STAY)).correlate(JobRow),
+    DataKind.LOGS: true(),  # the run directory knows
+    DataKind.FOLDER: true(),
+}
 
 
 class RetentionStore:
@@ -32,18 +39,22 @@ class RetentionStore:
         self._database = database
 
     def ended(
-        self, cluster: str, *, before: datetime, after: tuple[datetime, str] | None, limit: int
-    ) -> Sequence[EndedJob]:
-        """Return jobs at rest that ended before a time, earliest first, after the key `after` (end, id)."""
-        # COALESCE, or the database would search by the cluster and sort all its jobs by the time of their end.
-        query = select(JobRow.id, JobRow.finished_at).where(
-            func.coalesce(JobRow.cluster, "") == cluster, RESTS, JobRow.finished_at < before
-        )
+        self, cluster: str, kind: DataKind, *, before: datetime, after: tuple[datetime, str] | None, limit: int
+    ) -> EndedJobs:
+        """Look at the next `limit` jobs that ended before a time, earliest first, after the key `after` (end, id).
+
+        Returns those at rest on the cluster, without those that have no row of this kind of data.
+        """
+        # All clusters' jobs are looked at: the history of another one must not be walked in a single statement.
+        wanted = (JobRow.cluster == cluster) & AT_REST & _HOLDS[kind]
+        query = select(JobRow.id, JobRow.finished_at, wanted).where(JobRow.finished_at < before)
         if after is not None:
             query = query.where(tuple_(JobRow.finished_at, JobRow.id) > after)
         query = query.order_by(JobRow.finished_at, JobRow.id).limit(limit)
         with self._database.read() as session:
-            return [EndedJob(job_id=job_id, finished_at=at) for job_id, at in session.execute(query) if at is not None]
+            found = session.execute(query).all()
+        jobs = [EndedJob(job_id=job_id, finished_at=at) for job_id, at, is_wanted in found if at and is_wanted]
+        return EndedJobs(jobs=jobs, last=(found[-1].finished_at, found[-1].id) if found else None)
 
     def is_needed(self, job_id: str) -> bool:
         """Whether the job is not at rest, or another job that is not at rest starts from its snapshots."""

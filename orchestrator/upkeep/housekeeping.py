@@ -28,10 +28,12 @@ log = structlog.get_logger()
 
 TRASH = ".trash"  # below the run directory
 SHIPPED = (".agents", ".workdirs", WORKSPACES)
-_ROUND = timedelta(days=1)  # after that, all ended jobs are checked again
+_ROUND = timedelta(days=1)  # after that, all ended jobs are checked again, once all have been checked
 _EVERY = timedelta(seconds=60)  # the pause when there is nothing to do
-_JOBS = 20  # jobs in one piece
+_LOOKS = 200  # ended jobs that one piece looks at
+_JOBS = 20  # jobs whose files one piece removes
 _ROWS = 2000  # rows in one transaction
+_ROW_KINDS = frozenset({DataKind.METRICS, DataKind.EVENTS})
 
 
 class Housekeeper:
@@ -45,6 +47,7 @@ class Housekeeper:
         self._keep = keep
         self._looked: dict[DataKind, tuple[datetime, str]] = {}  # the last job that is done, as (finished_at, id)
         self._began_at: datetime | None = None  # when this round began
+        self._is_over = False  # whether it has checked all ended jobs
         self._due_at: datetime | None = None
 
     def tidy(self) -> None:
@@ -61,10 +64,11 @@ class Housekeeper:
 
     def _tidy(self, now: datetime) -> bool:
         """Do a piece of the work. Returns whether there may be more to do."""
-        if self._began_at is None or now - self._began_at >= _ROUND:
-            self._began_at = now
+        if self._began_at is None or (self._is_over and now - self._began_at >= _ROUND):
+            self._began_at, self._is_over = now, False
             self._looked.clear()
         found = [self._tidy_jobs(kind, now) for kind in DataKind]
+        self._is_over = self._is_over or not any(found)
         return any([*found, self._tidy_shipped(now), self._tidy_deliveries(now)])
 
     def _tidy_jobs(self, kind: DataKind, now: datetime) -> bool:
@@ -72,20 +76,27 @@ class Housekeeper:
         limit = before(days, now)
         if days is None or limit is None:
             return False
-        ended = self._store.ended(self._cluster, before=limit, after=self._looked.get(kind), limit=_JOBS)
-        for job in ended:
+        removed = 0
+        page = self._store.ended(self._cluster, kind, before=limit, after=self._looked.get(kind), limit=_LOOKS)
+        for job in page.jobs:
             event = Event(at=now, kind=EventKind.REMOVED.value, sentence=tell_removal(kind, days))
             try:
                 if self._remove(kind, job, event):
-                    return True  # there may be more of it
+                    if kind in _ROW_KINDS:
+                        return True  # there may be more of it
+                    removed += 1
             except OSError as error:
                 # Retried in the next round; the jobs behind it are done now.
                 log.warning("files of an ended job not removed", job=job.job_id, reason=str(error))
             self._looked[kind] = job.finished_at, job.job_id
-        return bool(ended)
+            if removed == _JOBS:
+                return True
+        if page.last is not None:
+            self._looked[kind] = page.last
+        return page.last is not None
 
     def _remove(self, kind: DataKind, job: EndedJob, event: Event) -> bool:
-        """Remove a part of a job's data. Returns whether there is more to remove."""
+        """Remove a part of a job's data. Returns whether there was any."""
         match kind:
             case DataKind.METRICS:
                 return bool(self._store.forget_metrics(job.job_id, event, limit=_ROWS))
@@ -93,11 +104,12 @@ class Housekeeper:
                 return bool(self._store.forget_events(job.job_id, limit=_ROWS))
             case DataKind.LOGS:
                 folder = Path(job.job_id)
-                self._discard(job, event, [layout.attempt_dir(folder, 1).parent, layout.cache_dir(folder)])
+                return self._discard(job, event, [layout.attempt_dir(folder, 1).parent, layout.cache_dir(folder)])
             case DataKind.FOLDER:
-                if self._discard(job, event, [Path(job.job_id)]):
+                is_removed = self._discard(job, event, [Path(job.job_id)])
+                if is_removed:
                     self._store.forget_snapshots(job.job_id)
-        return False
+                return is_removed
 
     def _discard(self, job: EndedJob, event: Event, paths: list[Path]) -> bool:
         with Folder.of(self._root) as root:

@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
+from orchestrator.domain.accounting.retention import DataKind
 from orchestrator.domain.job.job import JobState
 from orchestrator.ports.supervision import Supervised
 from orchestrator.store.cluster_reader import ClusterReader
 from orchestrator.store.deletion_store import DeletionStore
-from orchestrator.store.records import JobFilter
+from orchestrator.store.records import EndedJobs, JobFilter
 from orchestrator.store.retention_store import RetentionStore
 from orchestrator.store.tables import JobRow
 from tests.builders import at
@@ -40,7 +41,9 @@ _READS: dict[str, Callable[[Stores], object]] = {
     "the sources of jobs": lambda stores: stores.reader.sources(),
     "who awaits a job": lambda stores: stores.reader.awaiting("job-1"),
     "the files to delete": lambda stores: DeletionStore(stores.database).due("local"),
-    "the ended jobs": lambda stores: _retention(stores).ended("local", before=at(60), after=(at(0), "job-0"), limit=10),
+    "the ended jobs": lambda stores: _read_ended(stores, DataKind.LOGS),
+    "the ended jobs with metrics": lambda stores: _read_ended(stores, DataKind.METRICS),
+    "the ended jobs with events": lambda stores: _read_ended(stores, DataKind.EVENTS),
     "whether a job is needed": lambda stores: _retention(stores).is_needed("job-1"),
     "the oldest live job": lambda stores: _retention(stores).oldest_live(),
     "the working folders": lambda stores: _retention(stores).workdirs(since=at(0)),
@@ -50,6 +53,10 @@ _READS: dict[str, Callable[[Stores], object]] = {
 
 def _retention(stores: Stores) -> RetentionStore:
     return RetentionStore(stores.database)
+
+
+def _read_ended(stores: Stores, kind: DataKind) -> EndedJobs:
+    return _retention(stores).ended("local", kind, before=at(60), after=(at(0), "job-0"), limit=10)
 
 
 def _supervised(stores: Stores) -> Supervised:

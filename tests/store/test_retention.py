@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from orchestrator.domain.accounting.retention import DataKind
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.store.retention_store import RetentionStore
-from tests.builders import NOW, at, make_event, make_spec
+from tests.builders import NOW, at, make_batch, make_event, make_progress, make_spec
 from tests.store.harness import Stores
 from tests.store.test_chronicles import kept, trained
 
@@ -37,10 +38,30 @@ def test_jobs_at_rest_are_found_by_their_end(stores: Stores, retention: Retentio
     retried = end(stores, stores.add("retried"), 10)
     request = make_event("retry.requested")
     assert stores.jobs.record_request("retried", Desired(number=retried.desired.number + 1, retry_number=1), request)
-    found = retention.ended("local", before=at(90), after=None, limit=9)
-    assert [one.job_id for one in found] == ["b", "c", "a"]
-    later = retention.ended("local", before=at(90), after=(at(10), "b"), limit=1)
-    assert [(one.job_id, one.finished_at) for one in later] == [("c", at(10))]
+    found = retention.ended("local", DataKind.LOGS, before=at(90), after=None, limit=9)
+    assert ([one.job_id for one in found.jobs], found.last) == (["b", "c", "a"], (at(30), "a"))
+    later = retention.ended("local", DataKind.LOGS, before=at(90), after=(at(10), "b"), limit=1)
+    assert [(one.job_id, one.finished_at) for one in later.jobs] == [("c", at(10))]
+    assert later.last is not None
+    nothing = retention.ended("local", DataKind.LOGS, before=at(90), after=(at(30), "a"), limit=1)
+    assert (nothing.jobs, nothing.last) == ([], None)
+
+
+def test_jobs_without_rows_of_a_kind_are_only_looked_at(stores: Stores, retention: RetentionStore) -> None:
+    end(stores, stores.add_with_attempt("bare"), 10)
+    reporting = stores.add_with_attempt("reporting")
+    stores.ingest(make_batch("reporting", progress=[(1, make_progress(1, metrics={"loss": 2.5}))]))
+    stores.apply(end(stores, reporting, 20), None, make_event("agent.note"))
+    for kind, names in ((DataKind.METRICS, ["reporting"]), (DataKind.EVENTS, ["reporting"])):
+        found = retention.ended("local", kind, before=at(90), after=None, limit=2)
+        assert ([one.job_id for one in found.jobs], found.last) == (names, (at(20), "reporting")), kind
+
+
+def test_the_jobs_of_another_cluster_are_only_looked_at(stores: Stores, retention: RetentionStore) -> None:
+    for number in range(3):
+        end(stores, stores.add(f"elsewhere-{number}", spec=make_spec(cluster="other")), number)
+    found = retention.ended("local", DataKind.LOGS, before=at(90), after=None, limit=2)
+    assert (found.jobs, found.last) == ([], (at(1), "elsewhere-1"))
 
 
 def test_a_job_is_needed_until_it_and_jobs_that_start_from_it_have_ended(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ from orchestrator.domain.accounting.retention import DataKind, Retention, before
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.domain.job.event import Event
 from orchestrator.simulator.virtual_clock import VirtualClock
-from orchestrator.store.records import EndedJob
+from orchestrator.store.records import EndedJob, EndedJobs
 from orchestrator.upkeep.housekeeping import TRASH, Housekeeper
 from orchestrator.upkeep.trash import TrashSweeper
 from tests.builders import NOW
@@ -42,14 +42,17 @@ class Registry:
     error: Exception | None = None
 
     def ended(
-        self, cluster: str, *, before: datetime, after: tuple[datetime, str] | None, limit: int
-    ) -> Sequence[EndedJob]:
+        self, cluster: str, kind: DataKind, *, before: datetime, after: tuple[datetime, str] | None, limit: int
+    ) -> EndedJobs:
         self.asked += 1
         if self.error is not None:
             raise self.error
         assert cluster == "local"
         found = sorted((at, name) for name, at in self.jobs.items() if at < before)
-        return [EndedJob(name, at) for at, name in found if after is None or (at, name) > after][:limit]
+        looked = [EndedJob(name, at) for at, name in found if after is None or (at, name) > after][:limit]
+        rows = {DataKind.METRICS: self.rows, DataKind.EVENTS: self.lesser}.get(kind)
+        jobs = [job for job in looked if rows is None or rows.get(job.job_id)]
+        return EndedJobs(jobs=jobs, last=(looked[-1].finished_at, looked[-1].job_id) if looked else None)
 
     def is_needed(self, job_id: str) -> bool:
         return job_id in self.needed
@@ -189,6 +192,17 @@ def test_more_jobs_than_fit_into_one_piece_are_all_cleaned_up(world: World) -> N
     folders = [world.job(f"job-{number:03}", days_ago=100) for number in range(45)]
     world.tidy(logs_days=90.0)
     assert not [folder for folder in folders if (folder / "attempts").exists()]
+
+
+def test_a_round_that_takes_longer_than_a_day_is_finished(world: World) -> None:
+    folders = [world.job(f"job-{number:03}", days_ago=100) for number in range(45)]
+    keeper = world.keeper(logs_days=90.0)
+    for _ in range(4):
+        keeper.tidy()
+        world.clock.advance(2 * DAY_S)
+        for folder in folders[:20]:
+            (folder / "attempts").mkdir(exist_ok=True)  # a new round would begin with these
+    assert not [folder for folder in folders[20:] if (folder / "attempts").exists()]
 
 
 def test_after_a_piece_without_work_it_pauses_for_a_minute(world: World) -> None:

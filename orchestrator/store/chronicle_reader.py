@@ -84,7 +84,8 @@ class ChronicleReader:
         """
         query = select(JobRow.id, JobRow.updated_at, JobRow.finished_at).where(JobRow.created_at < until, _TRIED)
         if projects is not None:
-            query = query.where(JobRow.project.in_(projects))
+            # The project is no search condition here: SQLite would read the whole history of the project.
+            query = query.where(func.coalesce(JobRow.project, "").in_(projects))
         with self._database.read() as session:
             # Two searches, because the database would answer one search with OR by reading all jobs.
             return [

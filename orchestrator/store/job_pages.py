@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, or_, select
+from sqlalchemy import BindParameter, ColumnElement, Connection, Select, bindparam, func, or_, select
 
 from orchestrator.domain.job.job_summary import JobSummary
 from orchestrator.store.job_summaries import JOBS, select_jobs, select_summaries, summaries_of
@@ -41,7 +41,7 @@ _LISTINGS = {
         JobOrder.PRIORITY_DOWN: (Key(_JOB.priority, int, descending=True), *_DOWN),
     }.items()
 }
-_FEW = 2000  # jobs with one label; sorting that many is fast
+_FEW = 2000  # jobs; sorting that many is fast
 _ESCAPE = "/"  # the escape character of LIKE
 
 
@@ -50,7 +50,7 @@ def read_page(
 ) -> tuple[Sequence[JobSummary], str | None]:
     """Return a page and the cursor of the next one, None at the end. Raises Refused for a cursor of another list.
 
-    Sends one statement, and a second one if `where` has a label.
+    Sends one statement, and one more for a label and one for several projects.
     """
     listing = _LISTINGS[order]
     page = listing.parameters(limit=limit, cursor=cursor)
@@ -74,7 +74,8 @@ def _wanted(connection: Connection, where: JobFilter) -> dict[str, dict[str, obj
         name: {name: value} for name in ("state", "project", "cluster") if (value := getattr(where, name)) is not None
     }
     if where.projects is not None:
-        wanted["projects"] = {"projects": sorted(where.projects)}
+        projects: dict[str, object] = {"projects": sorted(where.projects)}
+        wanted["common projects" if connection.scalar(_COUNT_OF_PROJECTS, projects) == _FEW else "projects"] = projects
     if where.query:
         wanted["text"] = {"text": f"%{_escape(where.query)}%"}
     if where.label is not None:
@@ -90,13 +91,17 @@ def _escape(text: str) -> str:
 
 _LABELED = select(_LABELS.job_id).where(_LABELS.name == bindparam("label"), _LABELS.value == bindparam("label_value"))
 _COUNT_LABELED = select(func.count()).select_from(_LABELED.limit(_FEW).subquery())
+_PROJECTS: BindParameter[Any] = bindparam("projects", expanding=True)
+_OF_PROJECTS = select(_JOB.project).where(_JOB.project.in_(_PROJECTS))
+_COUNT_OF_PROJECTS = select(func.count()).select_from(_OF_PROJECTS.limit(_FEW).subquery())
 _CONDITIONS: Mapping[str, ColumnElement[bool]] = {
     "state": _JOB.state == bindparam("state"),
     "project": _JOB.project == bindparam("project"),
-    "projects": _JOB.project.in_(bindparam("projects", expanding=True)),
+    "projects": _JOB.project.in_(_PROJECTS),
+    # With many such jobs, walking the list and checking each job is fastest. SQLite would sort all of them.
+    "common projects": func.coalesce(_JOB.project, "").in_(_PROJECTS),
     "cluster": _JOB.cluster == bindparam("cluster"),
     "label": _JOB.id.in_(_LABELED),
-    # With many such jobs, walking the list and checking each job is fastest. SQLite would sort all of them.
     "common label": _LABELED.where(_LABELS.job_id == _JOB.id).correlate(JOBS).exists(),
     "text": or_(
         *(

@@ -12,12 +12,13 @@ from sqlalchemy import text
 from orchestrator.domain.accounting.retention import DataKind
 from orchestrator.domain.job.job import JobState
 from orchestrator.ports.supervision import Supervised
+from orchestrator.store import job_pages
 from orchestrator.store.cluster_reader import ClusterReader
 from orchestrator.store.deletion_store import DeletionStore
 from orchestrator.store.records import EndedJobs, JobFilter
 from orchestrator.store.retention_store import RetentionStore
 from orchestrator.store.tables import JobRow
-from tests.builders import at
+from tests.builders import at, make_spec
 from tests.store.harness import Stores
 
 # The index of requested retries has only the few jobs with one.
@@ -121,6 +122,25 @@ def test_jobs_are_counted_in_an_index(stores: Stores, projects: list[str] | None
     stores.add_with_attempt()
     plan = _plan(stores, lambda stores: stores.reader.count_by_state(projects))
     assert re.search("COVERING INDEX|Index Only Scan", plan), plan
+
+
+def test_a_page_of_several_large_projects_is_read_in_the_order_of_an_index(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_pages, "_FEW", 1)
+    stores.add(spec=make_spec(project="research"))
+    where = JobFilter(projects=frozenset({"research", "vision"}))
+    plan = _plan(stores, lambda stores: stores.reader.summaries(where, limit=50, cursor=None))
+    assert "ix_jobs_created_at_id" in plan, plan
+
+
+def test_the_device_time_of_a_project_is_read_by_the_end_of_its_jobs(stores: Stores) -> None:
+    stores.add_with_attempt()
+    plan = _plan(
+        stores,
+        lambda stores: stores.chronicles.lifespans(since=at(0), until=at(60), projects=["research"], limit=10),
+    )
+    assert plan.count("ix_jobs_finished_at_id") == 2, plan
 
 
 def test_ended_jobs_are_read_in_the_order_of_an_index(stores: Stores) -> None:

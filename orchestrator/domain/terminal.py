@@ -15,13 +15,13 @@ HIDDEN = re.compile(
     "\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
     "\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
 )
-_COLOR = re.compile(r"\x1b\[[0-9;:]*m")  # ECMA-48, SGR: training scripts print them
+COLOR = re.compile(r"\x1b\[[0-9;:]*m")  # ECMA-48, SGR: training scripts print them
 _BREAKS = re.compile(r"\r\n?")  # a progress bar returns to the beginning of its line
 
 
 def clean(text: str) -> str:
     """Remove colors and replace every other hidden character by U+FFFD."""
-    return HIDDEN.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub("\n", _COLOR.sub("", text)))
+    return HIDDEN.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub("\n", COLOR.sub("", text)))
 
 
 def clean_line(text: str) -> str:

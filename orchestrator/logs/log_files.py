@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from orchestrator.domain.terminal import COLOR
 from orchestrator.jobfolder.folder import MAX_ENTRIES, Folder, JobFolder, Status
 from trainer.contract import layout
 
@@ -166,11 +167,12 @@ class LineCutter:
         self.limit = limit
         self._kept = bytearray()
         self._dropped = 0
+        self._overwritten = 0
 
     @property
     def pending(self) -> int:
         """The number of bytes of the unfinished line."""
-        return len(self._kept) + self._dropped
+        return self._overwritten + len(self._kept) + self._dropped
 
     def feed(self, block: bytes) -> list[str]:
         *whole, rest = block.split(b"\n")
@@ -186,6 +188,12 @@ class LineCutter:
         return [self._take()] if self._kept else []
 
     def _add(self, part: bytes) -> None:
+        start = part.rstrip(b"\r").rfind(b"\r") + 1
+        if start:  # a progress bar: only its newest text counts
+            self._overwritten = self.pending + start
+            self._kept.clear()
+            self._dropped = 0
+            part = part[start:]
         room = max(0, self.limit - len(self._kept))
         self._kept += part[:room]
         self._dropped += max(0, len(part) - room)
@@ -194,13 +202,16 @@ class LineCutter:
         mark = f" [cut: {self._dropped} more bytes]" if self._dropped else ""
         line = render_line(bytes(self._kept)) + mark
         self._kept.clear()
-        self._dropped = 0
+        self._dropped = self._overwritten = 0
         return line
 
 
 def render_line(raw: bytes) -> str:
-    """Render a line as text. Replaces bytes that are not UTF-8 and shows control characters as \\x1b."""
-    text = raw.removesuffix(b"\r").decode("utf-8", errors="replace")
+    """Render a line as text, as a terminal shows it after its last carriage return, without colors.
+
+    Replaces bytes that are not UTF-8, and shows other control characters as \\x07.
+    """
+    text = COLOR.sub("", raw.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", errors="replace"))
     return _UNSAFE.sub(lambda match: _escape(ord(match[0])), text)
 
 

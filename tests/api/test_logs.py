@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 
+from orchestrator.logs.log_files import LineCutter
 from tests.api.conftest import World
 from tests.api.running import run
 from tests.builders import make_batch, make_journal_event, make_progress
@@ -169,10 +170,23 @@ def test_invalid_bytes_and_control_characters_are_escaped(world: World, job_id: 
     world.write_log(job_id, b"\xff\xfe ok\r\n\x1b[31mred\x00\x07\tend\n10%\r20%\n" + "bidi \u202e \x9b\n".encode())
     assert read(world, job_id) == [
         "\ufffd\ufffd ok",
-        "\\x1b[31mred\\x00\\x07\tend",
-        "10%\\x0d20%",
+        "red\\x00\\x07\tend",
+        "20%",
         "bidi \\u202e \\x9b",
     ]
+
+
+def test_a_long_progress_bar_shows_its_newest_state(world: World, job_id: str) -> None:
+    bar = b"".join(b"\r%3d%%" % (state % 100) for state in range(50_000))
+    world.write_log(job_id, b"before\n" + bar + b"\r100%\nafter\n" + b"\r10%\r20%")
+    assert read(world, job_id) == ["before", "100%", "after", "20%"]
+
+
+def test_what_a_carriage_return_overwrites_is_still_pending() -> None:
+    cutter = LineCutter()
+    assert cutter.feed(b"10%\r20") == []
+    assert cutter.feed(b"%\r") == []
+    assert (cutter.pending, cutter.feed(b"\n")) == (8, ["20%"])
 
 
 def test_a_line_of_10_megabytes_is_cut_in_little_memory(world: World, job_id: str) -> None:

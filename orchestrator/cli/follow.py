@@ -24,6 +24,7 @@ from orchestrator.cli.render import colored, console, duration, event_line, spee
 from orchestrator.cli.terminal import echo, echo_lines, say
 from orchestrator.client import Client
 from orchestrator.domain.errors import OrchestratorError
+from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean
 from orchestrator.wire.job_views import EventView, JobView, name_replicas
 from trainer.contract.exit_record import GROUP_CHANGES
@@ -54,6 +55,8 @@ def attend(client: Client, job: JobView, *, follow: bool, as_json: bool, old_lin
         print_json(ended)
     elif not follow:
         say(f"{ended.id} {ended.state}: {ended.reason}")
+    if ended.state is JobState.FAILED and not as_json:
+        say(f"Find out why: orchestrator why {ended.id}", err=True)
     exit_by(ended)
 
 

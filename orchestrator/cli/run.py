@@ -18,7 +18,7 @@ from orchestrator.client import Client
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.specs.spec import make_name
 
-Detach = Annotated[bool, typer.Option("--detach", help="Submit only; do not follow the job.")]
+Detach = Annotated[bool, typer.Option("-d", "--detach", help="Submit only; do not follow the job.")]
 
 
 def run(

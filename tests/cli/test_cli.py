@@ -68,6 +68,7 @@ def test_the_exit_status_is_the_jobs(run: Run, service: FakeService, state: JobS
     assert done.returncode == status
     assert str(state) in done.stdout
     assert "it ended so" in done.stdout
+    assert ("orchestrator why gpt-0001" in done.stderr) == (state is JobState.FAILED)
 
 
 def test_submit_and_wait_prints_one_document_of_the_ended_job(run: Run, service: FakeService, spec: str) -> None:

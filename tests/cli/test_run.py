@@ -62,7 +62,7 @@ def test_options_become_fields(run: RunCli, service: FakeService) -> None:
     spec = submitted(service)
     assert (spec.name, spec.cluster, spec.topology.nodes, spec.resources.gpus) == ("mine", "lab", "2:4", 8)
     assert (spec.topology.workers_per_node, spec.run.env, spec.supervise.max_runtime_s) == ("gpu", {"SEED": "007"}, 60)
-    run("run", "--detach", "src/My_Train.py")
+    run("run", "-d", "src/My_Train.py")
     assert (submitted(service).name, submitted(service).topology.workers_per_node) == ("my-train", 1)
 
 

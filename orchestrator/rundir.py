@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.event import EventKind
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
+from orchestrator.store.sanitize import parse_json
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, parse_agent_record
 from trainer.contract.exit_record import ExitRecord, JournalEvent, parse_exit_record, parse_journal_event
@@ -38,7 +39,6 @@ _MAX_NAMES = 1000  # in one replica's folder
 # The exceptions that parsing a job's text may raise.
 UNREADABLE = (ValueError, TypeError, LookupError, OverflowError, RecursionError, AttributeError)
 _HERE = Path()  # makes the paths of `layout` relative to the open folder
-_PROGRESS, _EVENTS = Path(layout.PROGRESS), Path(layout.EVENTS)
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
 _OURS = frozenset(kind.value for kind in EventKind)
 _WITHDRAWN = b"withdrawn"  # the claim's content in place of an agent's token
@@ -151,10 +151,11 @@ def read_news(
     """
     if grown is not None:
         for place, names in sorted(grown.items()):
-            stored = known.get(place, JournalOffsets())
-            with job.open(*_way_to(key.number, *place)) as folder:
-                progress = _read_grown(folder, _PROGRESS, stored.progress, names)
-                events = _read_grown(folder, _EVENTS, stored.events, names)
+            stored, way = known.get(place, JournalOffsets()), _way_to(key.number, *place)
+            progress, events = (
+                _read_on(job, (*way, name), offset) if name in names else Chunk([], offset, offset)
+                for name, offset in ((layout.PROGRESS, stored.progress), (layout.EVENTS, stored.events))
+            )
             news = _news_of((key, *place), stored, progress, events)
             if news is not None:
                 yield news
@@ -167,8 +168,8 @@ def read_news(
                 # Read before the journals, so that they are complete.
                 ended = not stored.exited and at_home.has_exit_file()
                 exit_record = at_home.exit() if ended else None
-                progress = read_journal(folder, _PROGRESS, stored.progress)
-                events = read_journal(folder, _EVENTS, stored.events)
+                progress = read_journal(folder, layout.PROGRESS, stored.progress)
+                events = read_journal(folder, layout.EVENTS, stored.events)
             broken = ended and exit_record is None
             incarnation = key, life.replica, life.number
             news = _news_of(incarnation, stored, progress, events, exit_record, has_broken_exit=broken)
@@ -229,23 +230,19 @@ class Chunk:
     more: bool = False
 
 
-def read_journal(folder: Folder, path: Path, offset: int) -> Chunk:
+def read_journal(folder: Folder, name: str, offset: int) -> Chunk:
     """Read complete lines from `offset` on, up to MAX_READ_BYTES and MAX_READ_LINES.
 
     Reads a file that became shorter from its start. Skips lines longer than MAX_READ_BYTES, and all data more than
     MAX_BACKLOG_BYTES before the end.
     """
-    status = folder.status(path)
+    status = folder.status(Path(name))
     # A file of exactly this length has no new lines and need not be opened.
-    return Chunk([], offset, offset) if status is None or status.st_size == offset else _read_on(folder, path, offset)
+    return Chunk([], offset, offset) if status is None or status.st_size == offset else _read_on(folder, [name], offset)
 
 
-def _read_grown(folder: Folder, path: Path, offset: int, names: Collection[str]) -> Chunk:
-    return _read_on(folder, path, offset) if path.name in names else Chunk([], offset, offset)
-
-
-def _read_on(folder: Folder, path: Path, offset: int) -> Chunk:
-    found = folder.read_on(path, offset, limit=MAX_READ_BYTES)
+def _read_on(folder: Folder | JobFolder, names: Sequence[str], offset: int) -> Chunk:
+    found = folder.read_on(names, offset, limit=MAX_READ_BYTES)
     if found is None:
         return Chunk([], offset, offset)
     content, size = found
@@ -284,7 +281,7 @@ def parse_event_lines(lines: list[Line]) -> list[tuple[int, JournalEvent]]:
 
 def _line(line: bytes, parse: Callable[[dict[str, object]], Document]) -> Document | None:
     try:
-        document = json.loads(line)
+        document = parse_json(line)
         return parse(document) if isinstance(document, dict) else None
     except UNREADABLE:
         return None

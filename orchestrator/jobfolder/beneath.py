@@ -1,4 +1,4 @@
-"""openat2(2): open a folder several levels below another in one call, without following links."""
+"""openat2(2): open what lies several levels below a folder in one call, without following links."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 
 _OPENAT2 = 437  # the number of the system call, on every architecture (include/uapi/asm-generic/unistd.h)
 _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 0x04, 0x08  # include/uapi/linux/openat2.h
@@ -17,23 +18,26 @@ class _OpenHow(ctypes.Structure):
 
 
 if sys.platform == "linux":
-    _HOW = _OpenHow(
-        os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH
-    )
     _syscall = ctypes.CDLL(None, use_errno=True).syscall
     _syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
     _syscall.restype = ctypes.c_long
 
 
-def open_beneath(above: int, names: Sequence[str]) -> int:
-    """Return an O_PATH descriptor of a folder. `names` are the entries on the way, each without a slash or a NUL.
+def open_beneath(above: int, names: Sequence[str], flags: int) -> int:
+    """Return a descriptor. `names` are the entries on the way, each without a slash or a NUL. `flags` as in open(2).
 
     Raises OSError. Its errno is ENOSYS or EPERM if Linux is older than 5.6 or a sandbox forbids the call.
     """
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, "openat2 is a system call of Linux")
     path = os.fsencode("/".join(names))
-    descriptor = int(_syscall(_OPENAT2, above, path, ctypes.addressof(_HOW), ctypes.sizeof(_HOW)))
+    how = _how(flags)
+    descriptor = int(_syscall(_OPENAT2, above, path, ctypes.addressof(how), ctypes.sizeof(how)))
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
     return descriptor
+
+
+@lru_cache
+def _how(flags: int) -> _OpenHow:
+    return _OpenHow(flags, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH)

@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -48,6 +48,11 @@ class JobFolder:
         """
         with Folder.of(self.root) as root:
             return root.reach(self.name, *names)
+
+    def read_on(self, names: Sequence[str], offset: int, *, limit: int) -> tuple[bytes, int] | None:
+        """Read the file to which the names lead, like `Folder.read_on`."""
+        with Folder.of(self.root) as root:
+            return root.read_on((self.name, *names), offset, limit=limit)
 
     def make(self) -> Folder:
         """Open the folder for writing and create it if needed. Raises OSError."""
@@ -99,18 +104,15 @@ class Folder:
         return self.reach(*path.parts)
 
     def reach(self, *names: str) -> Folder:
-        """Like `within`, with the names on the way. A caller of many folders then needs no Path for each."""
-        here = self._descriptor
-        if here is None or len(names) < 2:
+        """Open the folder that the names lead to, like `within`."""
+        if self._descriptor is None or len(names) < 2:
             return self._descend(names, _enter)
-        for name in names:
-            require_name(name)
         try:
-            descriptor = open_beneath(here, names)
-        except OSError as error:
-            # Other errors: a folder on the way has other permissions, or the system call is not available.
-            return Folder(None) if error.errno in _ABSENT else self._descend(names, _enter)
-        _permit(descriptor, stat.S_IRWXU)
+            descriptor = _jump(self._descriptor, names, _FOLDER)
+        except OSError:
+            return self._descend(names, _enter)
+        if descriptor is not None:
+            _permit(descriptor, stat.S_IRWXU)
         return Folder(descriptor)
 
     def make(self, path: Path) -> Folder:
@@ -145,13 +147,12 @@ class Folder:
         with file:
             return file.read(limit)
 
-    def read_on(self, path: Path, offset: int, *, limit: int) -> tuple[bytes, int] | None:
+    def read_on(self, names: Sequence[str], offset: int, *, limit: int) -> tuple[bytes, int] | None:
         """Read at most `limit` bytes of a regular file from `offset` on, or from the start of a shorter file.
 
-        Returns the bytes and the size of the file. None if there is no regular file.
+        Returns the bytes and the size of the file. None if the names lead to no regular file.
         """
-        with self._above(path) as folder:
-            file = None if folder._descriptor is None else _open_descriptor(folder._descriptor, path.name)
+        file = self._open_below(names)
         if file is None:
             return None
         try:
@@ -250,6 +251,17 @@ class Folder:
         """Open the folder that contains the entry at a path. If the path is only a name, this is the folder itself."""
         return nullcontext(self) if len(path.parts) == 1 else self.within(path.parent)
 
+    def _open_below(self, names: Sequence[str]) -> int | None:
+        """Open a regular file for reading, if possible without opening the folders on the way."""
+        if self._descriptor is None:
+            return None
+        try:
+            found = _jump(self._descriptor, names, _LOOK)
+        except OSError:
+            with self.reach(*names[:-1]) as folder:
+                return None if folder._descriptor is None else _open_descriptor(folder._descriptor, names[-1])
+        return None if found is None else _open_found(found)
+
     def _descend(self, parts: tuple[str, ...], step: Callable[[int, str], int | None]) -> Folder:
         """Open one component after the other. The new Folder owns the last descriptor; the others are closed."""
         descriptor = None if self._descriptor is None else os.dup(self._descriptor)
@@ -319,6 +331,21 @@ class Folder:
         return descriptor
 
 
+def _jump(above: int, names: Sequence[str], flags: int) -> int | None:
+    """Open an entry in one system call. None if it does not exist or cannot be reached without a link.
+
+    Raises OSError for anything else. Then one folder's permissions may be missing, or the kernel has no such call.
+    """
+    for name in names:
+        require_name(name)
+    try:
+        return open_beneath(above, names, flags)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise
+
+
 def _enter(above: int, name: str) -> int | None:
     return _open_folder(name, above, _FOLDER)._descriptor
 
@@ -375,13 +402,17 @@ def _open_file(above: int, name: str) -> BinaryIO | None:
 
 
 def _open_descriptor(above: int, name: str) -> int | None:
-    """Check an O_PATH descriptor before opening the file, since opening a device or pipe can have effects."""
     try:
         found = os.open(require_name(name), _LOOK, dir_fd=above)
     except OSError as error:
         if error.errno in _NOT_THERE:
             return None
         raise
+    return _open_found(found)
+
+
+def _open_found(found: int) -> int | None:
+    """Check an O_PATH descriptor before opening the file, since opening a device or pipe can have effects."""
     try:
         if not stat.S_ISREG(os.fstat(found).st_mode):
             return None

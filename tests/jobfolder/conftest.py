@@ -10,7 +10,7 @@ import pytest
 from orchestrator.jobfolder import folder
 
 
-def _refuse(above: int, names: Sequence[str]) -> int:
+def _refuse(above: int, names: Sequence[str], flags: int) -> int:
     raise OSError(errno.ENOSYS, "the kernel has no such call")
 
 

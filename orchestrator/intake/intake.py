@@ -12,7 +12,7 @@ from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound, Stor
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.masking import Mask
 from orchestrator.domain.job.requests import desired_of_attempt
-from orchestrator.intake.reading import Reading
+from orchestrator.intake.reading import Offsets, Reading
 from orchestrator.intake.watches import Watches
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.clock import Clock
@@ -59,6 +59,7 @@ class Intake:
         self._behind: Sequence[AttemptKey] = ()
         self._heavy: Sequence[AttemptKey] = ()
         self._broken: set[tuple[AttemptKey, int, int]] = set()
+        self._known: dict[AttemptKey, Offsets] = {}  # a hint: attempts that are read as a whole are looked up again
 
     def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> dict[AttemptKey, str]:
         """Store what is new in the attempts' run directories. Returns the reason for each that was not read fully.
@@ -73,6 +74,9 @@ class Intake:
         first = {key: None for key in self._behind if key in launched}
         light = [key for key in first | dict.fromkeys(key for key in launched if key in changed) if key not in heavy]
         reading.broken = {one for one in self._broken if one[0] in launched}
+        if len(self._known) > len(launched):
+            self._known = {key: offsets for key, offsets in self._known.items() if key in launched}
+        reading.known = self._known
         with self._watched(launched, light, suspects, reading):
             reading.read(launched, light, list(heavy))
         self._behind, self._heavy, self._broken = reading.behind, reading.heavy, reading.broken

@@ -30,7 +30,7 @@ _PART_ATTEMPTS = 250
 _PART_BYTES = 2 * 1024 * 1024  # stored in one transaction, which PostgreSQL ends if it idles for seconds
 _TOO_MUCH = "there was more to read than fits into one pass"
 
-Offsets = Mapping[Place, JournalOffsets]
+Offsets = dict[Place, JournalOffsets]
 
 
 @dataclass(slots=True)
@@ -60,6 +60,7 @@ class Reading:
         self.broken: set[tuple[AttemptKey, int, int]] = set()  # incarnations whose broken exit record was reported
         self.grown: dict[AttemptKey, Grown] = {}  # the attempts in which only these journals have changed
         self.heavy: list[AttemptKey] = []  # attempts with more to read; the one that has waited longest is first
+        self.known: dict[AttemptKey, Offsets] = {}  # how far journals were read, from which those that grow are read on
         self._journals = journals
         self._folder = folder
         self._launched: Mapping[AttemptKey, int] = {}
@@ -87,22 +88,27 @@ class Reading:
 
     def _visit(self, light: Sequence[AttemptKey]) -> list[AttemptKey]:
         """Give each attempt one turn. Returns those with more to read."""
-        offsets = self._journals.offsets(light)
+        self._look_up([key for key in light if key not in self.grown or key not in self.known])
         unfinished = []
         for key in light:
             if self._room <= 0:
                 self.behind.append(key)
                 self.unread[key] = _TOO_MUCH
-            elif self._has_more_after_turn(key, offsets.get(key, {})):
+            elif self._has_more_after_turn(key):
                 unfinished.append(key)
         return unfinished
+
+    def _look_up(self, keys: Sequence[AttemptKey]) -> None:
+        offsets = self._journals.offsets(keys)
+        self.known.update((key, dict(offsets.get(key, {}))) for key in keys)
 
     def _share_time(self, waiting: deque[AttemptKey], seconds: float) -> None:
         """Give turns in rotation, and store after each, until the time is used up. Gives at least one turn."""
         deadline = self._monotonic() + seconds
         while waiting:
             key = waiting.popleft()
-            if self._has_more_after_turn(key, self._journals.offsets([key]).get(key, {})):
+            self._look_up([key])
+            if self._has_more_after_turn(key):
                 waiting.append(key)
             self._store_part()
             if self._room <= 0 or self._monotonic() >= deadline:
@@ -110,12 +116,13 @@ class Reading:
         self.heavy = [key for key in waiting if key not in self.unread]
         self.unread |= dict.fromkeys(self.heavy, _TOO_MUCH)
 
-    def _has_more_after_turn(self, key: AttemptKey, offsets: Offsets) -> bool:
+    def _has_more_after_turn(self, key: AttemptKey) -> bool:
         """Give one turn. It continues where the last turn ended, or starts after what is stored."""
         begun = self._begun.pop(key, None)
         if begun is not None and self._take_turn(key, begun):
             return self._has_more(key, begun)
-        afresh = _Course(self._read_news(key, offsets))
+        replicas, grown = self._launched[key], self.grown.pop(key, None)
+        afresh = _Course(rundir.read_news(self._folder(key.job_id), key, replicas, self.known[key], grown))
         self._take_turn(key, afresh)
         return self._has_more(key, afresh)
 
@@ -135,11 +142,6 @@ class Reading:
             taken, lines = taken + batch.length, lines + batch.lines
         self._begun[key] = course
         return taken
-
-    def _read_news(self, key: AttemptKey, offsets: Offsets) -> Iterator[JournalBatch]:
-        """Read in a generator, so that `_next` catches errors in opening the folder."""
-        grown = self.grown.pop(key, None)
-        yield from rundir.read_news(self._folder(key.job_id), key, self._launched[key], offsets, grown)
 
     def _next(self, key: AttemptKey, course: _Course) -> JournalBatch | None:
         try:
@@ -168,7 +170,10 @@ class Reading:
         if not batches:
             return
         for batch, refusal in zip(batches, self._store(batches), strict=True):
-            if refusal is not None and not isinstance(refusal, InvalidSpec):
+            if refusal is None:
+                place = (batch.replica, batch.incarnation)
+                self.known[batch.key][place] = JournalOffsets(batch.progress_to, batch.events_to)
+            elif not isinstance(refusal, InvalidSpec):
                 log.error("journals cannot be stored", attempt=str(batch.key), exc_info=refusal)
                 self.unread[batch.key] = str(refusal)
         self._between()

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
@@ -27,6 +27,7 @@ from orchestrator.domain.policy.situation import Situation
 from orchestrator.domain.queueing.admission import Limits
 from orchestrator.intake import reading
 from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.ports.journals import JournalBatch
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor import reconcile, repeats
@@ -154,10 +155,10 @@ class World:
             self._patches.enter_context(patch.object(module, "log", FailingLogger(self.ledger)))
         read_news = rundir.read_news
 
-        def read(job: JobFolder, *arguments: object) -> object:
+        def read(job: JobFolder, *arguments: object) -> Iterator[JournalBatch]:
             if job.name in self.unreadable:
                 raise OSError("the file system does not answer")
-            return read_news(job, *arguments)  # type: ignore[arg-type]
+            yield from read_news(job, *arguments)  # type: ignore[arg-type]
 
         self._patches.enter_context(patch.object(rundir, "read_news", read))
         # Tests need no durability.

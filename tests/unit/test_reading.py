@@ -16,8 +16,10 @@ import pytest
 from orchestrator import rundir
 from orchestrator.domain.errors import LeaseLost
 from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.checks import CHECK_S
 from orchestrator.intake import reading
 from orchestrator.intake.intake import Intake
+from orchestrator.intake.watches import Watches
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.jobs import JobLookup
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
@@ -34,9 +36,11 @@ class Journals:
 
     def __init__(self) -> None:
         self.transactions: list[Sequence[JournalBatch]] = []
+        self.asked: list[AttemptKey] = []  # of which the offsets were read
         self.refused: Collection[str] = ()
 
     def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
+        self.asked += keys
         stored = [batch for batches in self.transactions for batch in batches]
         return {
             key: {(each.replica, 1): JournalOffsets(progress=each.progress_to) for each in stored if each.key == key}
@@ -96,6 +100,52 @@ def test_a_backlog_is_stored_in_parts_with_a_sign_of_life_after_each(
 def test_many_short_journals_are_stored_together(journals: Journals, intake: Intake) -> None:
     assert intake.collect(LAUNCHED, set()) == {}
     assert len(journals.transactions) == 1
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def watching(journals: Journals, clock: VirtualClock, tmp_path: Path) -> Intake:
+    """An intake that has read everything and watches for more."""
+    mine = Intake(
+        journals, cast(JobLookup, None), clock, partial(JobFolder, tmp_path), watches=Watches(monotonic=clock.monotonic)
+    )
+    mine.collect(LAUNCHED, set())
+    journals.asked.clear()
+    return mine
+
+
+def test_a_journal_that_grows_is_read_on_without_asking_the_store(
+    journals: Journals, watching: Intake, tmp_path: Path
+) -> None:
+    for count in range(1, 4):
+        write(tmp_path, KEYS[0])
+        watching.collect(LAUNCHED, set())
+        assert journals.lines()[KEYS[0].job_id] == 2 * LINES + count
+    assert journals.asked == []
+
+
+def test_what_the_store_refused_is_read_again(journals: Journals, watching: Intake, tmp_path: Path) -> None:
+    journals.refused = {KEYS[0].job_id}
+    write(tmp_path, KEYS[0])
+    assert list(watching.collect(LAUNCHED, set())) == [KEYS[0]]
+    journals.refused = ()
+    assert watching.collect(LAUNCHED, set()) == {}
+    assert journals.lines()[KEYS[0].job_id] == 2 * LINES + 1
+
+
+def test_what_the_store_has_lost_is_read_again_at_the_next_check(
+    journals: Journals, watching: Intake, clock: VirtualClock, tmp_path: Path
+) -> None:
+    write(tmp_path, KEYS[0])
+    watching.collect(LAUNCHED, set())
+    journals.transactions.clear()
+    clock.advance(CHECK_S)
+    watching.collect(LAUNCHED, set())
+    assert journals.lines()[KEYS[0].job_id] == 2 * LINES + 1
 
 
 def test_what_is_too_much_for_one_pass_comes_first_in_the_next(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Select, Table, select
@@ -16,15 +17,32 @@ from orchestrator.domain.job.attempt import AttemptKey, parse_nodes
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.store.engine import Database
 from orchestrator.store.journal_rows import JournalRows, Training
-from orchestrator.store.lookups import among, append_events, in_parts
-from orchestrator.store.many_rows import table_of
+from orchestrator.store.lookups import among, append_events, bind_ids, in_parts
+from orchestrator.store.many_rows import dialect_of, table_of
 from orchestrator.store.mapping import SUMMARY_COLUMNS, stored_of, summary_of
 from orchestrator.store.tables import AttemptRow, JournalRow, TrainingRow
 from orchestrator.store.upserts import Incarnation, Journal, write_journals, write_trainings
 
 _ATTEMPTS, _JOURNALS, _TRAININGS = table_of(AttemptRow), table_of(JournalRow), table_of(TrainingRow)
 _INCARNATION = ("job_id", "attempt", "replica", "incarnation")
-_HOW_FAR = [_JOURNALS.c[name] for name in (*_INCARNATION, "progress_to", "events_to")]
+_HOW_FAR = select(*(_JOURNALS.c[name] for name in (*_INCARNATION, "progress_to", "events_to")))
+# Built once, because building an expression costs more than running it.
+_OFFSETS = _HOW_FAR.add_columns(_JOURNALS.c.exit_record.is_not(None))
+_STORED_JOURNALS = _HOW_FAR.add_columns(_JOURNALS.c.exit_record)
+# Rows are always locked in the same order, which prevents deadlocks.
+_LOCKED_TRAININGS = (
+    select(
+        _TRAININGS.c.job_id,
+        _TRAININGS.c.attempt,
+        _ATTEMPTS.c.nodes,
+        _ATTEMPTS.c.workers_per_node,
+        _TRAININGS.c.stored,
+        *(_TRAININGS.c[name] for name in SUMMARY_COLUMNS),
+    )
+    .join(_ATTEMPTS, (_ATTEMPTS.c.job_id == _TRAININGS.c.job_id) & (_ATTEMPTS.c.number == _TRAININGS.c.attempt))
+    .order_by(_TRAININGS.c.job_id, _TRAININGS.c.attempt)
+    .with_for_update(of=_TRAININGS)
+)
 
 
 class SqlJournalStore:
@@ -35,11 +53,10 @@ class SqlJournalStore:
 
     def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
         """Attempts without stored journals are left out."""
-        query = select(*_HOW_FAR, _JOURNALS.c.exit_record.is_not(None))
         found: defaultdict[AttemptKey, dict[tuple[int, int], JournalOffsets]] = defaultdict(dict)
         wanted = set(keys)
         with self._database.read() as session:
-            for job_id, attempt, replica, incarnation, *journal in _read(session, query, _JOURNALS, wanted):
+            for job_id, attempt, replica, incarnation, *journal in _read(session, _OFFSETS, _JOURNALS, wanted):
                 key = AttemptKey(job_id, attempt)
                 if key in wanted:
                     found[key][replica, incarnation] = JournalOffsets(*journal)
@@ -78,24 +95,10 @@ def _incarnation_of(batch: JournalBatch) -> Incarnation:
 def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Training]:
     """Read the summaries of the attempts and lock their rows, so that reports of one attempt take turns.
 
-    Rows are always locked in the same order, which prevents deadlocks. Raises NotFound for an unknown attempt.
+    Raises NotFound for an unknown attempt.
     """
-    launched = (_ATTEMPTS.c.job_id == _TRAININGS.c.job_id) & (_ATTEMPTS.c.number == _TRAININGS.c.attempt)
-    query = (
-        select(
-            _TRAININGS.c.job_id,
-            _TRAININGS.c.attempt,
-            _ATTEMPTS.c.nodes,
-            _ATTEMPTS.c.workers_per_node,
-            _TRAININGS.c.stored,
-            *(_TRAININGS.c[name] for name in SUMMARY_COLUMNS),
-        )
-        .join(_ATTEMPTS, launched)
-        .order_by(_TRAININGS.c.job_id, _TRAININGS.c.attempt)
-        .with_for_update(of=_TRAININGS)
-    )
     found: dict[AttemptKey, Training] = {}
-    for job_id, number, nodes, workers, stored, *columns in _read(session, query, _TRAININGS, keys):
+    for job_id, number, nodes, workers, stored, *columns in _read(session, _LOCKED_TRAININGS, _TRAININGS, keys):
         key = AttemptKey(job_id, number)
         launch = Launch(key, parse_nodes(nodes)[1], workers)
         found[key] = Training(summary_of(columns), stored_of(stored), launch)
@@ -106,14 +109,19 @@ def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[Attemp
 
 
 def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[Incarnation, Journal]:
-    query = select(*_HOW_FAR, _JOURNALS.c.exit_record)
     return {
         (AttemptKey(job_id, attempt), replica, incarnation): Journal(*journal)
-        for job_id, attempt, replica, incarnation, *journal in _read(session, query, _JOURNALS, keys)
+        for job_id, attempt, replica, incarnation, *journal in _read(session, _STORED_JOURNALS, _JOURNALS, keys)
     }
 
 
 def _read(session: Session, query: Select[Any], table: Table, keys: Collection[AttemptKey]) -> Iterator[Sequence[Any]]:
     """Read the rows of these attempts, and of others of the same jobs."""
+    of_jobs = _of_jobs(query, table, dialect_of(session))
     for some in in_parts({key.job_id for key in keys}):
-        yield from session.connection().execute(query.where(among(session, table.c.job_id, some))).all()
+        yield from session.connection().execute(of_jobs, {"ids": bind_ids(session, some)}).all()
+
+
+@lru_cache
+def _of_jobs(query: Select[Any], table: Table, dialect: str) -> Select[Any]:
+    return query.where(among(dialect, table.c.job_id, "ids"))

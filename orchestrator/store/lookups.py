@@ -14,7 +14,6 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
-    literal,
     select,
     text,
     union_all,
@@ -75,11 +74,18 @@ def in_parts(ids: Collection[str]) -> Iterator[list[str]]:
         yield ordered[start : start + _PART]
 
 
-def among(session: Session, column: ColumnElement[str], ids: Collection[str]) -> ColumnElement[bool]:
-    """Build `column IN ids` with one parameter, because SQLAlchemy is slow with a parameter for each value."""
-    if is_postgres(session):
-        return column == any_(literal(list(ids), postgresql.ARRAY(CleanText())))
-    return column.in_(select(func.json_each(json.dumps(list(ids))).table_valued("value").c.value))
+def among(dialect: str, column: ColumnElement[str], name: str) -> ColumnElement[bool]:
+    """Build `column IN ids` with one parameter of this name, a value of `bind_ids`.
+
+    SQLAlchemy is slow with a parameter for each id.
+    """
+    if dialect == "postgresql":
+        return column == any_(bindparam(name, type_=postgresql.ARRAY(CleanText())))
+    return column.in_(select(func.json_each(bindparam(name)).table_valued("value").c.value))
+
+
+def bind_ids(session: Session, ids: Sequence[str]) -> object:
+    return ids if is_postgres(session) else json.dumps(ids)
 
 
 def read_states(session: Session, job_ids: Collection[str]) -> dict[str, JobState]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.checks import CHECK_S, check_after_s
 from orchestrator.domain.queueing.admission import Claimant, dependencies_of
 from orchestrator.ports.supervision import Supervised, SupervisorReader
@@ -37,7 +37,7 @@ class Roster:
         self._cluster = cluster
         self._store = store
         self._claimants: dict[str, Claimant] = {}
-        self._live: dict[str, Attempt] = {}  # the live attempts by job
+        self._live: dict[str, tuple[AttemptKey, int]] = {}  # the live attempt of a job, with its maximum of replicas
         self._newest_event: int | None = None  # the newest that was read
         self._stale: set[str] = set()  # jobs whose claimants must be read again
         self._awake: set[str] = set()
@@ -67,11 +67,11 @@ class Roster:
 
     def live(self) -> Mapping[AttemptKey, int]:
         """Return the live attempts, each with its maximum number of replicas."""
-        return {each.key: each.max_nodes for each in self._live.values()}
+        return dict(self._live.values())
 
     def suspects(self) -> Set[AttemptKey]:
         """Return the live attempts of the jobs that are awake."""
-        return {self._live[job_id].key for job_id in self._awake & self._live.keys()}
+        return {self._live[job_id][0] for job_id in self._awake & self._live.keys()}
 
     def refresh(self) -> None:
         """Read what changed since the last call. Raises StoreUnavailable."""
@@ -151,7 +151,7 @@ class Roster:
             self._claimants[each.job.id] = claimant
             self._live.pop(each.job.id, None)
             if each.attempt is not None and not each.attempt.state.terminal:
-                self._live[each.job.id] = each.attempt
+                self._live[each.job.id] = each.attempt.key, each.attempt.max_nodes
         for job_id in among - {each.job.id for each in found}:
             self.version += self._claimants.pop(job_id, None) is not None
             self._live.pop(job_id, None)

@@ -44,7 +44,10 @@ _PASSES = 5
 
 
 class SteadyCluster:
-    """Every attempt runs."""
+    """Every attempt runs. What was seen of it is remembered, as by the local backend."""
+
+    def __init__(self) -> None:
+        self._seen: dict[AttemptKey, Sighting] = {}
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
         raise AssertionError("nothing is planned here")
@@ -54,9 +57,9 @@ class SteadyCluster:
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         replica = (ReplicaSighting(replica=0, liveness=Liveness.ALIVE, evidence="replica 0's agent runs"),)
-        return {
-            key: Sighting(key=key, presence=Presence.RUNNING, evidence="runs", replicas=replica) for key in launched
-        }
+        for key in launched.keys() - self._seen.keys():
+            self._seen[key] = Sighting(key=key, presence=Presence.RUNNING, evidence="runs", replicas=replica)
+        return {key: self._seen[key] for key in launched}
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         raise AssertionError("nothing is cancelled here")

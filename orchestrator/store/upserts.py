@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -107,12 +108,15 @@ def _write(session: Session, statement: Insert, rows: Sequence[Values]) -> None:
         send(session, statement, wave)
 
 
-def _waves(rows: Sequence[Values], keys: Sequence[str]) -> list[list[Values]]:
+def _waves(rows: Sequence[Values], keys: Sequence[str]) -> Sequence[Sequence[Values]]:
     """Split the rows, in order, so that no wave has a key twice: a statement may update a row only once."""
+    key_of = itemgetter(*keys)
+    if len(set(map(key_of, rows))) == len(rows):
+        return [rows]
     waves: list[list[Values]] = []
-    times: Counter[tuple[object, ...]] = Counter()
+    times: Counter[object] = Counter()
     for row in rows:
-        key = tuple(row[name] for name in keys)
+        key = key_of(row)
         if times[key] == len(waves):
             waves.append([])
         waves[times[key]].append(row)

@@ -134,6 +134,7 @@ def was_claimed(attempt: Folder) -> bool:
     return attempt.status(Path(layout.CLAIM)) is not None
 
 
+_UNREAD = JournalOffsets()
 Place = tuple[int, int]  # of an incarnation: replica and number
 Grown = Mapping[Place, Collection[str]]  # the names of the journals that have grown
 
@@ -151,7 +152,7 @@ def read_news(
     """
     if grown is not None:
         for place, names in sorted(grown.items()):
-            stored, way = known.get(place, JournalOffsets()), _way_to(key.number, *place)
+            stored, way = known.get(place, _UNREAD), _way_to(key.number, *place)
             progress, events = (
                 _read_on(job, (*way, name), offset) if name in names else Chunk([], offset, offset)
                 for name, offset in ((layout.PROGRESS, stored.progress), (layout.EVENTS, stored.events))
@@ -164,7 +165,7 @@ def read_news(
         for life in incarnations(attempt, range(replicas)):
             with attempt.within(life.path) as folder:
                 at_home = Incarnation(life.replica, life.number, folder, _HERE)
-                stored = known.get((life.replica, life.number), JournalOffsets())
+                stored = known.get((life.replica, life.number), _UNREAD)
                 # Read before the journals, so that they are complete.
                 ended = not stored.exited and at_home.has_exit_file()
                 exit_record = at_home.exit() if ended else None

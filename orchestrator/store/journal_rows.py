@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 
 from sqlalchemy.orm import Session
 
@@ -139,7 +140,7 @@ class JournalRows:
         """Write all rows except the events."""
         write_workers(session, self._workers)
         # Always in the same order, so that two attempts of one job cannot deadlock.
-        write_metrics(session, sorted(self._metrics, key=lambda row: (str(row["job_id"]), int(str(row["step"])))))
+        write_metrics(session, sorted(self._metrics, key=itemgetter("job_id", "step")))
         write_snapshots(session, self._snapshots)
         for job_id in sorted({str(row["job_id"]) for row in self._snapshots}):
             drop_snapshots(session, job_id, beyond=bounds.MOST_SNAPSHOTS)

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.event import EventKind
+from orchestrator.fast_json import parse_json
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
-from orchestrator.store.sanitize import parse_json
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, parse_agent_record
 from trainer.contract.exit_record import ExitRecord, JournalEvent, parse_exit_record, parse_journal_event

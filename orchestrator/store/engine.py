@@ -17,9 +17,10 @@ from sqlalchemy.orm import Session
 from orchestrator.domain.access.webhook import Webhook
 from orchestrator.domain.errors import ConfigurationError, StoreUnavailable
 from orchestrator.domain.job.event import Event
+from orchestrator.fast_json import parse_json
 from orchestrator.store import sqlite
 from orchestrator.store.failures import translated
-from orchestrator.store.sanitize import parse_json, render_json
+from orchestrator.store.sanitize import render_json
 from orchestrator.store.shared_specs import SharedSpecs
 
 _CONNECTIONS = 24  # at most; kept open, because opening one costs more than most transactions

@@ -36,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m smoke`, import only files with such tests: to import all takes longer than some of these tests."""
+    if config.option.markexpr != "smoke" or not collection_path.name.startswith("test_"):
+        return None
+    return "pytest.mark.smoke" not in collection_path.read_text() or None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def calm_collector() -> None:
     """Collect garbage rarely: otherwise collections take a fifth of the CPU time."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 
@@ -219,7 +221,18 @@ def _build_engine(url: URL, *, migrating: bool) -> Engine:
         raise ConfigurationError("PostgreSQL needs a driver: pip install 'elastic-orchestrator[postgres]'") from error
     event.listen(engine, "do_executemany", _execute_one_by_one)
     engine.dialect.supports_sane_multi_rowcount = False
+    engine.dialect.do_ping = partial(_ping_if_readable, engine.dialect.do_ping)  # type: ignore[method-assign]
     return engine
+
+
+def _ping_if_readable(ping: Callable[[DBAPIConnection], bool], connection: Any) -> bool:
+    """Return whether an idle connection can be used, without a round trip to the server for each transaction.
+
+    A server that ends a connection sends a message or closes the socket. Then there is something to read.
+    """
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return not poll.poll(0) or ping(connection)
 
 
 def _execute_one_by_one(

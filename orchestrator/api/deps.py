@@ -104,6 +104,8 @@ Wired = Annotated[Services, Depends(get_services)]
 
 async def refuse_unknown_query(request: Request) -> None:
     """Raises InvalidSpec for an unknown parameter, so that a misspelled filter does not count as no filter."""
+    if not request.query_params:
+        return
     route = request.scope.get("route")
     known = _query_names(route.dependant) if isinstance(route, APIRoute) else set()
     unknown = sorted(set(request.query_params) - known)

@@ -56,6 +56,7 @@ class LogRequest:
     attempt: int | None = None
     replica: int | None = None
     rank: int | None = None
+    generation: int | None = None  # only of the workers' own output
     stream: Literal["worker", "agent", "stacks"] = "worker"
     tail: int = 200
     grep: str | None = None
@@ -185,6 +186,8 @@ class Logs:
             raise NotFound(f"attempt {attempt} of job {key.job_id} has no log of rank {request.rank}")
         if request.stream == "stacks":
             return _newest_stacks(folder, workers)
+        if request.generation is not None:
+            return [each for each in workers if each.generation == request.generation]
         # Before the first worker starts, only the agent's log exists.
         return workers or find_agent_logs(folder, attempt, replica=replica)
 

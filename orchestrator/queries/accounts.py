@@ -175,10 +175,12 @@ class Accounts:
         return None if found is None else tell_last_minute(*found)
 
     def _last_lines(self, chronicle: Chronicle, cause: Cause) -> list[str]:
-        """Return the last lines of the failed rank. Empty if its log is gone."""
-        if cause.failure.rank is None:
+        """Return the last lines of the failed rank in the generation that failed. Empty if its log is gone."""
+        rank = cause.failure.rank
+        if rank is None:
             return []
-        return self._tail(chronicle, LogRequest(attempt=cause.attempt, rank=cause.failure.rank, tail=_LAST_LINES))
+        request = LogRequest(attempt=cause.attempt, rank=rank, generation=cause.generation, tail=_LAST_LINES)
+        return self._tail(chronicle, request)
 
     def _find_stacks(self, chronicle: Chronicle, cause: Cause) -> FramesView | None:
         """Return the saved stacks of the failed rank. A stopped worker leaves none, but others of its group may.

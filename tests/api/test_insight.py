@@ -57,6 +57,17 @@ def test_why_shows_the_last_lines_of_the_failed_rank(world: World) -> None:
     assert found["remedy"]["name"] == "disk full"
 
 
+def test_why_shows_the_last_lines_of_the_generation_that_failed(world: World) -> None:
+    job_id = world.submit()
+    world.start(job_id, state=AttemptState.RUNNING, started_at=world.clock.now())
+    world.advance(job_id, JobState.STARTING, JobState.RUNNING, reason="the workers are running")
+    failed = make_journal_event("worker.failed", evidence={"kind": "hang", "message": "it hung", "rank": 0})
+    world.journals.ingest([make_batch(job_id, events=[(10, failed)])], arrived_at=world.clock.now())
+    world.write_log(job_id, "hangs\n", where="1/g1/local-0/log")
+    world.write_log(job_id, "continues\n", where="1/g2/local-0/log")
+    assert world.client.get(f"/api/v1/jobs/{job_id}/why").json()["cause"]["last_lines"] == ["hangs"]
+
+
 def test_why_shows_the_innermost_frames_of_the_hung_rank_or_of_another_that_left_stacks(world: World) -> None:
     job_id = world.submit()
     failure = Failure(kind=FailureKind.HANG, message="rank 1 made no step for 60 s", rank=1)

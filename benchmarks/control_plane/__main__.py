@@ -1,6 +1,7 @@
 """The control plane under load: submissions by layer, reads, pages, reports, passes, open streams, and memory.
 
     python -m benchmarks.control_plane [--database sqlite|postgres|both] [--json] [--parts ...]
+    python -m benchmarks.control_plane --parts growth --stored 1000000 --metric-rows 100000000   # hours, and 60 GB
 
 A service process uses a throw-away database; its clients are in this process, on the same machine. PostgreSQL runs
 without fsync (deploy/dev/postgres.py). Only the job whose log is followed starts: other jobs wait in the queue, or
@@ -17,11 +18,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from benchmarks.control_plane.followers import measure_followers
+from benchmarks.control_plane.growth import DEED_COLUMNS, measure_growth, render_deed
 from benchmarks.control_plane.layers import LAYER_COLUMNS, measure_layers, render_layers
 from benchmarks.control_plane.load import (
     COLUMNS,
@@ -36,11 +38,12 @@ from benchmarks.control_plane.load import (
     serve,
 )
 from benchmarks.control_plane.passes import PASS_COLUMNS, measure_passes, render_pass
+from benchmarks.control_plane.sharing import CLUSTERS, SHARED_COLUMNS, measure_sharing, render_sharing
 from benchmarks.control_plane.stored import (
     UNSUPERVISED,
     WORKERS,
-    add_job,
     add_many,
+    add_queue,
     add_running,
     copy,
     make_job,
@@ -57,12 +60,12 @@ from orchestrator.store.records import JobOrder
 from trainer.contract.progress import render_progress
 
 PARTS = ("submissions", "layers", "reads", "pages", "reports", "passes", "followers")
+GROWTH, SHARING = "growth", "sharing"  # only if asked for
 REPLICAS = 1250  # with 8 workers each: 10,000 workers
 RATE_PER_S = 250  # each replica every 5 s
 _FIRST_REPORTER = 5_000_000  # number of the first copy
 _FIRST_STEP = 10_000
 _READS_PER_S = 20
-_DAY_S = 86_400.0
 
 
 def measure(server: str | None, options: argparse.Namespace) -> Figures:
@@ -79,6 +82,17 @@ def measure(server: str | None, options: argparse.Namespace) -> Figures:
         figures[f"pass over {count} jobs"] = _alone(server, partial(measure_passes, count=count))
     if "followers" in options.parts:
         figures["followers"] = _alone(server, partial(measure_followers, round_s=options.paced_s))
+    if GROWTH in options.parts:
+        with tempfile.TemporaryDirectory() as folder:
+            grown = measure_growth(Path(folder), server, options.stored, options.metric_rows, options.reads)
+        figures[f"{options.stored} jobs, {options.metric_rows} rows of metrics"] = grown
+    if SHARING in options.parts and server is not None:
+        for count in options.services:
+            requests = _submissions("shared", options.submissions, CLUSTERS)
+            with tempfile.TemporaryDirectory() as folder:
+                figures[f"{count} services"] = {
+                    "shared": measure_sharing(server, Path(folder), count, requests, options.reads)
+                }
     return figures
 
 
@@ -88,13 +102,9 @@ def _alone(server: str | None, measured: Callable[[Path, str], Figures]) -> Figu
 
 
 def measure_submissions(folder: Path, url: str, count: int) -> Figures:
-    """Every job waits: a job between two attempts holds a slot, and the first in the queue needs all slots."""
-    database, now = Database(url), datetime.now(UTC)
-    patient = make_spec(supervise={"backoff_s": [_DAY_S, _DAY_S]})
-    add_job(database, make_job("holder", patient, JobState.RECOVERING, now, retry_at=now + timedelta(seconds=_DAY_S)))
-    wide = make_spec(topology={"workers_per_node": 1000})
-    add_job(database, make_job("wide", wide, JobState.QUEUED, now))
-    database.dispose()
+    """Every job waits, because of `add_queue`."""
+    with Database(url) as database:
+        add_queue(database, "local")
     figures: Figures = {}
     with serve(folder, url) as service:
         drive(service.url, _submissions("warm", 50))
@@ -105,14 +115,17 @@ def measure_submissions(folder: Path, url: str, count: int) -> Figures:
         return {**figures, "memory": read_memory(service)}
 
 
-def _submissions(prefix: str, count: int) -> list[Request]:
+def _submissions(prefix: str, count: int, clusters: Sequence[str] = ("local",)) -> list[Request]:
     document = {
         "project": "research",
         "run": {"command": ["python", "train.py"], "workdir": "/", "env": {"A": "b"}},
         "topology": {"nodes": 1, "workers_per_node": 2},
         "labels": {"team": "research", "sweep": "s1"},
     }
-    return [post("/api/v1/jobs", {**document, "name": f"{prefix}-{number}"}) for number in range(count)]
+    return [
+        post("/api/v1/jobs", {**document, "name": f"{prefix}-{number}", "cluster": clusters[number % len(clusters)]})
+        for number in range(count)
+    ]
 
 
 def measure_stored(folder: Path, url: str, count: int, options: argparse.Namespace) -> Figures:
@@ -237,6 +250,21 @@ def render(kinds: Figures) -> list[str]:
         [f"{kind}, {part}", *(f"{figures['memory'][key]} MB" for key in ("rss_mb", "peak_mb"))]
         for kind, part, figures in parts if "memory" in figures
     ]  # fmt: skip
+    grown = [
+        render_load(f"{kind}, {part}: {name}", met)
+        for kind, part, figures in parts
+        for name, met in figures.get("requests", {}).items()
+    ]
+    done = [
+        render_deed(f"{kind}, {part}: {name}", deed)
+        for kind, part, figures in parts
+        for name, deed in figures.get("deeds", {}).items()
+    ]
+    shared = [
+        render_sharing(f"{part}: {name}", met)
+        for _, part, figures in parts
+        for name, met in figures.get("shared", {}).items()
+    ]
     layered = [row for kind, part, figures in parts if part == "layers" for row in render_layers(kind, figures)]
     lines: list[str] = []
     for title, columns, rows in (
@@ -247,6 +275,9 @@ def render(kinds: Figures) -> list[str]:
         ("Reports of agents", COLUMNS, reported),
         ("A pass over running jobs", PASS_COLUMNS, passed),
         ("Requests beside open streams", (*COLUMNS, "a pass"), followed),
+        ("A long history: requests of one client", COLUMNS, grown),
+        ("A long history: the service and its upkeep", DEED_COLUMNS, done),
+        ("Several services on one PostgreSQL", SHARED_COLUMNS, shared),
         ("Memory of the service", ("after", "peak"), held),
     ):
         lines += [*render_table([title, *columns], rows), ""] if rows else []
@@ -256,9 +287,12 @@ def render(kinds: Figures) -> list[str]:
 def main() -> int:
     parser = build_parser("control_plane", __doc__)
     parser.add_argument("--database", choices=("sqlite", "postgres", "both"), default="both")
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=[*PARTS, GROWTH, SHARING])
     parser.add_argument("--jobs", nargs="+", type=int, default=[1_000, 10_000, 100_000], help="stored jobs")
     parser.add_argument("--live", nargs="+", type=int, default=[1_000, 10_000], help="jobs of a pass")
+    parser.add_argument("--services", nargs="+", type=int, default=[1, 2, 4], help="of the part sharing (PostgreSQL)")
+    parser.add_argument("--stored", type=int, default=100_000, help="jobs of the part growth")
+    parser.add_argument("--metric-rows", type=int, default=1_000_000, help="one for each step of a job that is stored")
     parser.add_argument("--submissions", type=int, default=3000)
     parser.add_argument("--reads", type=int, default=300, help="requests of each kind")
     parser.add_argument("--report-rounds", type=int, default=4, help="reports of each of the 1,250 replicas")

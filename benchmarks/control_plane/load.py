@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from benchmarks.control_plane.stored import SLOTS
 from benchmarks.frame import Figures, render_number
 from deploy.dev.databases import scratch_database
 from deploy.dev.service import ThrowawayService
@@ -140,17 +141,17 @@ def read_memory(service: ThrowawayService) -> dict[str, float]:
 
 
 @contextmanager
-def fresh_database(server: str | None, folder: Path) -> Iterator[str]:
-    """The URL of a database with empty tables: on the server, or a file in the folder."""
+def fresh_database(server: str | None, folder: Path, *, version: str = "head") -> Iterator[str]:
+    """The URL of a database with empty tables of a version: on the server, or a file in the folder."""
     if server is None:
         url = f"sqlite:///{folder / 'orchestrator.db'}"
-        upgrade(url)
+        upgrade(url, version=version)
         yield url
         return
     with scratch_database(server) as url:
-        upgrade(url)
+        upgrade(url, version=version)
         yield url
 
 
 def serve(folder: Path, url: str) -> ThrowawayService:
-    return ThrowawayService(folder / "root", {"ORCHESTRATOR_DATABASE_URL": url, "ORCHESTRATOR_LOCAL_SLOTS": "1000"})
+    return ThrowawayService(folder / "root", {"ORCHESTRATOR_DATABASE_URL": url, "ORCHESTRATOR_LOCAL_SLOTS": str(SLOTS)})

@@ -28,6 +28,8 @@ from trainer.contract.progress import Phase, Progress
 
 UNSUPERVISED = "elsewhere"  # a cluster that the service does not have: it leaves these jobs alone
 WORKERS = 8
+SLOTS = 1000  # of this machine
+_DAY_S = 86_400.0
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _PROJECTS = ("vision", "speech", "language", "ranking")
 _RUNNING_SHARE = 50  # one job of so many runs
@@ -53,6 +55,16 @@ def add_job(database: Database, job: Job) -> None:
     event = Event(at=job.created_at, kind="job.submitted", sentence="submitted by the benchmark")
     SqlJobStore(database).add(job, idempotency_key=None, digest="0" * 64, event=event)
     _apply(database, Change(job=job, attempt=None, events=[event]))
+
+
+def add_queue(database: Database, cluster: str) -> None:
+    """Make all later jobs wait: a job between two attempts holds a slot, and the first in the queue needs all slots."""
+    now = datetime.now(UTC)
+    patient = make_spec(cluster=cluster, supervise={"backoff_s": [_DAY_S, _DAY_S]})
+    retry_at = now + timedelta(seconds=_DAY_S)
+    add_job(database, make_job(f"holder-{cluster}", patient, JobState.RECOVERING, now, retry_at=retry_at))
+    wide = make_spec(cluster=cluster, topology={"workers_per_node": SLOTS})
+    add_job(database, make_job(f"wide-{cluster}", wide, JobState.QUEUED, now))
 
 
 def add_running(database: Database, job: Job, *, steps: int = 10) -> None:
@@ -102,21 +114,26 @@ def make_line(step: int, rank: int) -> Progress:
 
 def add_many(database: Database, count: int) -> list[str]:
     """Add `count` jobs of four projects: one in fifty runs elsewhere, the others have ended."""
-    ended = list(itertools.product(_PROJECTS, _ENDS))
-    templates = [*ended, *((project, JobState.RUNNING) for project in _PROJECTS)]
-    copies: list[list[int]] = [[] for _ in templates]
-    for job in range(count - len(templates)):
+    ended, live = add_templates(database)
+    copies: dict[str, list[int]] = {template: [] for template in (*ended, *live)}
+    for job in range(count - len(copies)):
         runs, number = job % _RUNNING_SHARE == 0, job // _RUNNING_SHARE
-        copies[len(ended) + number % len(_PROJECTS) if runs else job % len(ended)].append(job)
-    ids: list[str] = []
-    for number, (project, state) in enumerate(templates):
-        cluster = "local" if state.terminal else UNSUPERVISED
-        spec = make_spec(project=project, cluster=cluster, topology={"workers_per_node": WORKERS})
-        template = make_job(f"template-{number:02}", spec, state, _BEGIN)
-        add_running(database, template)
-        ids += copy(database, template.id, copies[number])
+        copies[live[number % len(live)] if runs else ended[job % len(ended)]].append(job)
+    ids = [one for template, numbers in copies.items() for one in copy(database, template, numbers)]
     settle(database)
     return sorted(ids)
+
+
+def add_templates(database: Database) -> tuple[list[str], list[str]]:
+    """Add a job of each project and end, and a job of each project that runs elsewhere. Returns the ids of both."""
+    ended, live = list(itertools.product(_PROJECTS, _ENDS)), [(project, JobState.RUNNING) for project in _PROJECTS]
+    ids: list[str] = []
+    for number, (project, state) in enumerate([*ended, *live]):
+        cluster = "local" if state.terminal else UNSUPERVISED
+        spec = make_spec(project=project, cluster=cluster, topology={"workers_per_node": WORKERS})
+        ids.append(f"template-{number:02}")
+        add_running(database, make_job(ids[-1], spec, state, _BEGIN))
+    return ids[: len(ended)], ids[len(ended) :]
 
 
 def settle(database: Database) -> None:

@@ -6,6 +6,7 @@ with the time that reading takes, so that reading stays a small part of the serv
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -29,6 +30,7 @@ MOST_JOBS = 5000  # in one answer
 USUAL_WINDOW = timedelta(days=30)
 _FRESH_S = 10.0  # the least age at which a live job is read again
 _IDLE_SHARE = 20  # or this many times as long as reading all live jobs took
+_SCRAPE_S = 2.0  # Prometheus waits for 10 s
 _DAY = timedelta(days=1)
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)  # before any job
 _SETTLED = timedelta(minutes=10)  # after a job's end, its last journals have arrived
@@ -90,10 +92,13 @@ class Usage:
         )
 
     def last_day(self, projects: Collection[str] | None = None) -> Mapping[tuple[str, str], float]:
-        """Device-seconds of the last day by project and bin. Empty if there were too many jobs."""
-        now = self._clock.now()
+        """Device-seconds of the last day by project and bin. Empty if there were too many jobs.
+
+        Also empty if reading takes too long. A later call continues.
+        """
+        now, until_s = self._clock.now(), self._monotonic() + _SCRAPE_S
         try:
-            found = share_out(self._holdings(now - _DAY, now, projects), Grouping.PROJECT)
+            found = share_out(self._holdings(now - _DAY, now, projects, until_s=until_s), Grouping.PROJECT)
         except Refused:
             return {}
         return {
@@ -119,16 +124,26 @@ class Usage:
         known = {span.job_id: self._known.get(span.job_id) for span in jobs}
         return {name: one.goodput for name, one in known.items() if one is not None and one.goodput is not None}
 
-    def _holdings(self, begin: datetime, end: datetime, projects: Collection[str] | None) -> list[Holding]:
-        """Return what the jobs of `projects` held between two times. Raises Refused for more than MOST_JOBS."""
+    def _holdings(
+        self, begin: datetime, end: datetime, projects: Collection[str] | None, *, until_s: float = math.inf
+    ) -> list[Holding]:
+        """Return what the jobs of `projects` held between two times.
+
+        Raises Refused for more than MOST_JOBS, and if they are not all read by `until_s`.
+        """
         lived = self._chronicles.lifespans(since=begin, until=end, projects=projects, limit=MOST_JOBS + 1)
         if len(lived) > MOST_JOBS:
             raise Refused(f"more than {MOST_JOBS} jobs ran then; choose a shorter time or one project")
         with self._reading:
             fresh_s = self._fresh_s()
-            found = [each for span in lived if (each := self._read(span, fresh_s)) is not None]
+            found = [each for span in lived if (each := self._read_by(until_s, span, fresh_s)) is not None]
         now = self._clock.now()
         return [_holding(each, begin, end, now) for each in found]
+
+    def _read_by(self, until_s: float, span: Lifespan, fresh_s: float) -> _Remembered | None:
+        if self._monotonic() > until_s:
+            raise Refused("the jobs of this time are still being read; ask again")
+        return self._read(span, fresh_s)
 
     def _fresh_s(self) -> float:
         all_take_s = sum(each.took_s for each in self._known.values() if not each.settled)

@@ -181,6 +181,15 @@ def test_too_many_jobs_are_refused_and_have_no_metrics(shelf: Shelf) -> None:
     assert usage_of(shelf).last_day() == {}
 
 
+def test_the_last_day_is_read_over_several_scrapes_if_it_takes_long(shelf: Shelf) -> None:
+    shelf.jobs |= {name: make_job(name) for name in "abcd"}
+    shelf.read_s, usage = 1.5, usage_of(shelf)
+    assert usage.last_day() == {}
+    assert shelf.read == ["a", "b"]
+    assert usage.last_day()
+    assert shelf.read == ["a", "b", "c", "d"]
+
+
 def test_the_last_day_is_divided_by_project_and_bin(shelf: Shelf) -> None:
     shelf.clock.advance(86_400)
     shelf.jobs["a"] = make_job("a", spec=make_spec(project="vision"))

@@ -91,6 +91,5 @@ SecretBody = Annotated[
     SecretRequest, Depends(Body(model=SecretRequest, most_bytes=_SECRET_BYTES, parse=parse_secret).read)
 ]
 WebhookBody = Annotated[WebhookRequest, Depends(Body(model=WebhookRequest, parse=_parse_webhook).read)]
-Report = Annotated[
-    ReportBody, Depends(Body(model=ReportBody, most_bytes=MAX_REPORT_BYTES, most_values=_REPORT_VALUES).read)
-]
+REPORT = Body(model=ReportBody, most_bytes=MAX_REPORT_BYTES, most_values=_REPORT_VALUES)
+Report = Annotated[ReportBody, Depends(REPORT.read)]

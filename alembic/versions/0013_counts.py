@@ -1,4 +1,4 @@
-"""index the states of a project's jobs
+"""count the jobs of a project in the index that lists them
 
 Revision ID: 0013
 Revises: 0012
@@ -7,7 +7,7 @@ Create Date: 2026-11-28 00:45:00
 
 from __future__ import annotations
 
-from orchestrator.store.online_index import create_index
+from orchestrator.store.online_index import create_index, drop_index
 
 revision: str = "0013"
 down_revision: str | None = "0012"
@@ -16,4 +16,5 @@ depends_on: str | None = None
 
 
 def upgrade() -> None:
-    create_index("ix_jobs_project_state", "jobs", ["project", "state"])
+    create_index("ix_jobs_project_created_at_id_state", "jobs", ["project", "created_at", "id", "state"])
+    drop_index("ix_jobs_project_created_at_id", "jobs")

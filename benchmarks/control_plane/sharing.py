@@ -40,7 +40,7 @@ def measure_sharing(server: str, folder: Path, services: int, submissions: Seque
             for number in range(services)
         ]
         held = _await_leases(url)
-        parts = {
+        parts: dict[str, list[Sequence[Request]]] = {
             "submissions": [submissions[number::services] for number in range(services)],
             "lists": [[Request(path="/api/v1/jobs?limit=50")] * (lists // services) for _ in range(services)],
         }

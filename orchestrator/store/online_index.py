@@ -1,4 +1,4 @@
-"""Create indexes in migrations, while services may write."""
+"""Create and drop indexes in migrations, while services may write."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ def create_index(name: str, table: str, columns: Sequence[str], *, where: str | 
     with context.autocommit_block():
         op.drop_index(name, if_exists=True, postgresql_concurrently=True)
         op.create_index(name, table, columns, postgresql_where=condition, postgresql_concurrently=True)
+
+
+def drop_index(name: str, table: str) -> None:
+    """Drop an index, as `create_index` creates one."""
+    context = op.get_context()
+    if context.dialect.name != "postgresql":
+        op.drop_index(name, table)
+        return
+    with context.autocommit_block():
+        op.drop_index(name, if_exists=True, postgresql_concurrently=True)

@@ -93,11 +93,11 @@ class JobRow(Base):
         Index(None, "updated_at", "id"),
         Index(None, "name", "created_at", "id"),
         Index(None, "state", "created_at", "id"),
-        Index(None, "project", "created_at", "id"),
+        # An index of project and state would do for counts, but SQLite would prefer it for lists, and sort them.
+        Index(None, "project", "created_at", "id", "state"),
         Index(None, "cluster", "created_at", "id"),
         Index(None, "priority", "created_at", "id"),
         Index(None, "cluster", "state"),
-        Index(None, "project", "state"),  # for counts
         Index(None, "finished_at", "id"),
         Index(
             "ix_jobs_retry_wished",

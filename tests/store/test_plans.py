@@ -117,6 +117,21 @@ def test_a_page_of_the_list_is_read_in_the_order_of_an_index(stores: Stores) -> 
     assert "Seq Scan on jobs" not in plan
 
 
+@pytest.mark.parametrize(
+    ("where", "index"),
+    [
+        (JobFilter(project="vision"), "ix_jobs_project_created_at_id"),
+        (JobFilter(cluster="local"), "ix_jobs_cluster_created_at_id"),
+        (JobFilter(state="FAILED"), "ix_jobs_state_created_at_id"),
+        (JobFilter(project="vision", state="FAILED"), "ix_jobs_(project|state)_created_at_id"),
+    ],
+)
+def test_a_filtered_page_is_read_in_the_order_of_an_index(stores: Stores, where: JobFilter, index: str) -> None:
+    stores.add_with_attempt()
+    plan = _plan(stores, lambda stores: stores.reader.summaries(where, limit=50, cursor=None))
+    assert re.search(index, plan), plan
+
+
 @pytest.mark.parametrize("projects", [None, ["research", "vision"]])
 def test_jobs_are_counted_in_an_index(stores: Stores, projects: list[str] | None) -> None:
     stores.add_with_attempt()

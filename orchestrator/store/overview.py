@@ -15,7 +15,7 @@ from orchestrator.domain.job.job import Job
 from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.ports.supervision import Supervised
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import LIVE_STATES, exits_of, in_parts, select_at_work
+from orchestrator.store.lookups import LIVE_JOBS, LIVE_STATES, exits_of, in_parts, select_at_work
 from orchestrator.store.mapping import attempt_of, job_of, training_of
 from orchestrator.store.tables import AttemptRow, JobRow, JournalRow, TrainingRow
 from trainer.contract.exit_record import ExitRecord
@@ -121,5 +121,5 @@ _ATTEMPTS = _select_newest(AttemptRow, AttemptRow.number, AttemptRow.job_id.in_(
 _TRAININGS = _select_newest(TrainingRow, TrainingRow.attempt, AttemptRow.job_id.in_(_IDS))
 _JOURNALS = _select_newest(JournalRow, JournalRow.attempt, AttemptRow.job_id.in_(_IDS))
 _EXITED = _JOURNALS.where(JournalRow.exit_record.is_not(None))
-_LIVE = JobRow.cluster.in_(bindparam("clusters", expanding=True)) & JobRow.state.in_(LIVE_STATES)
+_LIVE = JobRow.cluster.in_(bindparam("clusters", expanding=True)) & JobRow.id.in_(LIVE_JOBS)
 _CLAIMANTS = _select_claimants(_LIVE)

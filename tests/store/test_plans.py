@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,9 +15,11 @@ from orchestrator.ports.supervision import Supervised
 from orchestrator.store import job_pages
 from orchestrator.store.cluster_reader import ClusterReader
 from orchestrator.store.deletion_store import DeletionStore
+from orchestrator.store.engine import Database
 from orchestrator.store.records import EndedJobs, JobFilter
 from orchestrator.store.retention_store import RetentionStore
 from orchestrator.store.tables import JobRow
+from orchestrator.store.upgrade import upgrade
 from tests.builders import at, make_spec
 from tests.store.harness import Stores
 
@@ -26,6 +28,7 @@ _SCAN = re.compile(
     r"(?:SCAN|Seq Scan on) (?:jobs|attempts|events|trainings|journals|metrics|snapshots|workers|deliveries)\b"
     r"(?! USING INDEX ix_jobs_retry_[a-z]+)"
 )
+_SCAN_JOBS = re.compile(r"SCAN jobs(?! USING INDEX ix_jobs_retry_)|Seq Scan on jobs")
 _READS: dict[str, Callable[[Stores], object]] = {
     "a job": lambda stores: stores.reader.summary("job-1"),
     "the standing of a job": lambda stores: stores.reader.standing("job-1"),
@@ -90,9 +93,17 @@ def test_a_hot_query_does_not_look_at_all_rows(stores: Stores, what: str) -> Non
     assert _SCAN.search(plan) is None, plan
 
 
-@pytest.mark.parametrize("backend", ["postgresql"])
-def test_a_long_history_does_not_make_the_planner_read_all_jobs(stores: Stores) -> None:
-    """The planner chooses by its statistics. It knows only how often the values of one column occur."""
+@pytest.fixture
+def own_stores(empty_url: str) -> Iterator[Stores]:
+    """A separate database, because statistics would change the plans of other tests."""
+    upgrade(empty_url)
+    with Database(empty_url) as database:
+        yield Stores(database)
+
+
+def test_a_long_history_does_not_make_the_planner_read_all_jobs(own_stores: Stores) -> None:
+    """The planner chooses by its statistics, which are coarse."""
+    stores = own_stores
     job = stores.add_with_attempt("ended")
     stores.apply(replace(job, state=JobState.SUCCEEDED, finished_at=at(-3600)))
     stores.add_with_attempt()
@@ -101,13 +112,15 @@ def test_a_long_history_does_not_make_the_planner_read_all_jobs(stores: Stores) 
     with stores.database.write() as session:
         session.execute(
             text(
-                f"INSERT INTO jobs (id, {copied}) SELECT 'job-' || number, {copied} FROM jobs, "
-                "generate_series(10, 5000) AS numbers(number) WHERE id = 'ended'"
+                "WITH RECURSIVE numbers(number) AS (SELECT 10 UNION ALL SELECT number + 1 FROM numbers "
+                f"WHERE number < 5000) INSERT INTO jobs (id, {copied}) SELECT 'job-' || number, {copied} "
+                "FROM jobs CROSS JOIN numbers WHERE id = 'ended'"
             )
         )
         session.execute(text("ANALYZE jobs"))
-    plans = {what: _plan(stores, read, forced=False) for what, read in _READS.items()}
-    assert not {what: plan for what, plan in plans.items() if "Seq Scan on jobs" in plan}
+    for what, read in _READS.items():
+        plan = _plan(stores, read, forced=False)
+        assert not _SCAN_JOBS.search(plan), f"{what}: {plan}"
 
 
 def test_a_page_of_the_list_is_read_in_the_order_of_an_index(stores: Stores) -> None:

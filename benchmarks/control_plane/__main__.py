@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.control_plane.followers import measure_followers
-from benchmarks.control_plane.growth import DEED_COLUMNS, measure_growth, render_deed
+from benchmarks.control_plane.growth import DURATION_COLUMNS, measure_growth, render_duration
 from benchmarks.control_plane.layers import LAYER_COLUMNS, measure_layers, render_layers
 from benchmarks.control_plane.load import (
     COLUMNS,
@@ -256,9 +256,9 @@ def render(kinds: Figures) -> list[str]:
         for name, met in figures.get("requests", {}).items()
     ]
     done = [
-        render_deed(f"{kind}, {part}: {name}", deed)
+        render_duration(f"{kind}, {part}: {name}", taken)
         for kind, part, figures in parts
-        for name, deed in figures.get("deeds", {}).items()
+        for name, taken in figures.get("durations", {}).items()
     ]
     shared = [
         render_sharing(f"{part}: {name}", met)
@@ -276,7 +276,7 @@ def render(kinds: Figures) -> list[str]:
         ("A pass over running jobs", PASS_COLUMNS, passed),
         ("Requests beside open streams", (*COLUMNS, "a pass"), followed),
         ("A long history: requests of one client", COLUMNS, grown),
-        ("A long history: the service and its upkeep", DEED_COLUMNS, done),
+        ("A long history: the service and its upkeep", DURATION_COLUMNS, done),
         ("Several services on one PostgreSQL", SHARED_COLUMNS, shared),
         ("Memory of the service", ("after", "peak"), held),
     ):

@@ -24,7 +24,7 @@ from orchestrator.store.schema import list_versions
 from orchestrator.store.tables import JobRow
 from orchestrator.upkeep.housekeeping import Housekeeper
 
-DEED_COLUMNS = ("seconds", "n")
+DURATION_COLUMNS = ("seconds", "n")
 _PIECES = 20  # of retention
 _DELETED = 1_000  # or a hundredth of the jobs
 _OLD = datetime.now(UTC) - timedelta(days=300)
@@ -52,16 +52,16 @@ def measure_growth(folder: Path, server: str | None, jobs: int, metric_rows: int
     with fresh_database(server, folder, version=list_versions()[0]) as url:
         began = time.perf_counter()
         fill(url, jobs, metric_rows)
-        deeds = {"filled": _since(began, metric_rows), "db upgrade": _time(lambda: _upgrade(url))}
+        durations = {"filled": _since(began, metric_rows), "db upgrade": _time(lambda: _upgrade(url))}
         began = time.perf_counter()
         with serve(folder, url) as service:
-            deeds["start of the service"] = _since(began)
+            durations["start of the service"] = _since(began)
             requests = {name: _measure(service, path, reads) for name, path in _PATHS.items()}
             memory = read_memory(service)
-            deeds["deletion of a long job"] = _time(lambda: _delete(service, [LONG_JOB]))
+            durations["deletion of a long job"] = _time(lambda: _delete(service, [LONG_JOB]))
             old = _list_old(url, min(_DELETED, jobs // 100))
-            deeds["deletion of old jobs"] = _time(lambda: _delete(service, old), len(old))
-        return {"deeds": deeds | _measure_upkeep(folder, url), "requests": requests, "memory": memory}
+            durations["deletion of old jobs"] = _time(lambda: _delete(service, old), len(old))
+        return {"durations": durations | _measure_upkeep(folder, url), "requests": requests, "memory": memory}
 
 
 def _measure(service: ThrowawayService, path: str, reads: int) -> Figures:
@@ -103,9 +103,9 @@ def _tidy(keeper: Housekeeper) -> None:
         keeper.tidy()
 
 
-def _time(deed: Callable[[], object], count: int = 1) -> Figures:
+def _time(work: Callable[[], object], count: int = 1) -> Figures:
     began = time.perf_counter()
-    deed()
+    work()
     return _since(began, count)
 
 
@@ -113,6 +113,6 @@ def _since(began: float, count: int = 1) -> Figures:
     return {"seconds": round(time.perf_counter() - began, 3), "n": count}
 
 
-def render_deed(name: str, deed: Figures) -> list[str]:
-    """A row under DEED_COLUMNS."""
-    return [name, render_number(deed["seconds"], "s"), str(deed["n"])]
+def render_duration(name: str, taken: Figures) -> list[str]:
+    """A row under DURATION_COLUMNS."""
+    return [name, render_number(taken["seconds"], "s"), str(taken["n"])]

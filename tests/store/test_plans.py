@@ -130,6 +130,7 @@ def test_a_page_of_the_list_is_read_in_the_order_of_an_index(stores: Stores) -> 
     assert "Seq Scan on jobs" not in plan
 
 
+@pytest.mark.parametrize("backend", ["sqlite"])  # PostgreSQL sorts a small table
 @pytest.mark.parametrize(
     ("where", "index"),
     [

@@ -22,7 +22,6 @@ def _pid(database: Database) -> int:
 def test_a_connection_that_was_used_before_is_used_again_without_a_question_of_its_own(
     postgres_tables: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = _pid(postgres_tables)
     sent: list[object] = []
     execute = psycopg.Cursor.execute
 
@@ -30,8 +29,10 @@ def test_a_connection_that_was_used_before_is_used_again_without_a_question_of_i
         sent.append(query)
         return execute(cursor, query, *rest, **named)
 
-    monkeypatch.setattr(psycopg.Cursor, "execute", noted)
-    assert _pid(postgres_tables) == first
+    with Database(postgres_tables.url.render_as_string(hide_password=False)) as database:
+        first = _pid(database)
+        monkeypatch.setattr(psycopg.Cursor, "execute", noted)
+        assert _pid(database) == first
     assert len(sent) == 1
 
 

@@ -83,21 +83,20 @@ def _is_plain_ascii(document: object) -> bool:
         for value in level:
             if isinstance(value, str):
                 plain = value.isascii()
-            elif isinstance(value, dict):
-                plain = all(isinstance(key, str) and key.isascii() for key in value)
-                below += value.values()
-            elif isinstance(value, list):
-                plain = True
-                below += value
+            elif isinstance(value, (dict, list)):
+                count += len(value)
+                if count > MAX_NODES:
+                    return False  # before the values are copied
+                plain = isinstance(value, list) or all(isinstance(key, str) and key.isascii() for key in value)
+                below += value if isinstance(value, list) else value.values()
             elif isinstance(value, int):
                 plain = -(2**63) <= value < 2**63
             else:
                 plain = value is None or (isinstance(value, float) and math.isfinite(value))
             if not plain:
                 return False
-        count += len(below)
-        if not below or count > MAX_NODES:
-            return not below
+        if not below:
+            return True
         level = below
     return False
 

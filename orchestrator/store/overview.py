@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Select, Subquery, bindparam, func, select
-from sqlalchemy.orm import Bundle, Session
+from sqlalchemy import BindParameter, ColumnElement, Select, Subquery, bindparam, func, select, union_all
+from sqlalchemy.orm import Bundle, Session, aliased
 
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.ports.supervision import Supervised
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import LIVE_JOBS, LIVE_STATES, exits_of, in_parts, select_at_work
+from orchestrator.store.lookups import LIVE_STATES, exits_of, in_parts, select_at_work
 from orchestrator.store.mapping import attempt_of, job_of, training_of
 from orchestrator.store.tables import AttemptRow, JobRow, JournalRow, TrainingRow
 from trainer.contract.exit_record import ExitRecord
@@ -24,7 +24,7 @@ from trainer.contract.exit_record import ExitRecord
 def read_at_work(database: Database, cluster: str) -> Set[str]:
     """Return the ids of the jobs of the cluster that are not at rest. Raises StoreUnavailable."""
     with database.read() as session:
-        return set(session.scalars(select_at_work(select(JobRow.id).where(JobRow.cluster == cluster))))
+        return set(session.scalars(_AT_WORK, {"cluster": cluster}))
 
 
 def read_supervised(database: Database, cluster: str, among: Collection[str]) -> Sequence[Supervised]:
@@ -121,5 +121,10 @@ _ATTEMPTS = _select_newest(AttemptRow, AttemptRow.number, AttemptRow.job_id.in_(
 _TRAININGS = _select_newest(TrainingRow, TrainingRow.attempt, AttemptRow.job_id.in_(_IDS))
 _JOURNALS = _select_newest(JournalRow, JournalRow.attempt, AttemptRow.job_id.in_(_IDS))
 _EXITED = _JOURNALS.where(JournalRow.exit_record.is_not(None))
-_LIVE = JobRow.cluster.in_(bindparam("clusters", expanding=True)) & JobRow.id.in_(LIVE_JOBS)
+_AT_WORK = select_at_work(select(JobRow.id).where(JobRow.cluster == bindparam("cluster")))
+# One search for each state, as in select_at_work.
+_CLUSTERS: BindParameter[Any] = bindparam("clusters", expanding=True)
+_OTHER = aliased(JobRow)
+_HERE = select(_OTHER.id).where(_OTHER.cluster.in_(_CLUSTERS))
+_LIVE = JobRow.id.in_(union_all(*(_HERE.where(_OTHER.state == state) for state in LIVE_STATES)))
 _CLAIMANTS = _select_claimants(_LIVE)

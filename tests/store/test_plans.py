@@ -123,6 +123,13 @@ def test_a_long_history_does_not_make_the_planner_read_all_jobs(own_stores: Stor
         assert not _SCAN_JOBS.search(plan), f"{what}: {plan}"
 
 
+@pytest.mark.parametrize("what", ["the jobs at work", "the claimants of a cluster"])
+def test_live_jobs_are_not_found_among_all_jobs_of_a_cluster(stores: Stores, what: str) -> None:
+    stores.add_with_attempt()
+    plan = _plan(stores, _READS[what])
+    assert "ix_jobs_cluster_created_at_id" not in plan, plan
+
+
 def test_a_page_of_the_list_is_read_in_the_order_of_an_index(stores: Stores) -> None:
     stores.add_with_attempt()
     plan = _plan(stores, lambda stores: stores.reader.summaries(JobFilter(), limit=50, cursor=None))

@@ -233,11 +233,7 @@ def render(kinds: Figures) -> list[str]:
         for kind, _, figures in parts
         for name, met in figures.get("reports", {}).items()
     ]
-    polled = [
-        render_load(f"{kind}, {part}: {name}", met)
-        for kind, part, figures in parts
-        for name, met in figures.get("pages", {}).items()
-    ]
+    polled = _render_rows(parts, "pages", render_load)
     followed = [
         [*render_load(f"{kind}, {how}", met), render_number(met["mean_pass_ms"], "ms")]
         for kind, part, figures in parts if part == "followers" for how, met in figures.items()
@@ -250,21 +246,9 @@ def render(kinds: Figures) -> list[str]:
         [f"{kind}, {part}", *(f"{figures['memory'][key]} MB" for key in ("rss_mb", "peak_mb"))]
         for kind, part, figures in parts if "memory" in figures
     ]  # fmt: skip
-    grown = [
-        render_load(f"{kind}, {part}: {name}", met)
-        for kind, part, figures in parts
-        for name, met in figures.get("requests", {}).items()
-    ]
-    done = [
-        render_duration(f"{kind}, {part}: {name}", taken)
-        for kind, part, figures in parts
-        for name, taken in figures.get("durations", {}).items()
-    ]
-    shared = [
-        render_sharing(f"{part}: {name}", met)
-        for _, part, figures in parts
-        for name, met in figures.get("shared", {}).items()
-    ]
+    grown = _render_rows(parts, "requests", render_load)
+    done = _render_rows(parts, "durations", render_duration)
+    shared = _render_rows(parts, "shared", render_sharing)
     layered = [row for kind, part, figures in parts if part == "layers" for row in render_layers(kind, figures)]
     lines: list[str] = []
     for title, columns, rows in (
@@ -282,6 +266,17 @@ def render(kinds: Figures) -> list[str]:
     ):
         lines += [*render_table([title, *columns], rows), ""] if rows else []
     return lines
+
+
+def _render_rows(
+    parts: Sequence[tuple[str, str, Figures]], key: str, render_row: Callable[[str, Figures], list[str]]
+) -> list[list[str]]:
+    """Render a row for each figure that the parts have under this key."""
+    return [
+        render_row(f"{kind}, {part}: {name}", met)
+        for kind, part, figures in parts
+        for name, met in figures.get(key, {}).items()
+    ]
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from orchestrator.store.types import UtcDateTime
 DAYS = 400  # from the oldest job to the newest. By default, metrics of the oldest 35 days are due for removal
 LONG_JOB = "copy-long"  # has a tenth of the rows of metrics, at most a million
 _LONG_ROWS = 1_000_000
-_LIVE = 1_000  # running jobs, however many are stored
+_LIVE = 1_000  # running jobs, however many are stored, but at most a quarter of them
 _STEP_S = 10  # between two rows of metrics
 _LASTED_S = 3600  # each job
 _PART = 10_000  # jobs whose rows are inserted in one transaction
@@ -94,7 +94,7 @@ def _list_copies(
         connection,
         f"INSERT INTO copies SELECT CASE number WHEN {count // 2} THEN {parts} "
         f"ELSE ({_SCATTERED}) / {-(-(2**32) // parts)} END, CASE number WHEN {count // 2} THEN '{LONG_JOB}' "
-        f"ELSE {scattered} END, CASE WHEN number > {count - _LIVE} THEN {live} ELSE {ended} END, "
+        f"ELSE {scattered} END, CASE WHEN number > {count - min(_LIVE, count // 4)} THEN {live} ELSE {ended} END, "
         f"{last_s - span_s} + number * {span_s} / {count} FROM ({dialect.numbers.format(count)}) AS copies",
     )
     return range(parts + 1)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import itertools
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakValueDictionary
 
 from tests.elastic.virtual import Clock, Pause
 from trainer.contract import env, layout
@@ -290,25 +291,36 @@ class Network:
         self.clock, self._has_ended, self._cuts = clock, has_ended, cuts
         self.silent: Callable[[str], bool] = lambda node: False  # a node that has ended does not even refuse
         self.generation: Callable[[], int] = lambda: 0  # the newest that has begun
-        self._stores: dict[int, Store] = {}  # by port
+        # By port. A store ends with the last reference to it, as a TCPStore does. Its clients hold none.
+        self._stores: WeakValueDictionary[int, Store] = WeakValueDictionary()
+        self._ports = itertools.count(1000)
         self._hung_up: set[tuple[str, int]] = set()
         self._epochs: list[Served] = []
         self._finished: set[tuple[int, str]] = set()
 
     def serve(self, served: Served, timing: Timing, *, is_required: bool) -> Store:
-        port = served.port or 1000 + len(self._stores)
+        port = served.port or next(self._ports)
         store = self._stores[port] = Store(self, self.clock.node, port)
         return store
 
-    def connect(self, served: Served, timing: Timing, key: str) -> Store | None:
+    def connect(self, served: Served, timing: Timing, key: str) -> Client | None:
         if self.probe(served) is not Answer.YES:
             return None
-        store = self._stores[served.port]
-        if self.clock.is_paused(store.host):  # its kernel accepts the connection
+        store = Client(self, served.port)
+        if self.clock.is_paused(self.find_store(served.port).host):  # its kernel accepts the connection
             self.clock.sleep(_CONNECTED_WITHIN_S)
             return None
         self._hung_up.discard((self.clock.node, served.port))
-        return store if store.check([key]) else None
+        with suppress(RuntimeError):
+            return store if store.check([key]) else None
+        return None
+
+    def find_store(self, port: int) -> Store:
+        """Raises RuntimeError if it has ended."""
+        store = self._stores.get(port)
+        if store is None:
+            raise RuntimeError("Connection reset by peer")
+        return store
 
     def probe(self, served: Served) -> Answer:
         self.clock.sleep(_ANSWER_S)
@@ -467,6 +479,16 @@ class Store:
         if found == expected:
             self._values[key] = desired.encode()
         return self._values[key]
+
+
+class Client:
+    """A connection to a store. Its calls raise RuntimeError once the store has ended."""
+
+    def __init__(self, network: Network, port: int) -> None:
+        self._network, self._port = network, port
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network.find_store(self._port), name)
 
 
 @contextmanager

@@ -191,6 +191,16 @@ def test_most_of_a_group_goes_on_without_the_node_that_is_cut_off(alone: str, br
     assert_no_split(nodes)
 
 
+@pytest.mark.parametrize("length_s", [32.0, 33.0, 34.0])
+def test_all_agents_leave_the_store_of_an_agent_that_was_replaced_during_its_pause(length_s: float) -> None:
+    """One agent was paused too, so it is patient for longer than the one that replaces the store."""
+    stops = [Stop(node=node, begin_s=1.0, length_s=s, with_workers=False) for node, s in ((0, length_s), (1, 3.0))]
+    nodes = Nodes(3, 3, stops, breaks=False)
+    nodes.run(length_s + SETTLES_S)
+    assert nodes.generation <= 2
+    assert_all_train(nodes)
+
+
 @pytest.mark.parametrize("later_s", [0.3, 0.8, 1.5, 2.5])
 def test_the_others_go_on_soon_if_the_host_of_the_store_falls_silent_while_they_form_a_group(later_s: float) -> None:
     deaths = [Death(node="node-3", at_s=20.0, silently=False), Death(node="node-0", at_s=20.0 + later_s, silently=True)]

@@ -11,9 +11,10 @@ the time of each step, on the same clock. torchrun with its defaults gets at mos
 step within two minutes has not recovered and is started again.
 
 --json prints one object, for one program: {"elastic": ..., "torchrun": ..., "torchrun_safe": ...} with times in seconds
-and `steps_redone` as the mean per kill. For the bundled trainer it also has `split`: the median of each part of the
-time from the kill to rank 0's next step. The program `script-supervised` is `script` with trainer.supervised, and
-`script-reentered` also has `reenter`. Your own script runs unchanged; its steps are those of its optimizer.
+and `steps_redone` as the mean per kill; `most_steps_redone` is the most after one kill. For the bundled trainer it also
+has `split`: the median of each part of the time from the kill to rank 0's next step. The program `script-supervised` is
+`script` with trainer.supervised, and `script-reentered` also has `reenter`. Your own script runs unchanged; its steps
+are those of its optimizer.
 
 --agents kills elasticrun's agent instead of a worker. Its workers die with it, and another agent starts all of them.
 """
@@ -73,6 +74,7 @@ class Score:
             "recovered": len(self.recovered_s),
             **{f"p{share}_s": self.percentile(share) for share in (50, 95, 99)},
             "steps_redone": round(statistics.fmean(self.steps_redone), 1) if self.steps_redone else None,
+            "most_steps_redone": max(self.steps_redone, default=None),
             **({"split": summarize(self.splits)} if self.splits else {}),
             **({"restored_from": dict(self.sources)} if self.sources else {}),
         }
@@ -92,6 +94,7 @@ def render(scores: Sequence[Score]) -> list[str]:
             f"{len(score.recovered_s)} of {score.kills}",
             *(render_number(score.percentile(share), "s") for share in (50, 95, 99, 100)),
             render_number(score.document()["steps_redone"]),
+            render_number(score.document()["most_steps_redone"]),
             ", ".join(f"{source} {count}" for source, count in sorted(score.sources.items())),
             render_ratio(score.percentile(50), ours_s.get(score.program)),
         ]
@@ -105,6 +108,7 @@ def render(scores: Sequence[Score]) -> list[str]:
         "p99",
         "longest",
         "steps repeated",
+        "most steps repeated",
         "restored from",
         "times elasticrun's p50",
     ]
@@ -198,7 +202,8 @@ def kill_all(
         restarts.append(Kill(at_s=killed_at, first=newest[0].life))
         score.recovered_s.append(max(step.at_s for step in firsts) - killed_at)
         before = max(step.number for step in [*seen, *after] if step.life in old)
-        score.steps_redone.append(before - min(step.number for step in firsts) + 1)
+        # The killed worker may have completed a step that it had not reported.
+        score.steps_redone.append(max(0, before - min(step.number for step in firsts) + 1))
         if score.kills % _REPORT_EVERY == 0:
             print(f"{score.name}: {score.document()}", file=sys.stderr, flush=True)
 

@@ -103,8 +103,8 @@ def test_a_score_has_seconds_and_steps() -> None:
     """Programs may rely on this document."""
     score = Score("ours", "script", kills=4, recovered_s=[0.4, 0.1, 0.2], steps_redone=[3, 4, 6])
     document = score.document()
-    assert list(document) == ["kills", "recovered", "p50_s", "p95_s", "p99_s", "steps_redone"]
-    assert list(document.values()) == [4, 3, 0.2, 0.4, 0.4, 4.3]
+    assert list(document) == ["kills", "recovered", "p50_s", "p95_s", "p99_s", "steps_redone", "most_steps_redone"]
+    assert list(document.values()) == [4, 3, 0.2, 0.4, 0.4, 4.3, 6]
     score.splits = [Split(notice_s=None, **PARTS), Split(notice_s=0.2, **PARTS), Split(notice_s=0.4, **PARTS)]
     assert score.document() == {**document, "split": {"kills": 3, "notice_s": 0.3, **PARTS}}
 
@@ -115,7 +115,7 @@ def test_each_launcher_is_compared_with_ours_for_the_same_program() -> None:
     never = Score("torchrun", "script", kills=1)
     ours.sources.update({"memory": 3, "disk": 1})
     lines = render([ours, safe, never])
-    assert lines[2].endswith("| 0.2 s | 6 | disk 1, memory 3 | 1.0 |")
-    assert lines[3] == "| script, torchrun, safe settings | 1 of 1 | 3.1 s | 3.1 s | 3.1 s | 3.1 s | 6 |  | 15.5 |"
-    assert lines[4] == "| script, torchrun, defaults | 0 of 1 |  |  |  |  |  |  |  |"
+    assert lines[2].endswith("| 0.2 s | 6 | 6 | disk 1, memory 3 | 1.0 |")
+    assert lines[3] == "| script, torchrun, safe settings | 1 of 1 | 3.1 s | 3.1 s | 3.1 s | 3.1 s | 6 | 6 |  | 15.5 |"
+    assert lines[4] == "| script, torchrun, defaults | 0 of 1 |  |  |  |  |  |  |  |  |"
     assert lines[-1] == "| script, elasticrun |  | 0.1 s | 0.1 s | 0.5 s | 0.1 s | 0.1 s |"

@@ -48,7 +48,9 @@ def test_nothing_outside_a_hostile_folder_is_touched(
         if in_the_root:
             for name in (".trash", ".workdirs", ".agents"):
                 plant(ground.root, name, planted[0][1], outside.folder)
+        before = count_descriptors()
         answers = use(ground, used)
+        assert count_descriptors() == before
         assert not [answer for answer in answers if CANARY in answer]
         outside.require_untouched()
         neighbour.require_untouched()
@@ -65,6 +67,7 @@ def test_a_change_between_check_and_open_gives_no_access(tmp_path: Path, seed: i
         while not over.is_set():
             shuffle(ground.root / JOB, outside.folder, mine)
 
+    before = count_descriptors()
     changing = threading.Thread(target=change)
     changing.start()
     try:
@@ -74,6 +77,7 @@ def test_a_change_between_check_and_open_gives_no_access(tmp_path: Path, seed: i
     finally:
         over.set()
         changing.join()
+    assert count_descriptors() == before
     outside.require_untouched()
     _open_all(tmp_path)
     shutil.rmtree(ground.root)
@@ -92,6 +96,10 @@ def test_a_text_in_any_place_is_read_or_counts_as_none(tmp_path: Path, place: st
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         use(ground, list(CALLS))
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _open_all(folder: Path) -> None:

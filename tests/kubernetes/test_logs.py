@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -103,6 +104,24 @@ def test_a_crash_before_the_first_position_is_recorded_loses_no_line(
         assert printed.since is None
         printed.keep([line(1, "one")])
     assert kept(tmp_path) == ["one"]
+
+
+def test_a_failure_while_the_output_is_opened_leaves_nothing_open(tmp_path: Path) -> None:
+    with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
+        printed.keep([line(1, "one")])
+    (state,) = (path for path in tmp_path.iterdir() if path.suffix == ".json")
+    stored, before = state.read_text(), count_descriptors()
+    state.write_text(json.dumps({**json.loads(stored), "sizes": {"..": 1}}))
+    with pytest.raises(OSError, match="not a name"):
+        Printed(*below(tmp_path), limit_bytes=1 << 20)
+    assert count_descriptors() == before
+    state.write_text(stored)
+    with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
+        assert printed.since == at(1).partition(".")[0] + "Z"
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_long_log_keeps_its_newest_part(tmp_path: Path) -> None:

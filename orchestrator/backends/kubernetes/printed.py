@@ -11,6 +11,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,27 +48,25 @@ class Printed:
     """
 
     def __init__(self, job: JobFolder, place: Path, *, limit_bytes: int) -> None:
-        with job.make() as folder:
-            self._folder, self._limit_bytes = folder.make(place), limit_bytes
-        self._lock = self._folder.append(Path(f".{_STATE}.lock"), lock=True)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._close()
-            raise Held(f"{job.name}/{place}") from error
-        self._state = _read(self._folder)
-        self._cut_off()
+        self._limit_bytes = limit_bytes
+        with ExitStack() as opened:
+            with job.make() as folder:
+                self._folder = opened.enter_context(folder.make(place))
+            lock = opened.enter_context(self._folder.append(Path(f".{_STATE}.lock"), lock=True))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise Held(f"{job.name}/{place}") from error
+            self._state = _read(self._folder)
+            self._cut_off()
+            self._opened = opened.pop_all()
         self._repeats_left = self._state.same  # lines with the last time that will be repeated
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        self._lock.close()
-        self._folder.close()
+        self._opened.close()
 
     @property
     def since(self) -> str | None:

@@ -33,6 +33,7 @@ class Cluster(SteadyCluster):
     """Every job runs. Its folder is read as all three backends do."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__()
         self._root = root
 
     def observe(self, launched):  # type: ignore[no-untyped-def]  # a Backend's

@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.descriptors import count_descriptors
 from tests.elastic.harness import ROOT, wait_for
 from trainer.elastic.rendezvous import link_socket
 from trainer.elastic.rendezvous.inquiries import Inquiries, Questions
@@ -360,22 +360,18 @@ def test_a_slow_name_server_delays_no_heartbeat(group: Group, monkeypatch: pytes
 
 
 def test_no_thread_and_no_descriptor_is_left() -> None:
-    before = threads(), descriptors()
+    before = threads(), count_descriptors()
     opened = Group()
     opened.add(A, B)
     opened.meet("localhost")
     opened.end()
     opened.end()
     opened.links[A].follow({})
-    assert (threads(), descriptors()) == before
+    assert (threads(), count_descriptors()) == before
 
 
 def threads() -> set[int | None]:
     return {thread.ident for thread in threading.enumerate()}
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @given(st.integers(0, 60_000))

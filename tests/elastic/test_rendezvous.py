@@ -6,6 +6,7 @@ import socket
 import time
 from pathlib import Path
 
+from tests.descriptors import count_descriptors
 from trainer.elastic.rendezvous.endpoint import connect, give_up_on_silence
 from trainer.elastic.rendezvous.epochs import Served
 from trainer.elastic.rendezvous.options import Timing
@@ -15,14 +16,10 @@ def test_a_silent_store_is_given_up_on_and_no_descriptor_is_left_open(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as server, (tmp_path / "file").open("w"):
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as connection:
-            before = open_descriptors()
+            before = count_descriptors()
             give_up_on_silence(Served(node="", address="127.0.0.1", port=port))
-            assert open_descriptors() == before
+            assert count_descriptors() == before
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_store_whose_host_died_after_the_probe_delays_the_search_for_seconds_only() -> None:

@@ -14,6 +14,7 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.descriptors import count_descriptors
 from tests.examples import examples
 from tests.jobfolder.folder_access import CALLS, JOB, make_ground, use
 from tests.jobfolder.outside import CANARY, Outside
@@ -96,10 +97,6 @@ def test_a_text_in_any_place_is_read_or_counts_as_none(tmp_path: Path, place: st
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         use(ground, list(CALLS))
-
-
-def count_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _open_all(folder: Path) -> None:

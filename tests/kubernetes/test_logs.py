@@ -13,6 +13,7 @@ from orchestrator.backends.kubernetes.logs import Followed, LogKeeper
 from orchestrator.backends.kubernetes.printed import Held, Printed, parse_stamp
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.logs.log_files import find_worker_logs
+from tests.descriptors import count_descriptors
 from tests.elastic.harness import wait_for
 from tests.kubernetes.fake_api import FakeApi
 from trainer.contract import layout
@@ -118,10 +119,6 @@ def test_a_failure_while_the_output_is_opened_leaves_nothing_open(tmp_path: Path
     state.write_text(stored)
     with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         assert printed.since == at(1).partition(".")[0] + "Z"
-
-
-def count_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_long_log_keeps_its_newest_part(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.checks import CHECK_S
 from orchestrator.domain.observation.observation import Liveness, Presence
 from orchestrator.simulator.virtual_clock import VirtualClock
+from tests.descriptors import count_descriptors
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, ProcessIdentity, render_agent_record
 
@@ -62,10 +63,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def backend_of(root: Path, living: LivingAgents) -> LocalBackend:
     return LocalBackend(root, slots=1, living=living)
-
-
-def count_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import structlog
 import uvicorn
@@ -42,6 +43,7 @@ def serve(settings: Settings) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     limit_free_memory()
     calm_collector()  # called before the imports too; this call excludes the objects that they created
+    signal.signal(signal.SIGTERM, _leave)
     settings = check_settings(settings)
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(open_database(settings))
@@ -109,6 +111,12 @@ def _check_tls(settings: Settings) -> None:
         ) from error
 
 
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """End a service that does not serve yet, as after an error: close what it has opened. A second signal kills it."""
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(0)
+
+
 class _Server(uvicorn.Server):
     """Ends streams as soon as a shutdown begins. Uvicorn waits for them before it notifies the application.
 
@@ -121,12 +129,13 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        previous = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        interrupt = signal.signal(signal.SIGINT, self.handle_exit)
+        signal.signal(signal.SIGTERM, self.handle_exit)
         try:
             yield
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            signal.signal(signal.SIGINT, interrupt)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one kills it
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._closing.set()

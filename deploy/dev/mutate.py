@@ -111,6 +111,7 @@ SUITES = (
     Suite(modules=["orchestrator/supervisor/lease_keeper.py"], tests=_unit("lease_keeper"), races=True),
     Suite(modules=["orchestrator/supervisor/loop.py"], tests=_unit("loop"), races=True),
     Suite(modules=["orchestrator/intake/reception.py"], tests=_unit("reception"), races=True),
+    Suite(modules=_domain("sharing"), tests=_unit("sharing")),
     _on_sqlite(["orchestrator/store/lease_store.py"], "contract/test_leases", "contract/test_guard"),
     _on_sqlite(
         [f"orchestrator/store/{name}.py" for name in ("supervisor_store", "node_records", "overview")],

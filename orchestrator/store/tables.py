@@ -272,6 +272,8 @@ class LeaseRow(Base):
     token: Mapped[int]  # rises each time the lease is acquired
     since: Mapped[datetime]  # when it was acquired
     expires_at: Mapped[datetime]
+    requester: Mapped[str | None]  # the service that requests it from the holder
+    request_expires_at: Mapped[datetime | None]
 
 
 class NodeFailureRow(Base):

@@ -107,3 +107,84 @@ def test_all_leases_are_listed_also_expired_ones(world: World) -> None:
     second = acquire(world, "b", "two", ttl_s=10)
     found = {standing.lease.cluster: (standing.lease, standing.expired) for standing in world.leases.leases()}
     assert found == {"a": (first, True), "b": (second, False)}
+
+
+def test_a_service_with_two_leases_fewer_requests_one_and_gets_it(world: World) -> None:
+    mine = [acquire(world, name, "one") for name in ("a", "b")]
+    assert world.leases.acquire("a", "two", ttl_s=100) is None
+    assert [_requested(world, lease) for lease in mine] == [True, False]
+    assert not world.leases.hand_over(mine[1], ttl_s=100)
+    assert world.leases.hand_over(mine[0], ttl_s=100)
+    assert world.leases.renew(mine[0], ttl_s=100) is None
+    assert not world.leases.hand_over(mine[0], ttl_s=100)
+    given = next(each for each in world.leases.leases() if each.lease.cluster == "a")
+    assert (given.lease.holder, given.lease.token, given.requester) == ("two", mine[0].token + 1, None)
+    assert acquire(world, "a", "two").token > given.lease.token
+    assert not _requested(world, mine[1])
+
+
+def test_a_lease_that_was_handed_over_expires(world: World) -> None:
+    mine = [acquire(world, name, "one", ttl_s=1000) for name in ("a", "b")]
+    world.leases.acquire("a", "two", ttl_s=100)
+    assert world.leases.hand_over(mine[0], ttl_s=10)
+    assert world.leases.acquire("a", "one", ttl_s=10) is None
+    world.pass_time(10)
+    acquire(world, "a", "one")
+
+
+def test_a_service_with_one_lease_fewer_requests_none(world: World) -> None:
+    mine = [acquire(world, name, "one") for name in ("a", "b")]
+    acquire(world, "c", "two")
+    world.leases.acquire("a", "two", ttl_s=100)
+    assert not _requested(world, mine[0])
+
+
+def test_a_hand_over_counts_again(world: World) -> None:
+    mine = [acquire(world, name, "one") for name in ("a", "b")]
+    world.leases.acquire("a", "two", ttl_s=100)
+    acquire(world, "c", "two")
+    assert _requested(world, mine[0])
+    assert not world.leases.hand_over(mine[0], ttl_s=100)
+    assert not _requested(world, mine[0]), "the request is dropped"
+
+
+def test_an_old_request_is_ignored(world: World) -> None:
+    mine = [acquire(world, name, "one") for name in ("a", "b")]
+    world.leases.acquire("a", "two", ttl_s=20)
+    world.pass_time(9)
+    assert _requested(world, mine[0])
+    world.pass_time(1)
+    assert not _requested(world, mine[0])
+    assert not world.leases.hand_over(mine[0], ttl_s=100)
+    world.leases.acquire("b", "three", ttl_s=100)
+    assert _requested(world, mine[1])
+
+
+def test_the_first_of_two_requests_stands(world: World) -> None:
+    mine = [acquire(world, name, "one") for name in ("a", "b")]
+    world.leases.acquire("a", "two", ttl_s=100)
+    world.leases.acquire("a", "three", ttl_s=100)
+    world.leases.acquire("b", "two", ttl_s=100)
+    assert [each.requester for each in world.leases.leases()] == ["two", None]
+    assert world.leases.hand_over(mine[0], ttl_s=100)
+
+
+def test_a_service_does_not_request_a_cluster_that_it_has_given_up(world: World) -> None:
+    mine = [acquire(world, name, "one") for name in ("a", "b", "c")]
+    world.leases.acquire("a", "two", ttl_s=100, given_up={"a"})
+    assert not _requested(world, mine[0])
+
+
+def test_a_release_drops_the_requests_of_its_holder(world: World) -> None:
+    acquired = [acquire(world, name, "one") for name in ("a", "b", "c")]
+    own = acquire(world, "d", "two")
+    world.leases.acquire("a", "two", ttl_s=100)
+    assert _requested(world, acquired[0])
+    world.leases.release(own)
+    assert not _requested(world, acquired[0])
+
+
+def _requested(world: World, lease: Lease) -> bool:
+    renewal = world.leases.renew(lease, ttl_s=100)
+    assert renewal is not None
+    return renewal.requested

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -109,6 +110,29 @@ def test_a_process_that_is_stopped_within_a_write_blocks_others_for_seconds_only
     with pytest.raises(StoreUnavailable, match="does not answer"):
         write()
     assert "must not be written" not in [event.sentence for event in other.events("job-1")]
+
+
+def test_hand_overs_at_the_same_time_do_not_overshoot(open_world: OpenWorld) -> None:
+    """Two services with two leases each are asked by one without any. Only the first gives one."""
+    (first, world), (_, other), (watching, asking) = open_world(), open_world(), open_world()
+    mine = [acquire(world, name, "one") for name in ("a", "b")]
+    theirs = [acquire(other, name, "two") for name in ("c", "d")]
+    for lease in (mine[0], theirs[0]):
+        assert asking.leases.acquire(lease.cluster, f"three of {lease.cluster}", ttl_s=100) is None
+    with watching.write() as session:
+        session.execute(text("UPDATE leases SET requester = 'three' WHERE requester IS NOT NULL"))
+    with ThreadPoolExecutor(2) as threads:
+        with first.write() as session:  # both find the row locked, and wait
+            require_lease(session, mine[0])
+            given = [
+                threads.submit(where.leases.hand_over, lease, ttl_s=100)
+                for where, lease in ((world, mine[0]), (other, theirs[0]))
+            ]
+            wait_for(lambda: _is_blocked(watching) or any(each.done() for each in given), "hand-over that waits")
+        moved = [each.result(timeout=PATIENCE_S) for each in given]
+    assert sorted(moved) == [False, True]
+    shares = Counter(each.lease.holder for each in asking.leases.leases())
+    assert sorted(shares.values()) == [1, 1, 2]
 
 
 @pytest.mark.long

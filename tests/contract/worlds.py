@@ -88,10 +88,13 @@ class SqlWorld:
         return [one.event for one in stored]
 
     def pass_time(self, seconds: float) -> None:
-        """Make the leases expire earlier by this time."""
+        """Make the leases and requests older by this time."""
         with self._database.write() as session:
             for row in session.scalars(select(LeaseRow)):
+                row.since -= timedelta(seconds=seconds)
                 row.expires_at -= timedelta(seconds=seconds)
+                if row.request_expires_at is not None:
+                    row.request_expires_at -= timedelta(seconds=seconds)
 
 
 class _Clock:

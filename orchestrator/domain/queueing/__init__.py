@@ -1,1 +1,1 @@
-"""Admission of queued jobs, and the lease of a cluster."""
+"""Admission of queued jobs, the lease of a cluster, and how services share the clusters."""

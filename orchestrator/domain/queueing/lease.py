@@ -16,6 +16,13 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """A renewed lease. `requested` means that another service requests it (see `sharing`)."""
+
+    requested: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseStanding:
     """A lease as readers see it. Times are those of the database."""
 
@@ -23,3 +30,4 @@ class LeaseStanding:
     expires_at: datetime
     since: datetime | None = None  # when the holder got its token
     expired: bool
+    requester: str | None = None  # the other service that requests it now

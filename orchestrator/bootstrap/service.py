@@ -46,6 +46,7 @@ from orchestrator.store.outbox_store import OutboxStore
 from orchestrator.store.retention_store import RetentionStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
 from orchestrator.supervisor.act import Actor
+from orchestrator.supervisor.lease_keeper import LeaseHolder
 from orchestrator.supervisor.loop import SupervisorLoop
 from orchestrator.supervisor.metered import MeteredBackend
 from orchestrator.supervisor.observe import Observer
@@ -101,7 +102,8 @@ def build(settings: Settings, database: Database, url: str) -> Service:
     intake = Intake(SqlJournalStore(database), reader, clock, partial(JobFolder, settings.root), masks=vault.masks)
     reception = Reception(intake)
     keep = retention_of(settings)
-    holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    holder = LeaseHolder(name, ttl_s=settings.lease_s)
     supervisors = [
         SupervisorLoop(
             setup.cluster.name,
@@ -111,7 +113,6 @@ def build(settings: Settings, database: Database, url: str) -> Service:
             metrics,
             holder=holder,
             poll_s=setup.poll_s,
-            lease_s=settings.lease_s,
             tidy=_housekeeper(setup, database, clock, keep).tidy,
         )
         for setup in setups

@@ -1,4 +1,4 @@
-"""Take, renew and release the lease of a cluster. Only its holder supervises the cluster.
+"""Take, renew, hand over and release the lease of a cluster. Only its holder supervises the cluster.
 
 A separate thread renews the lease, so that a slow call to the scheduler does not lose it. It renews only while passes
 make progress. A process that was paused beyond its lease notices here before it changes the cluster. The store also
@@ -21,11 +21,31 @@ log = structlog.get_logger()
 
 _RENEWALS = 4  # renewals in the lifetime of a lease; three may fail
 _LAST_RENEWAL_S = 5.0  # how long close() waits for a renewal in flight
+_GIVEN_UP_S = 3600.0  # for so long, do not request a cluster that this service could not supervise
 
 
 def _steady() -> float:
     """Return monotonic seconds that count while the machine sleeps. Linux's CLOCK_MONOTONIC does not."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class LeaseHolder:
+    """This service as the holder of leases. The keepers of all its clusters share it."""
+
+    def __init__(self, name: str, *, ttl_s: float, monotonic: Callable[[], float] = _steady) -> None:
+        self.name = name
+        self.ttl_s = ttl_s
+        self.monotonic = monotonic
+        self.ending = False  # an ending service requests no lease
+        self._given_up: dict[str, float] = {}  # until when
+
+    def give_up(self, cluster: str) -> None:
+        """Note that this service cannot supervise the cluster."""
+        self._given_up = {**self._given_up, cluster: self.monotonic() + _GIVEN_UP_S}
+
+    def given_up(self) -> frozenset[str]:
+        """Return the clusters that were given up within the last hour."""
+        return frozenset(cluster for cluster, until in self._given_up.items() if self.monotonic() < until)
 
 
 class LeaseKeeper:
@@ -35,24 +55,26 @@ class LeaseKeeper:
         self,
         store: LeaseStore,
         cluster: str,
-        holder: str,
+        holder: LeaseHolder,
         *,
-        ttl_s: float,
         lively: Callable[[], bool] = lambda: True,
         on_loss: Callable[[], None] = lambda: None,
-        monotonic: Callable[[], float] = _steady,
+        on_request: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_loss` is called for each lease that ended before it was released, `on_request` if another requests it."""
         self.cluster = cluster
-        self.pause_s = ttl_s / _RENEWALS
+        self.pause_s = holder.ttl_s / _RENEWALS
         self._store = store
         self._holder = holder
-        self._ttl_s = ttl_s
+        self._ttl_s = holder.ttl_s
         self._lively = lively
-        self._on_loss = on_loss  # called for each lease that ended before it was released
-        self._monotonic = monotonic
-        self._changing = threading.Lock()  # guards the next two, which both threads change
+        self._on_loss = on_loss
+        self._on_request = on_request
+        self._monotonic = holder.monotonic
+        self._changing = threading.Lock()  # guards the next three, which both threads change
         self._lease: Lease | None = None
         self._until = 0.0  # on `monotonic`, counted from before the call to the store
+        self._requested = False  # whether another service requests the lease
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._renew_repeatedly, name=f"lease-{cluster}", daemon=True)
 
@@ -61,12 +83,14 @@ class LeaseKeeper:
         self._keeper.start()
 
     def take(self) -> Lease | None:
-        """Acquire the lease. None if another service holds it. Raises StoreUnavailable."""
+        """Acquire the lease. If another service holds it, request it if that is fair. Raises StoreUnavailable."""
         self.lose()  # a lease that expired unnoticed
-        asked = self._monotonic()
-        lease = self._store.acquire(self.cluster, self._holder, ttl_s=self._ttl_s)
+        asked, given_up = self._monotonic(), self._holder.given_up()
+        if self._holder.ending:
+            given_up |= {self.cluster}
+        lease = self._store.acquire(self.cluster, self._holder.name, ttl_s=self._ttl_s, given_up=given_up)
         with self._changing:
-            self._lease, self._until = lease, asked + self._ttl_s
+            self._lease, self._until, self._requested = lease, asked + self._ttl_s, False
         if lease is None:
             return None
         if self._closing.is_set():  # close() would not release this one
@@ -94,10 +118,33 @@ class LeaseKeeper:
         with self._changing:
             if self._lease is not lease:
                 return  # the answer is about an earlier lease
-            if renewed:
-                self._until = asked + self._ttl_s
-                return
-        self.lose(lease)
+            if renewed is not None:
+                self._until, self._requested = asked + self._ttl_s, renewed.requested
+        if renewed is None:
+            self.lose(lease)
+        elif renewed.requested:
+            self._on_request()
+
+    def hand_over(self) -> bool:
+        """Hand the lease to a service that requests it, if that is fair. Returns whether it is gone.
+
+        Call it between passes. It is also gone if the store's answer is lost: then `take` may get it back.
+        """
+        with self._changing:
+            lease, requested = self._lease, self._requested
+            if lease is None or not requested:
+                return False
+            self._lease, self._requested = None, False  # a renewal in flight does not count it as lost
+        try:
+            if self._store.hand_over(lease, ttl_s=self._ttl_s):
+                log.info("handed the cluster over to another service", cluster=self.cluster)
+                return True
+        except Unavailable as error:
+            log.warning("lease not handed over", cluster=self.cluster, reason=str(error))
+            return True
+        with self._changing:
+            self._lease = lease
+        return False
 
     def lose(self, lease: Lease | None = None) -> None:
         """Drop the lease, because another service may have it. With `lease`, drop only that one."""
@@ -109,7 +156,8 @@ class LeaseKeeper:
         log.warning("another service may supervise the cluster now", cluster=self.cluster)
 
     def close(self) -> None:
-        """Release the lease, so that another service need not wait until it expires."""
+        """Release the lease, so that another service need not wait until it expires. The whole service is ending."""
+        self._holder.ending = True
         self._closing.set()
         if self._keeper.is_alive():
             self._keeper.join(timeout=_LAST_RENEWAL_S)

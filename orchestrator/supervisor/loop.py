@@ -13,7 +13,7 @@ from orchestrator.domain.errors import LeaseLost, Unavailable
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.leases import LeaseStore
-from orchestrator.supervisor.lease_keeper import LeaseKeeper
+from orchestrator.supervisor.lease_keeper import LeaseHolder, LeaseKeeper
 from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.supervisor.repeats import Repeats
 from orchestrator.telemetry.metrics import Metrics
@@ -43,9 +43,8 @@ class SupervisorLoop:
         clock: Clock,
         metrics: Metrics,
         *,
-        holder: str,
+        holder: LeaseHolder,
         poll_s: float,
-        lease_s: float,
         tidy: Callable[[], None] = lambda: None,
     ) -> None:
         """`tidy` is called after each pass under the lease. It must be quick."""
@@ -55,13 +54,14 @@ class SupervisorLoop:
         self._supervision = supervision
         self._poll_s = poll_s
         self._tidy = tidy
+        self._holder = holder
         self._keeper = LeaseKeeper(
             leases,
             cluster,
             holder,
-            ttl_s=lease_s,
             lively=lambda: self._silent_s() < _LIVELY_S,
             on_loss=metrics.lease_losses.labels(cluster).inc,
+            on_request=self.wake,
         )
         metrics.lease_held.labels(cluster).set_function(lambda: float(self._keeper.held))
         self._reconciler: Reconciler | None = None
@@ -77,7 +77,7 @@ class SupervisorLoop:
         self._thread.start()
 
     def wake(self) -> None:
-        """Start a pass soon: a request was stored."""
+        """Start a pass soon: a request was stored, or another service requests the lease."""
         self._news.set()
 
     def stop(self) -> None:
@@ -119,6 +119,8 @@ class SupervisorLoop:
         started = time.monotonic()
         look_again_at = None
         try:
+            if self._keeper.hand_over():
+                self._reconciler = None
             reconciler = self._require_lease()
             if reconciler is not None:
                 look_again_at = reconciler.reconcile()
@@ -145,6 +147,7 @@ class SupervisorLoop:
         if self._reconciler is not None and self._last_sign - self._last_sight >= _BLIND_S:
             words = "released the lease: the cluster does not answer here"
             self._repeats.warn(words, "", self._clock.now(), cluster=self._cluster)
+            self._holder.give_up(self._cluster)
             self._keeper.give_up()
             self._reconciler = None
 
@@ -162,7 +165,9 @@ class SupervisorLoop:
         """Release a lease whose reconciler cannot be built, as without free descriptors. Later passes take it again."""
         try:
             return self._supervision(lease, self._require)
-        except Exception:
+        except Exception as error:
+            if not isinstance(error, Unavailable):
+                self._holder.give_up(self._cluster)
             self._keeper.give_up()
             raise
 

@@ -27,7 +27,7 @@ from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor.act import Actor
-from orchestrator.supervisor.lease_keeper import LeaseKeeper
+from orchestrator.supervisor.lease_keeper import LeaseHolder, LeaseKeeper
 from orchestrator.supervisor.observe import Facts, Observer
 from orchestrator.supervisor.reconcile import PassSettings, Reconciler
 from tests.fakes.cluster import FakeCluster
@@ -78,8 +78,8 @@ class Service:
         self.faults.schedule(None)
         self.asleep = False
         leases = _FaultyLeases(MemoryLeaseStore(world.store, world.clock), self.faults)
-        holder = f"{self.name}-{self._lives}"
-        self.keeper = LeaseKeeper(leases, "local", holder, ttl_s=world.lease_s, monotonic=world.clock.monotonic)
+        holder = LeaseHolder(f"{self.name}-{self._lives}", ttl_s=world.lease_s, monotonic=world.clock.monotonic)
+        self.keeper = LeaseKeeper(leases, "local", holder)
         self._reconciler: Reconciler | None = None
         journals = _FaultyJournals(world.store, self.faults)
         watches = Watches(monotonic=world.clock.monotonic)
@@ -160,7 +160,7 @@ class _FaultyLeases:
     """ports.LeaseStore."""
 
     def __init__(self, leases: MemoryLeaseStore, faults: Faults) -> None:
-        self.renew, self.leases = leases.renew, leases.leases
+        self.renew, self.hand_over, self.leases = leases.renew, leases.hand_over, leases.leases
         self.acquire = faults.wrap(leases.acquire, StoreUnavailable)
         self.release = faults.wrap(leases.release, StoreUnavailable)
 

@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator.domain.errors import LeaseLost, StoreUnavailable
-from orchestrator.domain.queueing.lease import Lease
+from orchestrator.domain.queueing.lease import Lease, Renewal
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.virtual_clock import VirtualClock
-from orchestrator.supervisor.lease_keeper import LeaseKeeper
+from orchestrator.supervisor.lease_keeper import LeaseHolder, LeaseKeeper
 from tests.fakes.memory_leases import MemoryLeaseStore
 
 TTL_S = 10.0
@@ -26,9 +26,9 @@ class Situation:
         self.leases = MemoryLeaseStore(self.store, self.clock)
         self.lively = True
 
-    def keeper(self, holder: str = "one", **fields: Any) -> LeaseKeeper:
-        options = {"ttl_s": TTL_S, "lively": lambda: self.lively, "monotonic": self.clock.monotonic, **fields}
-        return LeaseKeeper(self.leases, "local", holder, **options)
+    def keeper(self, name: str = "one", cluster: str = "local", *, ttl_s: float = TTL_S, **fields: Any) -> LeaseKeeper:
+        holder = LeaseHolder(name, ttl_s=ttl_s, monotonic=self.clock.monotonic)
+        return LeaseKeeper(self.leases, cluster, holder, **{"lively": lambda: self.lively, **fields})
 
 
 @pytest.fixture
@@ -80,12 +80,12 @@ def test_the_lease_counts_from_before_the_call_to_the_store(here: Situation) -> 
     here.store.tables.leases.clear()
     acquire, renew = here.leases.acquire, here.leases.renew
 
-    def slow_acquire(cluster: str, holder: str, *, ttl_s: float) -> Lease | None:
-        lease = acquire(cluster, holder, ttl_s=ttl_s)
+    def slow_acquire(cluster: str, holder: str, **options: Any) -> Lease | None:
+        lease = acquire(cluster, holder, **options)
         here.clock.advance(7)
         return lease
 
-    def slow_renew(lease: Lease, *, ttl_s: float) -> bool:
+    def slow_renew(lease: Lease, *, ttl_s: float) -> Renewal | None:
         renewed = renew(lease, ttl_s=ttl_s)
         here.clock.advance(7)
         return renewed
@@ -165,7 +165,7 @@ def test_a_lease_is_renewed_in_the_background_despite_errors(here: Situation) ->
     renewed, troubles = threading.Semaphore(0), iter([StoreUnavailable("silent"), RuntimeError("a defect")])
     renew = here.leases.renew
 
-    def counted(lease: Lease, *, ttl_s: float) -> bool:
+    def counted(lease: Lease, *, ttl_s: float) -> Renewal | None:
         renewed.release()
         trouble = next(troubles, None)
         if trouble is not None:
@@ -190,7 +190,7 @@ def test_a_late_refusal_of_an_earlier_lease_does_not_lose_the_present_one(here: 
     here.clock.advance(TTL_S)
     renew = here.leases.renew
 
-    def overtaken(lease: Lease, *, ttl_s: float) -> bool:
+    def overtaken(lease: Lease, *, ttl_s: float) -> Renewal | None:
         renewed = renew(lease, ttl_s=ttl_s)
         here.leases.renew = renew  # type: ignore[method-assign]
         keeper.take()  # by the thread of the passes, before the answer reaches the keeper's thread
@@ -208,7 +208,7 @@ def test_a_late_renewal_of_an_earlier_lease_does_not_shorten_the_present_one(her
     keeper.take()
     renew = here.leases.renew
 
-    def overtaken(lease: Lease, *, ttl_s: float) -> bool:
+    def overtaken(lease: Lease, *, ttl_s: float) -> Renewal | None:
         renewed = renew(lease, ttl_s=ttl_s)
         here.clock.advance(TTL_S - 1)
         keeper.take()
@@ -233,7 +233,7 @@ def test_losing_an_earlier_lease_does_not_lose_the_present_one(here: Situation) 
 def test_the_lease_expires_while_the_machine_sleeps(here: Situation, monkeypatch: pytest.MonkeyPatch) -> None:
     since_boot = {time.CLOCK_BOOTTIME: 1000.0}
     monkeypatch.setattr(time, "clock_gettime", since_boot.__getitem__)
-    keeper = LeaseKeeper(here.leases, "local", "one", ttl_s=TTL_S)
+    keeper = LeaseKeeper(here.leases, "local", LeaseHolder("one", ttl_s=TTL_S))
     keeper.take()
     assert keeper.held
     since_boot[time.CLOCK_BOOTTIME] += TTL_S
@@ -254,3 +254,84 @@ def test_each_lost_lease_is_counted_and_logged_once(here: Situation) -> None:
         keeper.close()
     assert len(losses) == 2, "the released lease is not lost"
     assert [line["event"] for line in lines].count("another service may supervise the cluster now") == 2
+
+
+def test_a_requested_lease_is_handed_over_if_the_other_service_holds_two_fewer(here: Situation) -> None:
+    requests: list[None] = []
+    keepers = [here.keeper("one", name, on_request=lambda: requests.append(None)) for name in ("local", "b")]
+    other = here.keeper("two")
+    for keeper in keepers:
+        keeper.take()
+    assert other.take() is None
+    keepers[1].renew()
+    assert (requests, keepers[1].hand_over()) == ([], False), "nobody requests this one"
+    assert not keepers[0].hand_over(), "no renewal has seen the request yet"
+    with capture_logs() as lines:
+        keepers[0].renew()
+        assert len(requests) == 1
+        assert keepers[0].hand_over()
+    assert "another service may supervise the cluster now" not in {line["event"] for line in lines}, "it is not lost"
+    assert not keepers[0].held
+    assert not keepers[0].hand_over()
+    assert other.take() is not None
+    keepers[1].renew()
+    assert [keeper.held for keeper in keepers] == [False, True]
+
+
+def test_a_lease_that_is_not_handed_over_is_kept_and_not_asked_for_again(here: Situation) -> None:
+    keepers = [here.keeper("one", name) for name in ("local", "b")]
+    lease, _ = (keeper.take() for keeper in keepers)
+    assert here.keeper("two").take() is None
+    here.keeper("two", "c").take()
+    keepers[0].renew()
+    assert not keepers[0].hand_over()
+    keepers[0].require()
+    assert lease in [each.lease for each in here.leases.leases()]
+    here.leases.hand_over = pytest.fail  # type: ignore[method-assign, assignment]
+    keepers[0].renew()
+    assert not keepers[0].hand_over()
+
+
+def test_after_a_hand_over_without_an_answer_the_lease_is_taken_again(here: Situation) -> None:
+    """The store may have transferred it, or not."""
+    losses: list[None] = []
+    keepers = [here.keeper("one", name, on_loss=lambda: losses.append(None)) for name in ("local", "b")]
+    for keeper in keepers:
+        keeper.take()
+    here.keeper("two").take()
+    keepers[0].renew()
+    here.store.available = False
+    with capture_logs() as lines:
+        assert keepers[0].hand_over()
+    assert [line["event"] for line in lines] == ["lease not handed over"]
+    assert not keepers[0].held
+    here.store.available = True
+    assert keepers[0].take() is not None
+    assert losses == []
+
+
+def test_a_service_that_cannot_supervise_a_cluster_does_not_request_it_for_an_hour(here: Situation) -> None:
+    for name in ("local", "b", "c"):
+        here.leases.acquire(name, "one", ttl_s=10**6)
+    holder = LeaseHolder("two", ttl_s=TTL_S, monotonic=here.clock.monotonic)
+    keeper = LeaseKeeper(here.leases, "local", holder)
+    holder.give_up("local")
+
+    def requested() -> bool:
+        keeper.take()
+        return any(each.requester == "two" for each in here.leases.leases())
+
+    assert not requested()
+    here.clock.advance(3599)
+    assert not requested()
+    here.clock.advance(1)
+    assert requested()
+
+
+def test_an_ending_service_requests_nothing(here: Situation) -> None:
+    for name in ("local", "b"):
+        here.leases.acquire(name, "one", ttl_s=100)
+    holder = LeaseHolder("two", ttl_s=TTL_S, monotonic=here.clock.monotonic)
+    LeaseKeeper(here.leases, "c", holder).close()
+    LeaseKeeper(here.leases, "local", holder).take()
+    assert {each.requester for each in here.leases.leases()} == {None}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,9 +16,11 @@ from orchestrator.domain.errors import LeaseLost, StoreUnavailable
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.supervisor import loop as supervisor_loop
+from orchestrator.supervisor.lease_keeper import LeaseHolder
 from orchestrator.supervisor.loop import SupervisorLoop, choose_pause_s
 from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.telemetry.metrics import Metrics
+from tests.elastic.harness import wait_for
 from tests.fakes.memory_leases import MemoryLeaseStore
 
 
@@ -54,10 +57,19 @@ class Passes:
 
 
 def _loop(
-    leases: MemoryLeaseStore, passes: Passes, holder: str = "one", *, poll_s: float = 0.01, **fields: Any
+    leases: MemoryLeaseStore,
+    passes: Passes,
+    holder: str | LeaseHolder = "one",
+    *,
+    cluster: str = "local",
+    poll_s: float = 0.01,
+    lease_s: float = 4,
+    tidy: Callable[[], None] = lambda: None,
 ) -> SupervisorLoop:
-    options = {"holder": holder, "poll_s": poll_s, "lease_s": 4, **fields}
-    return SupervisorLoop("local", leases, passes.build, SystemTime(), Metrics(), **options)
+    service = LeaseHolder(holder, ttl_s=lease_s) if isinstance(holder, str) else holder
+    return SupervisorLoop(
+        cluster, leases, passes.build, SystemTime(), Metrics(), holder=service, poll_s=poll_s, tidy=tidy
+    )
 
 
 @pytest.fixture
@@ -125,7 +137,8 @@ def test_a_lease_whose_supervision_cannot_begin_is_released_and_taken_again(leas
             raise failure
         return passes.build(lease, require_lease)
 
-    loop = SupervisorLoop("local", leases, build, SystemTime(), Metrics(), holder="one", poll_s=0.01, lease_s=4)
+    holder = LeaseHolder("one", ttl_s=4)
+    loop = SupervisorLoop("local", leases, build, SystemTime(), Metrics(), holder=holder, poll_s=0.01)
     with capture_logs():
         loop.start()
         passes.wait()
@@ -151,6 +164,65 @@ def test_a_cluster_that_does_not_answer_one_service_is_released_to_another(
         two.stop()
     assert [lease.holder for lease in seeing.leases] == ["two"]
     assert "released the lease: the cluster does not answer here" in {each["event"] for each in logs}
+
+
+def test_a_second_service_gets_half_of_the_clusters(leases: MemoryLeaseStore) -> None:
+    names = ("a", "b", "c", "d")
+    one, two = LeaseHolder("one", ttl_s=1), LeaseHolder("two", ttl_s=1)
+    first, second = ({name: Passes() for name in names} for _ in range(2))
+    ones = [_loop(leases, first[name], one, cluster=name, poll_s=3600) for name in names]
+    twos = [_loop(leases, second[name], two, cluster=name, poll_s=3600) for name in names]
+
+    def shares() -> Counter[str]:
+        return Counter(each.lease.holder for each in leases.leases() if not each.expired)
+
+    with capture_logs() as logs:
+        for loop in ones:
+            loop.start()
+        for name in names:
+            first[name].wait()
+        for loop in twos:
+            loop.start()
+        wait_for(lambda: sum(passes.count > 0 for passes in second.values()) == 2, "two hand-overs")
+        assert shares() == {"one": 2, "two": 2}
+        for loop in ones + twos:
+            loop.stop()
+    assert [each["event"] for each in logs].count("handed the cluster over to another service") == 2
+    assert "another service may supervise the cluster now" not in {each["event"] for each in logs}
+
+
+def test_a_cluster_that_does_not_answer_is_not_requested_again(
+    leases: MemoryLeaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_loop, "_BLIND_S", 0.0)
+    holder, blind = LeaseHolder("one", ttl_s=1), Passes()
+    blind.answered = False
+    loop = _loop(leases, blind, holder)
+    with capture_logs():
+        loop.start()
+        blind.wait()
+        wait_for(lambda: bool(holder.given_up()), "release")
+        loop.stop()
+    assert holder.given_up() == {"local"}
+
+
+@pytest.mark.parametrize(("trouble", "given_up"), [(StoreUnavailable("silent"), set()), (OSError(), {"local"})])
+def test_a_cluster_whose_supervision_cannot_begin_is_not_requested_again(
+    leases: MemoryLeaseStore, trouble: Exception, given_up: set[str]
+) -> None:
+    failures, passes, holder = iter([trouble]), Passes(), LeaseHolder("one", ttl_s=1)
+
+    def build(lease: Lease, require_lease: Callable[[], None]) -> Reconciler:
+        for failure in failures:
+            raise failure
+        return passes.build(lease, require_lease)
+
+    loop = SupervisorLoop("local", leases, build, SystemTime(), Metrics(), holder=holder, poll_s=0.01)
+    with capture_logs():
+        loop.start()
+        passes.wait()
+        loop.stop()
+    assert holder.given_up() == given_up
 
 
 def test_a_request_starts_a_pass_at_once(leases: MemoryLeaseStore) -> None:

@@ -19,7 +19,7 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.ports.clock import Clock
 from orchestrator.queries.job_queries import Queries
 from orchestrator.queries.usage import Usage
-from orchestrator.store.records import JobFilter, JobOrder, Lifespan
+from orchestrator.store.records import LOOKED_AT, JobFilter, JobOrder, Lifespan
 from orchestrator.wire.job_views import ListedJobView
 
 JOBS_SHOWN = 50
@@ -144,6 +144,7 @@ class ListPage:
             "now": self.clock.now(),
             "jobs": jobs,
             "next_cursor": behind,
+            "looked_at": LOOKED_AT,
             "sparks": self._sparks(jobs),
             "goodputs": self._goodputs(jobs),
             "counts": {known: counts.get(known, 0) for known in JobState if counts.get(known)},

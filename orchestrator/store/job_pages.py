@@ -12,7 +12,7 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, Select, bindpar
 from orchestrator.domain.job.job_summary import JobSummary
 from orchestrator.store.job_summaries import JOBS, select_jobs, select_summaries, summaries_of
 from orchestrator.store.paging import Key, Listing
-from orchestrator.store.records import JobFilter, JobOrder
+from orchestrator.store.records import LOOKED_AT, JobFilter, JobOrder
 from orchestrator.store.tables import JobLabelRow
 
 _JOB, _LABELS = JOBS.c, JobLabelRow.__table__.c
@@ -43,6 +43,7 @@ _LISTINGS = {
 }
 _FEW = 2000  # jobs; sorting that many is fast
 _ESCAPE = "/"  # the escape character of LIKE
+_TEXT = "text"  # a condition and its parameter
 
 
 def read_page(
@@ -50,22 +51,40 @@ def read_page(
 ) -> tuple[Sequence[JobSummary], str | None]:
     """Return a page and the cursor of the next one, None at the end. Raises Refused for a cursor of another list.
 
-    Sends one statement, and one more for a label and one for several projects.
+    No index finds a text within others. So a page of a search ends after it has looked at LOOKED_AT jobs. It may have
+    fewer jobs than `limit`, even none, and a cursor. All pages together have all jobs that match.
+    Sends one statement, and one more for a search, for a label and for several projects.
     """
-    listing = _LISTINGS[order]
-    page = listing.parameters(limit=limit, cursor=cursor)
+    listing, continues = _LISTINGS[order], cursor is not None
     wanted = _wanted(connection, where)
-    statement = _select_page(order, tuple(sorted(wanted)), continues=cursor is not None)
     values = {name: value for each in wanted.values() for name, value in each.items()}
-    return listing.cut(summaries_of(connection.execute(statement, page | values)), limit=limit)
+    values |= listing.parameters(limit=limit, cursor=cursor)
+    names = tuple(sorted(wanted))
+    if not where.query:
+        statement = _select_page(order, names, continues=continues, bounded=False)
+        return listing.cut(summaries_of(connection.execute(statement, values)), limit=limit)
+    last = connection.execute(_select_bound(order, names, continues=continues, rows=LOOKED_AT), values).first()
+    statement = _select_page(order, (*names, _TEXT), continues=continues, bounded=last is not None)
+    values |= {_TEXT: f"%{_escape(where.query)}%"} | ({} if last is None else listing.bound(last))
+    return listing.cut(summaries_of(connection.execute(statement, values)), limit=limit, until=last)
 
 
 @lru_cache(maxsize=500)  # building a statement costs more than running it
-def _select_page(order: JobOrder, conditions: tuple[str, ...], *, continues: bool) -> Select[Any]:
+def _select_page(order: JobOrder, conditions: tuple[str, ...], *, continues: bool, bounded: bool) -> Select[Any]:
     listing = _LISTINGS[order]
     query = select_jobs().where(*(_CONDITIONS[name] for name in conditions))
+    if bounded:
+        query = query.where(listing.until())
     page = listing.select_page(query, continues=continues).subquery("page")
     return select_summaries(page).order_by(*listing.terms(page))
+
+
+@lru_cache(maxsize=500)
+def _select_bound(order: JobOrder, conditions: tuple[str, ...], *, continues: bool, rows: int) -> Select[Any]:
+    """Select the keys of the last job that a page of a search looks at. It reads only an index for most filters."""
+    listing = _LISTINGS[order]
+    query = select(*(key.column for key in listing.keys)).where(*(_CONDITIONS[name] for name in conditions))
+    return listing.select_bound(query, continues=continues, rows=rows)
 
 
 def _wanted(connection: Connection, where: JobFilter) -> dict[str, dict[str, object]]:
@@ -76,8 +95,6 @@ def _wanted(connection: Connection, where: JobFilter) -> dict[str, dict[str, obj
     if where.projects is not None:
         projects: dict[str, object] = {"projects": sorted(where.projects)}
         wanted["common projects" if connection.scalar(_COUNT_OF_PROJECTS, projects) == _FEW else "projects"] = projects
-    if where.query:
-        wanted["text"] = {"text": f"%{_escape(where.query)}%"}
     if where.label is not None:
         label: dict[str, object] = {"label": where.label[0], "label_value": where.label[1]}
         wanted["common label" if connection.scalar(_COUNT_LABELED, label) == _FEW else "label"] = label
@@ -103,9 +120,9 @@ _CONDITIONS: Mapping[str, ColumnElement[bool]] = {
     "cluster": _JOB.cluster == bindparam("cluster"),
     "label": _JOB.id.in_(_LABELED),
     "common label": _LABELED.where(_LABELS.job_id == _JOB.id).correlate(JOBS).exists(),
-    "text": or_(
+    _TEXT: or_(
         *(
-            func.lower(column).like(func.lower(bindparam("text", type_=_JOB.reason.type)), escape=_ESCAPE)
+            func.lower(column).like(func.lower(bindparam(_TEXT, type_=_JOB.reason.type)), escape=_ESCAPE)
             for column in (_JOB.id, _JOB.name, _JOB.reason)
         )
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import BindParameter, ColumnElement, FromClause, Integer, Select, and_, bindparam, or_
+from sqlalchemy import BindParameter, ColumnElement, FromClause, Integer, Select, and_, bindparam, not_, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.elements import KeyedColumnElement
 
@@ -23,6 +23,7 @@ Found = TypeVar("Found")
 Query = TypeVar("Query", bound=Select[Any])
 
 _LIMIT = "page_limit"  # a parameter of the statements
+_AFTER, _UNTIL = "after", "until"  # the beginnings of the names of others
 _REFUSAL = "cursor does not belong to this list: pass `next_cursor` of the previous page unchanged, or no cursor"
 
 
@@ -72,10 +73,32 @@ class Listing:
         values = {} if cursor is None else dict(zip(self.keys, self._parse(cursor), strict=True))
         return {_bind(key).key: value for key, value in values.items()} | {_LIMIT: max(1, limit) + 1}
 
-    def cut(self, rows: Sequence[Found], *, limit: int) -> tuple[Sequence[Found], str | None]:
-        """Return the rows of the page, and the next cursor, None at the end."""
+    def cut(
+        self, rows: Sequence[Found], *, limit: int, until: object | None = None
+    ) -> tuple[Sequence[Found], str | None]:
+        """Return the rows of the page, and the next cursor, None at the end.
+
+        `until` has the keys of the row at which the search for more rows ended, None if it ended at the last row.
+        """
         shown = rows[: max(1, limit)]
-        return shown, self._render(shown[-1]) if len(rows) > len(shown) else None
+        last = shown[-1] if len(rows) > len(shown) else until
+        return shown, None if last is None else self._render(last)
+
+    def select_bound(self, query: Query, *, continues: bool, rows: int) -> Query:
+        """Select only the row that is `rows` rows after the cursor, the last one of that many. Takes `parameters`."""
+        return self.select_page(query, continues=continues).limit(1).offset(rows - 1)
+
+    def until(self) -> ColumnElement[bool]:
+        """Restrict a query to rows up to one, itself included. See `bound`."""
+        values = [_bind(key, _UNTIL) for key in self.keys]
+        first = self.keys[0]
+        # Implied by the rest. With it, the database can stop at a position in the index.
+        bound = first.column >= values[0] if first.descending else first.column <= values[0]
+        return and_(bound, not_(self._after(values)))
+
+    def bound(self, row: object) -> dict[str, object]:
+        """Return the values of the parameters of `until`."""
+        return {_bind(key, _UNTIL).key: getattr(row, key.column.key) for key in self.keys}
 
     def _after(self, values: Sequence[ColumnElement[Any]]) -> ColumnElement[bool]:
         alternatives = []
@@ -101,8 +124,8 @@ class Listing:
             raise Refused(_REFUSAL) from error
 
 
-def _bind(key: Key) -> BindParameter[Any]:
-    return bindparam(f"after_{key.column.key}", type_=key.column.type)
+def _bind(key: Key, end: str = _AFTER) -> BindParameter[Any]:
+    return bindparam(f"{end}_{key.column.key}", type_=key.column.type)
 
 
 def _to_json(value: object) -> object:

@@ -16,6 +16,9 @@ from orchestrator.domain.observation.observation import Training
 # Jobs
 
 
+LOOKED_AT = 20_000  # jobs that one page of a search looks at; the next page continues after them
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
     state: JobState | None = None

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.dashboard import list_page
 from orchestrator.dashboard.list_page import Filters
 from orchestrator.domain.job.job import JobState
+from orchestrator.store import job_pages
 from orchestrator.store.records import JobOrder
 from tests.api.conftest import World
 from tests.builders import at
@@ -32,6 +33,21 @@ def test_jobs_are_filtered_by_each_property(world: World) -> None:
         assert shown(world, f"/?{query}") == [special], query
     assert "No jobs match" in page(world, "/?project=research&state=QUEUED")
     assert shown(world, "/?state=&project=&cluster=&label=&q=") == [special, plain], "an empty form filters nothing"
+
+
+def test_a_search_of_a_long_list_continues_on_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_pages, "LOOKED_AT", 2)
+    world.submit(name="needle")
+    for second in range(1, 5):
+        world.clock.moment = at(second)
+        world.submit(name="hay")
+    address = "/?q=needle"
+    for _ in range(2):
+        first = page(world, address)
+        assert "No match so far" in first
+        address = unescape(re.findall(r'rel="next" href="([^"]+)">Search more jobs', first)[0])
+    assert len(shown(world, address)) == 1
+    assert "No jobs match" in page(world, "/?q=needle&state=RUNNING")
 
 
 def test_every_page_of_a_long_list_is_reached_and_keeps_the_filters(

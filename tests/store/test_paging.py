@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.domain.errors import NotFound, Refused
-from orchestrator.domain.job.job import Job
+from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.job.job_summary import JobSummary
+from orchestrator.store import job_pages
 from orchestrator.store.records import JobFilter, JobOrder
 from tests.builders import at, make_attempt, make_batch, make_journal_event, make_progress, make_spec
 from tests.examples import examples
@@ -67,6 +71,72 @@ def test_pages_show_each_job_once_while_jobs_are_added(
     assert [job_id for job_id in shown if job_id in {job.id for job in there}] == [job.id for job in ordered]
 
 
+@settings(max_examples=examples(15, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    names=st.lists(st.sampled_from(["ant", "bee", "ants", "x"]), min_size=1, max_size=8),
+    limit=st.integers(1, 4),
+    looked_at=st.integers(1, 9),
+    order=st.sampled_from(JobOrder),
+    query=st.sampled_from(["ANT", "e", "nothing", "%"]),
+    state=st.sampled_from([None, JobState.QUEUED, JobState.FAILED]),
+)
+def test_the_pages_of_a_search_look_at_a_few_jobs_each_and_together_find_all(
+    stores: Stores,
+    new_job: Callable[[], str],
+    names: list[str],
+    limit: int,
+    looked_at: int,
+    order: JobOrder,
+    query: str,
+    state: JobState | None,
+) -> None:
+    cluster = new_job()
+    for number, name in enumerate(names):
+        spec = make_spec(cluster=cluster, name=name, priority=number % 3)
+        stores.add(new_job(), spec=spec, created_at=at(number % 4), updated_at=at(number * 7 % 5), reason="waits")
+    where = JobFilter(cluster=cluster, state=state)
+    listed = _pages(stores, where, 1000, order)[0]
+    matching = [job for job in listed if any(query.lower() in text.lower() for text in (job.id, job.name, job.reason))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_pages, "LOOKED_AT", looked_at)
+        pages = _pages(stores, replace(where, query=query), limit, order)
+    assert [job.id for page in pages for job in page] == [job.id for job in matching]
+    assert len(pages) <= len(listed) // looked_at + len(matching) // limit + 1
+    positions = [[listed.index(job) for job in page] for page in pages]
+    assert all(found[-1] - found[0] < looked_at for found in positions if found)
+
+
+def _pages(stores: Stores, where: JobFilter, limit: int, order: JobOrder) -> list[Sequence[JobSummary]]:
+    page, cursor = stores.reader.summaries(where, limit=limit, cursor=None, order=order)
+    pages = [page]
+    while cursor is not None:
+        page, cursor = stores.reader.summaries(where, limit=limit, cursor=cursor, order=order)
+        pages.append(page)
+    return pages
+
+
+@pytest.mark.parametrize("order", list(JobOrder), ids=str)
+def test_a_search_starts_and_stops_within_the_index_of_its_order(
+    stores: Stores, order: JobOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_pages, "LOOKED_AT", 2)
+    for number in range(4):
+        stores.add(f"job-{number}", created_at=at(number))
+    where, cursor = JobFilter(query="nothing"), None
+    for _ in range(2):
+
+        def search(page: str | None = cursor) -> tuple[Sequence[JobSummary], str | None]:
+            return stores.reader.summaries(where, limit=1, cursor=page, order=order)
+
+        for number in (0, 1):
+            plan = _explain(stores, search, number)
+            assert "TEMP B-TREE" not in plan, plan
+            assert "Sort" not in plan, plan
+            assert "ix_jobs_" in plan, plan
+        assert re.search(r"INDEX ix_\w+ \([^)]*[<>]|Index Cond: .*[<>]", plan), f"it does not stop: {plan}"
+        _, cursor = search()
+
+
 @pytest.mark.parametrize("order", list(JobOrder), ids=str)
 def test_every_order_uses_an_index_and_does_not_sort(stores: Stores, order: JobOrder) -> None:
     for number in range(3):
@@ -82,12 +152,14 @@ def test_every_order_uses_an_index_and_does_not_sort(stores: Stores, order: JobO
         assert "ix_jobs_" in plan, plan
 
 
-def _explain(stores: Stores, ask: Callable[[], object]) -> str:
-    """Return the part of the query plan that finds the page's jobs. PostgreSQL may not sort, as it would with a small
-    table."""
+def _explain(stores: Stores, ask: Callable[[], object], number: int = 0) -> str:
+    """Return the part of the query plan that finds the page's jobs, of the statement with this number.
+
+    PostgreSQL may not sort, as it would with a small table.
+    """
     with stores.recorded() as statements:
         ask()
-    statement, parameters = next(each for each in statements if "FROM jobs" in each[0])
+    statement, parameters = [each for each in statements if "FROM jobs" in each[0]][number]
     with stores.database.read() as session:
         connection = session.connection()
         if stores.database.file is None:
@@ -96,7 +168,7 @@ def _explain(stores: Stores, ask: Callable[[], object]) -> str:
             plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {statement}", parameters).scalars())
             return plan.partition("Limit")[2].partition("SubPlan")[0]
         steps = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
-        page = next(step.id for step in steps if step.detail.endswith(" page"))
+        page = next((step.id for step in steps if step.detail.endswith(" page")), 0)
         return "\n".join(step.detail for step in steps if step.parent == page)
 
 

@@ -16,7 +16,7 @@ from orchestrator.domain.access.identity import Role
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.domain.job.job import JobState
 from orchestrator.queries.job_queries import view_of_new_job
-from orchestrator.store.records import JobFilter, JobOrder
+from orchestrator.store.records import LOOKED_AT, JobFilter, JobOrder
 from orchestrator.wire.answers import Page
 from orchestrator.wire.job_views import DeletionView, JobView, ListedJobView, SubmittedView
 from orchestrator.wire.plans import PlanView
@@ -61,13 +61,19 @@ def plan_job(
     return plan.model_copy(update={"outlook": services.inventory.outlook(spec, states)})
 
 
+_SEARCH = (
+    f"Text in the id, name or reason. A page looks at {LOOKED_AT:,} jobs. It may have fewer jobs than `limit`, "
+    "or none, and still a `next_cursor`."
+)
+
+
 async def _filter(
     caller: Caller,
     state: JobState | None = None,
     project: Annotated[str | None, Query(max_length=63)] = None,
     cluster: Annotated[str | None, Query(max_length=63)] = None,
     label: Annotated[str | None, Query(max_length=400, description="A label, as key=value.")] = None,
-    q: Annotated[str | None, Query(max_length=200, description="Text in the id, name or reason.")] = None,
+    q: Annotated[str | None, Query(max_length=200, description=_SEARCH)] = None,
 ) -> JobFilter:
     return JobFilter(
         state=state,

@@ -121,11 +121,12 @@ class SharingMachine(RuleBasedStateMachine):
         for service in self.services[which : which + 1]:
             service.ahead_s += seconds
 
-    @rule(which=services, cluster=st.sampled_from(CLUSTERS))
-    def a_cluster_stops_answering_one(self, which: int, cluster: str) -> None:
-        if sum(len(each.blind) for each in self.services) < MOST_BLIND:
-            for service in self.services[which : which + 1]:
-                service.blind.add(cluster)
+    @rule(which=services, clusters=st.sets(st.sampled_from(CLUSTERS), min_size=1, max_size=3))
+    def clusters_stop_answering_one(self, which: int, clusters: set[str]) -> None:
+        for service in self.services[which : which + 1]:
+            others = sum(len(each.blind) for each in self.services if each is not service)
+            if others + len(service.blind | clusters) <= MOST_BLIND:
+                service.blind |= clusters
 
     @invariant()
     def no_cluster_has_two_holders(self) -> None:

@@ -16,10 +16,13 @@ from deploy.dev.service import ThrowawayService
 from orchestrator.store.engine import Database
 from orchestrator.store.lease_store import SqlLeaseStore
 
-SHARED_COLUMNS = ("n", "a second, in all", "p95 of the slowest", "cores of the services", "clusters of each")
+SHARED_COLUMNS = (
+    *("n", "a second, in all", "p95 of the slowest", "passes a second, in all"),
+    *("cores of the services", "clusters of each"),
+)
 CLUSTERS = ("c0", "c1", "c2", "c3")
 _CONNECTIONS = 8  # to each service
-_LEASED_S = 60.0
+_SHARED_S = 120.0
 
 
 def measure_sharing(server: str, folder: Path, services: int, submissions: Sequence[Request], lists: int) -> Figures:
@@ -39,7 +42,7 @@ def measure_sharing(server: str, folder: Path, services: int, submissions: Seque
             stack.enter_context(ThrowawayService(folder / "root", settings, name=f"service-{number}"))
             for number in range(services)
         ]
-        held = _await_leases(url)
+        held = _await_shares(url, services)
         parts: dict[str, list[Sequence[Request]]] = {
             "submissions": [submissions[number::services] for number in range(services)],
             "lists": [[Request(path="/api/v1/jobs?limit=50")] * (lists // services) for _ in range(services)],
@@ -47,15 +50,19 @@ def measure_sharing(server: str, folder: Path, services: int, submissions: Seque
         return {name: {**_drive(running, part), "held": held} for name, part in parts.items()}
 
 
-def _await_leases(url: str) -> list[int]:
-    """Wait until each cluster has a supervisor. Returns how many clusters each service supervises."""
-    deadline = time.monotonic() + _LEASED_S
+def _await_shares(url: str, services: int) -> list[int]:
+    """Wait until the services share the clusters evenly. Returns how many clusters each service supervises."""
+    deadline = time.monotonic() + _SHARED_S
+    least, more = divmod(len(CLUSTERS), services)
+    even = [least] * (services - more) + [least + 1] * more
     with Database(url) as database:
         leases = SqlLeaseStore(database)
-        while len(found := [each.lease for each in leases.leases() if each.lease.cluster in CLUSTERS]) < len(CLUSTERS):
-            assert time.monotonic() < deadline, found
+        while True:
+            held = sorted(Counter(each.lease.holder for each in leases.leases() if not each.expired).values())
+            if [0] * (services - len(held)) + held == even:
+                return held
+            assert time.monotonic() < deadline, held
             time.sleep(0.1)
-        return sorted(Counter(lease.holder for lease in found).values())
 
 
 def _drive(running: Sequence[ThrowawayService], parts: Sequence[Sequence[Request]]) -> Figures:
@@ -63,18 +70,22 @@ def _drive(running: Sequence[ThrowawayService], parts: Sequence[Sequence[Request
     with ThreadPoolExecutor(len(running)) as pool:
         met = list(pool.map(lambda one, part: drive(one.url, part, connections=_CONNECTIONS), running, parts))
     elapsed_s = time.perf_counter() - began
-    count = sum(each["n"] for each in met)
+    count, used = sum(each["n"] for each in met), [usage.figures() for usage in usages]
     return {
         "n": count,
         "per_s": round(count / elapsed_s, 1),
         "p95_ms": max(each["p95_ms"] for each in met),
         "refused": sum(each["refused"] for each in met),
-        "cores": round(sum(usage.figures()["service_cores"] for usage in usages), 2),
+        "passes_per_s": round(sum(each["passes"] for each in used) / elapsed_s, 1),
+        "cores": round(sum(each["service_cores"] for each in used), 2),
     }
 
 
 def render_sharing(name: str, met: Figures) -> list[str]:
     """A row under SHARED_COLUMNS."""
     held = " and ".join(map(str, met["held"]))
-    numbers = [render_number(met["per_s"]), render_number(met["p95_ms"], "ms"), render_number(met["cores"])]
+    numbers = [
+        *(render_number(met["per_s"]), render_number(met["p95_ms"], "ms")),
+        *(render_number(met["passes_per_s"]), render_number(met["cores"])),
+    ]
     return [name, str(met["n"]), *numbers, held]

@@ -53,7 +53,7 @@ def read_page(
 
     No index finds a text within others. So a page of a search ends after it has looked at LOOKED_AT jobs. It may have
     fewer jobs than `limit`, even none, and a cursor. All pages together have all jobs that match.
-    Sends one statement, and one more for a search, for a label and for several projects.
+    Sends one statement, and one more for a search, a label, several projects, and a state of a cluster.
     """
     listing, continues = _LISTINGS[order], cursor is not None
     wanted = _wanted(connection, where)
@@ -92,6 +92,13 @@ def _wanted(connection: Connection, where: JobFilter) -> dict[str, dict[str, obj
     wanted: dict[str, dict[str, object]] = {
         name: {name: value} for name in ("state", "project", "cluster") if (value := getattr(where, name)) is not None
     }
+    if where.cluster is not None and where.state is not None:
+        in_state = wanted["cluster"] | wanted["state"]
+        if connection.scalar(_COUNT_IN_STATE, in_state) == _FEW:
+            wanted["common cluster"] = wanted.pop("cluster")
+        else:
+            del wanted["cluster"], wanted["state"]
+            wanted["few in a state"] = in_state
     if where.projects is not None:
         projects: dict[str, object] = {"projects": sorted(where.projects)}
         wanted["common projects" if connection.scalar(_COUNT_OF_PROJECTS, projects) == _FEW else "projects"] = projects
@@ -111,6 +118,10 @@ _COUNT_LABELED = select(func.count()).select_from(_LABELED.limit(_FEW).subquery(
 _PROJECTS: BindParameter[Any] = bindparam("projects", expanding=True)
 _OF_PROJECTS = select(_JOB.project).where(_JOB.project.in_(_PROJECTS))
 _COUNT_OF_PROJECTS = select(func.count()).select_from(_OF_PROJECTS.limit(_FEW).subquery())
+# PostgreSQL assumes that each cluster has its share of a state, and would walk through the list to find a rare one.
+# SQLite would sort all jobs of a common one.
+_IN_STATE = (_JOB.cluster == bindparam("cluster")) & (_JOB.state == bindparam("state"))
+_COUNT_IN_STATE = select(func.count()).select_from(select(_JOB.state).where(_IN_STATE).limit(_FEW).subquery())
 _CONDITIONS: Mapping[str, ColumnElement[bool]] = {
     "state": _JOB.state == bindparam("state"),
     "project": _JOB.project == bindparam("project"),
@@ -118,6 +129,9 @@ _CONDITIONS: Mapping[str, ColumnElement[bool]] = {
     # With many such jobs, walking the list and checking each job is fastest. SQLite would sort all of them.
     "common projects": func.coalesce(_JOB.project, "").in_(_PROJECTS),
     "cluster": _JOB.cluster == bindparam("cluster"),
+    "common cluster": func.coalesce(_JOB.cluster, "") == bindparam("cluster"),
+    # The limit is no less than their number. It only says that they are few.
+    "few in a state": _JOB.id.in_(select(_JOB.id).where(_IN_STATE).limit(2 * _FEW).correlate(None)),
     "label": _JOB.id.in_(_LABELED),
     "common label": _LABELED.where(_LABELS.job_id == _JOB.id).correlate(JOBS).exists(),
     _TEXT: or_(

@@ -33,8 +33,8 @@ _THIS = JobRow.id == bindparam("job_id")
 class JobReader:
     """Implements ports.JobLookup, and reads pages. Raises StoreUnavailable.
 
-    Each method sends one statement. Searches and filters by label send a second one, and long lists of ids are
-    split.
+    Each method sends one statement. Searches and some filters of lists send a second one, and long lists of ids
+    are split.
     """
 
     def __init__(self, database: Database) -> None:

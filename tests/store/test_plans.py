@@ -172,6 +172,22 @@ def test_a_page_of_several_large_projects_is_read_in_the_order_of_an_index(
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
+def test_jobs_in_a_rare_state_of_a_cluster_are_found_by_both(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = JobFilter(cluster="local", state=JobState.SUSPENDED)
+    for number in range(3):
+        stores.add(f"job-{number}")
+
+    def plan() -> str:
+        return _plan(stores, lambda stores: stores.reader.summaries(where, limit=50, cursor=None))
+
+    few = plan()
+    assert few.count("ix_jobs_cluster_state") == 2, few  # one in the statement that counts
+    assert not re.search("ix_jobs_(state_)?created_at", few), few
+    monkeypatch.setattr(job_pages, "_FEW", 0)  # nothing is rare
+    assert "ix_jobs_state_created_at_id" in plan()
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
 def test_the_device_time_of_a_project_is_read_by_the_end_of_its_jobs(stores: Stores) -> None:
     stores.add_with_attempt()
     plan = _plan(

@@ -87,15 +87,15 @@ def test_a_lease_is_handed_over_if_its_requester_holds_two_fewer(holders: str, g
 def test_hand_overs_in_any_order_end_with_even_shares(holders: str, random: Random) -> None:
     found, moves = standings(holders), 0
     while True:
-        wishes = [
+        requests = [
             (number, service)
             for number, each in enumerate(found)
             for service in "abc"
             if may_request(found, each.lease.cluster, service, set(), LATER)
         ]
-        if not wishes:
+        if not requests:
             break
-        number, service = random.choice(wishes)
+        number, service = random.choice(requests)
         asked = replace(found[number], requester=service)
         assert choose_successor([*found[:number], asked, *found[number + 1 :]], asked.lease) == service
         found[number] = replace(asked, requester=None, lease=replace(asked.lease, holder=service))

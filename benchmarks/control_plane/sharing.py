@@ -58,7 +58,8 @@ def _await_shares(url: str, services: int) -> list[int]:
     with Database(url) as database:
         leases = SqlLeaseStore(database)
         while True:
-            held = sorted(Counter(each.lease.holder for each in leases.leases() if not each.expired).values())
+            found = [each.lease for each in leases.leases() if each.lease.cluster in CLUSTERS and not each.expired]
+            held = sorted(Counter(lease.holder for lease in found).values())
             if [0] * (services - len(held)) + held == even:
                 return held
             assert time.monotonic() < deadline, held

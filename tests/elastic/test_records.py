@@ -78,6 +78,16 @@ def test_each_start_of_an_agent_is_the_next_incarnation(tmp_path: Path) -> None:
     assert build_record(tmp_path, replica=1).incarnation == 1
 
 
+def test_the_cluster_may_know_of_more_incarnations_than_the_folder(tmp_path: Path) -> None:
+    """Each pod may have a folder of its own."""
+    folder = tmp_path / "job/attempts/1/replica-1"
+    environ = {env.JOB_DIR: str(tmp_path / "job"), env.CLAIM: "mine", env.REPLICA: "1"}
+    made = [open_record({**environ, env.INCARNATION: least}) for least in ("3", "2", "5")]
+    assert [one.incarnation for one in made if one is not None] == [3, 4, 5]
+    assert sorted(path.name for path in folder.iterdir()) == ["3", "4", "5"]
+    assert [one.is_superseded() for one in made if one is not None] == [True, True, False]
+
+
 def test_events_name_the_node_as_the_cluster_calls_it(tmp_path: Path) -> None:
     """In a pod the host name is the pod's."""
     environ = {env.JOB_DIR: str(tmp_path), env.CLAIM: "mine"}

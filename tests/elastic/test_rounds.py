@@ -25,6 +25,7 @@ from trainer.elastic.rendezvous.rounds import (
     find_lost,
     find_missing,
     find_stillness,
+    find_successor,
     finish,
     form,
     join,
@@ -383,3 +384,22 @@ def test_a_group_can_do_without_agents_if_enough_others_are_left_or_waiting() ->
 def test_no_group_can_form_again_once_a_member_has_finished() -> None:
     group = formed(A, B, C)
     assert not can_do_without(finish(group, 1, "a", LIMITS), {"c"}, LIMITS)
+
+
+def test_a_later_incarnation_takes_the_place_of_an_earlier_one_that_never_joins_again() -> None:
+    limits = Limits(min_nodes=1, max_nodes=3)
+    old, new = (replace(member(name, node_rank=1), incarnation=number) for name, number in (("b", 1), ("x", 2)))
+    group = formed(member("a", node_rank=0), old, limits=limits)
+    seen = join(group, new, limits)
+    assert seen.nodes == frozenset("a"), "the others notice at once that they lost the old one"
+    assert find_lost(seen, group) == [old]
+    assert find_successor(seen, old) == new
+    assert join(seen, old, limits) == seen
+    assert find_successor(seen, new) is None
+
+
+def test_members_without_an_incarnation_or_a_replica_keep_their_places() -> None:
+    first = replace(member("b", node_rank=1), incarnation=0)
+    group = formed(member("a", node_rank=0), first)
+    assert join(group, replace(member("x", node_rank=1), incarnation=2), LIMITS).nodes == group.nodes
+    assert find_successor(group, replace(member("y"), incarnation=1)) is None

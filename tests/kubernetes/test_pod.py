@@ -183,6 +183,30 @@ def test_lines_of_worker_logs_are_printed_with_a_prefix(tmp_path: Path) -> None:
     assert printed.splitlines() == ["[i1 g3 local-1] loss 1"]
 
 
+def test_a_replacement_has_a_greater_incarnation_than_every_earlier_pod(tmp_path: Path) -> None:
+    given = {"ORCHESTRATOR_POD_FAILURES": "2", "ORCHESTRATOR_POD_DISRUPTIONS": "1", "JOB_COMPLETION_INDEX": "1"}
+    code = f"import os; print(os.environ['{env.INCARNATION}'], 'ORCHESTRATOR_POD_FAILURES' in os.environ)"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        printed, _ = start(tmp_path, code, port=port, ORCHESTRATOR_HEAD="localhost", **given).communicate(timeout=300)
+    assert printed.split() == ["4", "False"]
+    counts = {"ORCHESTRATOR_POD_FAILURES": "", "ORCHESTRATOR_POD_DISRUPTIONS": ""}
+    pod = {
+        "JOB_COMPLETION_INDEX": "1",
+        "ORCHESTRATOR_HEAD": "h",
+        "ORCHESTRATOR_POD_IP": "a",
+        "ORCHESTRATOR_JOB_UID": "u",
+    }
+    assert [read_pod({**pod, **each}).incarnation for each in ({}, counts, given)] == [1, 1, 4]
+
+
+def test_a_replacement_of_the_first_pod_that_shares_no_folder_does_not_start_a_second_group(tmp_path: Path) -> None:
+    process = start(tmp_path, "print('started')", ORCHESTRATOR_POD_DISRUPTIONS="1")
+    printed, errors = process.communicate(timeout=300)
+    assert (printed, process.returncode) == ("", 1)
+    assert "finds no rendezvous store" in errors
+
+
 @pytest.mark.parametrize("environ", [{}, {"JOB_COMPLETION_INDEX": "x"}])
 def test_a_missing_or_invalid_index_is_an_error(environ: dict[str, str]) -> None:
     with pytest.raises((KeyError, ValueError)):

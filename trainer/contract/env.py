@@ -23,6 +23,7 @@ SNAPSHOT_KEEP = "ORCHESTRATOR_SNAPSHOT_KEEP"
 SNAPSHOT_KEEP_EVERY = "ORCHESTRATOR_SNAPSHOT_KEEP_EVERY"  # absent: no snapshot is kept forever
 RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # the name of one of the job's snapshots, or the path of another one
 RETRY = "ORCHESTRATOR_RETRY"  # how many retries the owner requested; RESTORE_FROM applies once for each
+INCARNATION = "ORCHESTRATOR_INCARNATION"  # the least number for this life of the replica's agent; absent: 1
 NODE = "ORCHESTRATOR_NODE"  # the scheduler's name for this machine, if there is a scheduler: it can avoid this name
 IMAGE = "ORCHESTRATOR_IMAGE"  # the container image of the job, if any
 REPORT_URL = "ORCHESTRATOR_REPORT_URL"  # absent: the run directory is the only way to report

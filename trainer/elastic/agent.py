@@ -30,6 +30,7 @@ from trainer.elastic.records.files import say
 from trainer.elastic.records.history import History, Processes, Running
 from trainer.elastic.records.record import Record
 from trainer.elastic.records.resource_journal import ResourceJournal
+from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.formation import Formation, name_ranks
 from trainer.elastic.rendezvous.join import known_generation
 from trainer.elastic.rendezvous.rounds import Ending, Member, WorkersStore
@@ -186,6 +187,8 @@ class Agent:
     def _form(self) -> AgentPlace:
         if self._record is not None:  # first: other nodes must not wait for one that cannot start
             self._await_fitness(self._record)
+        if self._record is not None and self._record.is_superseded():
+            raise RendezvousFailed("a later incarnation of this replica has begun")
         known = self.generation if self._record is None else max(self.generation, known_generation(self._record))
         place = find_place(self._rendezvous.next_group(known, self._ending, self._report_lost), self._node)
         self.generation, self._lost = place.group.generation, frozenset()

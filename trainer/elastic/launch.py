@@ -141,6 +141,7 @@ def build_membership(
         workers=workers,
         copies_url="" if buddies is None else buddies.url,
         beats_port=links.port,
+        incarnation=0 if record is None else record.incarnation,
     )
     endpoint, key = Endpoint(host=host, port=port, serves=serves), f"elasticrun/{flags.run_id}"
     succession = Succession(endpoint, key, me, timing, Observer(links, node, timing), epochs)

@@ -41,6 +41,8 @@ INDEX, HEAD_NAME, POD_IP, JOB_UID = (
     "ORCHESTRATOR_POD_IP",
     "ORCHESTRATOR_JOB_UID",
 )
+# How many earlier pods of this index ended, by the Job controller's annotations. Empty where it replaces none.
+FAILURES, DISRUPTIONS = "ORCHESTRATOR_POD_FAILURES", "ORCHESTRATOR_POD_DISRUPTIONS"
 LAST_WORDS = "ORCHESTRATOR_LAST_WORDS"  # the file of the termination message
 _LOOK_S, _ANSWER_S = 0.5, 2.0
 _EXIT_USAGE = 2
@@ -54,6 +56,7 @@ class Pod:
     claim: str
     address: str
     head: str  # the first pod's name
+    incarnation: int  # greater than that of every earlier pod of this index
 
 
 def main() -> None:
@@ -86,6 +89,7 @@ def read_pod(environ: Mapping[str, str]) -> Pod:
         claim=f"kubernetes-{environ[JOB_UID]}",
         address=environ[POD_IP],
         head=environ[HEAD_NAME],
+        incarnation=1 + sum(int(environ.get(name) or 0) for name in (FAILURES, DISRUPTIONS)),
     )
 
 
@@ -94,11 +98,16 @@ def _run(pod: Pod, launch: PodLaunch) -> int:
     environment = {**os.environ, **_network(launch), **node.environment}
     attempt_dir = layout.attempt_dir(Path(environment[env.JOB_DIR]), int(environment[env.ATTEMPT]))
     port = find_port(node.command)
+    if pod.replica == 0 and pod.incarnation > 1 and Epochs(attempt_dir).newest() is None:
+        # Its predecessor served the group's store, and this pod cannot learn which store or generation followed.
+        say(f"this pod replaces the first one and finds no rendezvous store in {attempt_dir}: it cannot join the group")
+        return 1
     head = pod.address if pod.replica == 0 else find_head(pod.head, port, Epochs(attempt_dir), watch)
     if head is None:
         return 143
     environment |= {env.REPLICA: str(pod.replica), env.CLAIM: pod.claim, "PYTHONPATH": put_first(environment)}
-    for name in (HEAD_NAME, POD_IP, JOB_UID):
+    environment[env.INCARNATION] = str(pod.incarnation)
+    for name in (HEAD_NAME, POD_IP, JOB_UID, FAILURES, DISRUPTIONS):
         environment.pop(name, None)
     _write_launch(attempt_dir, launch)
     command = fill_in(node.host_command if pod.replica == 0 else node.command, head=head, local=pod.address)

@@ -59,6 +59,10 @@ class Record:
         except OSError as error:
             say(f"cannot journal {kind.value}: {error}")
 
+    def is_superseded(self) -> bool:
+        """Whether a later incarnation of this replica has begun, as far as this node sees."""
+        return newest_incarnation(self.incarnation_dir.parent) > self.incarnation
+
     def finish(self, record: ExitRecord) -> None:
         write_document(self.incarnation_dir / layout.EXIT, render_exit_record(record))
 
@@ -81,7 +85,8 @@ def open_record(environ: Mapping[str, str]) -> Record | None:
         raise ValueError(f"{env.JOB_DIR} is set but {env.CLAIM} is not: the attempt cannot be claimed")
     attempt_dir = layout.attempt_dir(job_dir, place.attempt)
     claim_attempt(attempt_dir, token)
-    incarnation = _next_incarnation(layout.replica_dir(job_dir, place.attempt, place.replica))
+    least = int(environ.get(env.INCARNATION) or 1)
+    incarnation = _next_incarnation(layout.replica_dir(job_dir, place.attempt, place.replica), least)
     record = reopen_record(environ, incarnation, os.getpid())
     _introduce(record, token)
     return record
@@ -119,9 +124,14 @@ def _introduce(record: Record, token: str) -> None:
     record.journal(EventKind.AGENT_STARTED, sentence, 0, **who, replica=record.replica, incarnation=record.incarnation)
 
 
-def _next_incarnation(replica_dir: Path) -> int:
+def newest_incarnation(replica_dir: Path) -> int:
+    """The highest incarnation of a replica that has begun, as far as this node sees. 0: none."""
+    return max((int(path.name) for path in replica_dir.iterdir() if path.name.isdecimal()), default=0)
+
+
+def _next_incarnation(replica_dir: Path, least: int) -> int:
     replica_dir.mkdir(parents=True, exist_ok=True)
-    number = max((int(path.name) for path in replica_dir.iterdir() if path.name.isdecimal()), default=0) + 1
+    number = max(newest_incarnation(replica_dir) + 1, least)
     while not _make(replica_dir / str(number)):
         number += 1
     return number

@@ -156,6 +156,10 @@ class StoreRendezvous:
         while not (now.stage is Stage.FORMED and now.has(me.node)):
             if now.stage is Stage.CLOSED:
                 raise RendezvousFailed(f"the rendezvous is closed: {now.reason}", was_member=before is not None)
+            successor = rounds.find_successor(now, me)
+            if successor is not None:
+                words = f"{successor.address} has taken the place of replica {me.node_rank}"
+                raise RendezvousFailed(words, was_member=before is not None)
             pause_s = rounds.pause_s(now.unsettled)
             if clock.now_s() > self._timing.join_s + pause_s:
                 raise self._too_few(now, was_member=before is not None)

@@ -50,6 +50,7 @@ class Member:
     copies_url: str = ""  # where its agent serves copies of the state
     beats_port: int = 0  # for heartbeats by UDP
     is_ready: bool = True  # its workers could start at once
+    incarnation: int = 0  # of its replica; 0: not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +101,11 @@ def join(round_: Round, me: Member, limits: Limits) -> Round:
     """Join an open round, wait beside a formed one, or open the next one if all members are gone. Idempotent.
 
     An agent that is not ready waits beside an open round, too. So does a newcomer if the members that are expected back
-    would fill the group.
+    would fill the group. An earlier incarnation of the same replica loses its place, and cannot join again.
     """
-    if round_.stage is Stage.CLOSED or me in round_.members:
+    if round_.stage is Stage.CLOSED or me in round_.members or find_successor(round_, me) is not None:
         return round_
+    round_ = drop(round_, {each.node for each in (*round_.members, *round_.waiting) if _replaces(me, each)})
     if round_.stage is Stage.OPEN and me.is_ready and _has_place(round_, me.node, limits):
         return replace(
             round_,
@@ -116,6 +118,16 @@ def join(round_: Round, me: Member, limits: Limits) -> Round:
     if not round_.members and round_.stage is Stage.FORMED:
         return reopen(round_, me, limits, Ending(change="all its agents are gone", lasted=False))
     return round_ if me in round_.waiting else replace(round_, waiting=(*_without(round_.waiting, {me.node}), me))
+
+
+def find_successor(round_: Round, me: Member) -> Member | None:
+    """The agent of a later incarnation of the same replica. None if there is none."""
+    return next((each for each in (*round_.members, *round_.waiting) if _replaces(each, me)), None)
+
+
+def _replaces(new: Member, old: Member) -> bool:
+    is_same = new.node_rank is not None and new.node_rank == old.node_rank
+    return is_same and new.incarnation > old.incarnation > 0
 
 
 def _has_place(round_: Round, node: str, limits: Limits) -> bool:

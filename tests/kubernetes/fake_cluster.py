@@ -32,7 +32,7 @@ class Running:
 
 @dataclass
 class FakeCluster:
-    """Runs in a thread between `start` and `close`. Pods are not replaced, as with backoffLimitPerIndex 0."""
+    """Runs in a thread between `start` and `close`. Pods are not replaced, whatever their Job asks for."""
 
     store: Store
     folder: Path

@@ -200,6 +200,26 @@ def test_pods_are_not_replaced_and_the_job_starts_suspended() -> None:
     assert pod_of(manifests_of("plain"))["restartPolicy"] == "Never"
 
 
+def test_pods_of_an_elastic_job_are_replaced_unless_their_agent_ended_by_itself() -> None:
+    spec = manifests_of("elastic").job["spec"]
+    assert (spec["backoffLimitPerIndex"], spec["podReplacementPolicy"]) == (6, "Failed")
+    ignored, final = spec["podFailurePolicy"]["rules"]
+    assert (ignored["action"], ignored["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
+    assert final["action"] == "FailIndex"
+    assert final["onExitCodes"] == {"containerName": "agent", "operator": "NotIn", "values": [137, 143, 255]}
+
+
+def test_pods_of_torchrun_are_not_replaced_because_its_group_cannot_grow() -> None:
+    plan = plan_of({"topology": {"nodes": "2:8"}, "launcher": "torchrun"}, {"nodes": "2:8"})
+    assert render_manifests(plan, OWN, workdir="/code").job["spec"]["backoffLimitPerIndex"] == 0
+
+
+def test_an_init_container_that_fails_by_itself_is_final_too() -> None:
+    plan = plan_of({"topology": {"nodes": "2:8"}}, {"nodes": "2:8"})
+    rules = render_manifests(plan, EVERYTHING, workdir="/code").job["spec"]["podFailurePolicy"]["rules"]
+    assert [rule["onExitCodes"]["containerName"] for rule in rules[1:]] == ["agent", "unpack-agent"]
+
+
 def test_a_kueue_queue_is_a_label() -> None:
     assert manifests_of("elastic").job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
 

@@ -1,7 +1,7 @@
 """Every recorded stream gives the expected sightings and decisions: whole, cut at every line, and with repetitions.
 
-The recorded Jobs have several policies. Ours replaces no pod (backoffLimitPerIndex 0), like 10c. The rows about
-replaced pods show that the newest pod counts.
+The recorded Jobs have several policies. Ours replaces no pod (backoffLimitPerIndex 0), like 10c, unless it is elastic,
+like 21 and 22.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.backends.kubernetes.mirror import Mirror
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.observation.observation import Observation, Sighting, Training
+from orchestrator.domain.observation.observation import Liveness, Observation, Sighting, Training
 from orchestrator.domain.observation.watched import Watched as WatchedAttempt
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import EndAttempt, Stop
@@ -32,14 +32,14 @@ EXPECTED: tuple[Row, ...] = (
     ("01-success", 5.32, "running", "D A@node-1", None, "stop node"),
     ("01-success", 9.0, "gone", "D D", None, "end LOST node"),
     ("02-exit1-count", 3.3, "running", "A@node-2 D", None, "stop node"),
-    ("02-exit1-count", 13.3, "pending", "", None, "wait"),
+    ("02-exit1-count", 13.3, "running", "A@node-2 D+", None, "stop node"),
     ("02-exit1-count", 14.0, "running", "A@node-2 A@node-1", None, "wait"),
     ("02b-exit1-backoff-exceeded", 3.4, "running", "A@node-1 D", None, "stop node"),
     ("02b-exit1-backoff-exceeded", 7.0, "gone", "D D", None, "end LOST node"),
     ("03-exit42-failindex", 5.8, "running", "A@node-2 D", None, "stop node"),
     ("03b-exit42-failjob", 8.3, "gone", "D D", None, "end LOST node"),
     ("03c-max-failed-indexes", 6.4, "gone", "D D", None, "end LOST node"),
-    ("04-sigkill-137", 2.6, "running", "A@node-2 D", None, "stop node"),
+    ("04-sigkill-137", 2.6, "running", "A@node-2 D+", None, "stop node"),
     ("05-oomkilled", 3.4, "running", "A@node-2 D", "host-oom", "stop host-oom"),
     ("05-oomkilled", 11.4, "gone", "D D", "host-oom", "end FAILED host-oom"),
     ("06-image-registry-unreachable", 32.0, "pending", "", None, "wait"),
@@ -94,6 +94,15 @@ EXPECTED: tuple[Row, ...] = (
     ("20-powercut-default-times", 118.0, "running", "A@node-2 U@node-1", "node", "wait"),
     ("20-powercut-default-times", 159.5, "running", "A@node-2 A@node-1", "node", "wait"),
     ("20-powercut-default-times", 161.5, "running", "A@node-2 D@node-1", "node", "stop node"),
+    ("21-elastic-deleted", 4.7, "running", "A@node-2 A@node-3 A@node-1", "preempted", "wait"),
+    ("21-elastic-deleted", 9.0, "running", "A@node-2 D+ A@node-1", "preempted", "wait"),
+    ("21-elastic-deleted", 14.66, "running", "A@node-2 D+ A@node-1", None, "wait"),
+    ("21-elastic-deleted", 15.5, "running", "A@node-2 A@node-3 A@node-1", None, "wait"),
+    ("22-elastic-evicted-then-deleted", 9.0, "running", "A@node-2 D+ A@node-3", "preempted", "wait"),
+    ("22-elastic-evicted-then-deleted", 15.29, "running", "A@node-2 D+ A@node-3", None, "wait"),
+    ("22-elastic-evicted-then-deleted", 17.0, "running", "A@node-2 A@node-1 A@node-3", None, "wait"),
+    ("22-elastic-evicted-then-deleted", 40.0, "running", "A@node-2 D+ A@node-3", "preempted", "wait"),
+    ("22-elastic-evicted-then-deleted", 48.0, "running", "A@node-2 A@node-1 A@node-3", None, "wait"),
 )
 
 
@@ -104,10 +113,11 @@ def watch(name: str, t: float) -> Watched:
 
 
 def decided(seen: Sighting, missed: frozenset[int] = frozenset()) -> str:
-    """Return the decision for a training job of two nodes, in a few words."""
+    """Return the decision for a training job in a few words: of two nodes, or of two to three if three are seen."""
     now = datetime(2026, 11, 20, 12, tzinfo=UTC)
-    spec = a_spec(topology={"nodes": "2"})
-    attempt = an_attempt(AttemptState.RUNNING, nodes="2", started_at=now, created_at=now)
+    nodes = "2:3" if len(seen.replicas) == 3 and seen.replicas[0].liveness is Liveness.ALIVE else "2"
+    spec = a_spec(topology={"nodes": nodes})
+    attempt = an_attempt(AttemptState.RUNNING, nodes=nodes, started_at=now, created_at=now)
     training = Training(formed_at=now, progress_at=now, step=9)
     observation = Observation(sighting=seen, training=training, exits={}, heard_since=now, missed=missed)
     situation = Situation(
@@ -152,6 +162,28 @@ def test_a_silent_node_that_its_peers_also_miss_is_lost_at_once(
     name: str, t: float, missed: set[int], decision: str
 ) -> None:
     assert decided(look(watch(name, t), name, t), frozenset(missed)) == decision
+
+
+def test_the_evidence_of_a_replaced_pod_says_what_ended_the_one_before() -> None:
+    found = {
+        (name, t): look(watch(name, t), name, t).replicas[1]
+        for name, t in (("21-elastic-deleted", 9.0), ("21-elastic-deleted", 14.66))
+    }
+    assert [one.returns for one in found.values()] == [True, True]
+    assert [one.evidence for one in found.values()] == [
+        "pod train-1-vqdgr on node-3 was deleted; Kubernetes starts another one",
+        "pod train-1-vqdgr on node-3 was deleted; its replacement: pod train-1-nrf25 has no node yet",
+    ]
+    evicted = look(watch("22-elastic-evicted-then-deleted", 9.0), "22-elastic-evicted-then-deleted", 9.0).replicas[1]
+    assert evicted.evidence == "pod train-1-xvmfr on node-1 was evicted; Kubernetes starts another one"
+
+
+def test_every_replacement_has_a_greater_count_of_earlier_pods() -> None:
+    """The incarnation of its agent follows from it, where no folder is shared."""
+    watched = watch("22-elastic-evicted-then-deleted", 60.0)
+    pods = [pod for pod in watched.view().pods if pod.index == 1]
+    by_age = sorted(pods, key=lambda pod: pod.created_at or 0.0)
+    assert [(pod.failures, pod.disruptions) for pod in by_age] == [(0, 0), (0, 1), (1, 1)]
 
 
 def test_every_recorded_stream_has_expected_moments() -> None:

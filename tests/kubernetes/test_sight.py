@@ -167,6 +167,40 @@ def test_the_newest_pod_of_an_index_counts_and_an_existing_one_before_a_removed_
     assert shorten(see(a_job("1"), old, gone)) == ("gone", "D", None)
 
 
+def test_a_pod_that_is_replaced_is_dead_and_comes_back() -> None:
+    job = a_job("2:3", replacements=6)
+    evicted = (Condition("DisruptionTarget", True, "EvictionByEvictionAPI", ""),)
+    alive = pods(RUNNING)[0]
+    waits = [a_pod("Pending", index=number, uid=f"n{number}", disruptions=1, container=WAITS) for number in (1, 2)]
+    both = see(job, alive, *waits)
+    assert shorten(both)[:2] == ("running", "A@n1 D+ D+"), "two replacements that wait do not make it pending"
+    assert [one.returns for one in both.replicas] == [False, True, True]
+    disrupted = a_pod("Failed", index=1, uid="e", container=ended(1), conditions=evicted)
+    assert see(job, alive, disrupted).replicas[1].returns
+
+
+def test_a_pod_is_replaced_only_if_its_job_does_that() -> None:
+    job = a_job("1:2", replacements=6)
+
+    def returns(job: JobObject, *, phase: str = "Failed", **fields: Any) -> bool:
+        pod = a_pod(phase, **{"index": 1, "uid": "x", "container": ended(143), **fields})
+        return see(job, pods(RUNNING)[0], pod, settle_s=0.0).replicas[1].returns
+
+    assert returns(job)
+    assert returns(job, container=ended(137))
+    assert returns(job, container=ended(255, "Unknown"))
+    assert not returns(job, container=ended(1)), "its agent ended by itself"
+    assert not returns(job, phase="Succeeded", container=ended(0, "Completed"))
+    assert [returns(job, failures=number) for number in (5, 6)] == [True, False], "the limit of the index is reached"
+    for other in (
+        a_job("1:2"),
+        a_job("1:2", replacements=6, deleting=True),
+        a_job("1:2", replacements=6, failed_indexes=frozenset({1})),
+        a_job("1:2", replacements=6, conditions=(Condition("FailureTarget", True, "DeadlineExceeded", ""),)),
+    ):
+        assert not returns(other), other
+
+
 def test_a_suspended_job_is_pending_until_its_pods_are_deleted() -> None:
     assert "Kueue" in see(a_job(suspended=True, queued_by_kueue=True)).evidence
     by_hand = see(a_job(suspended=True))

@@ -57,6 +57,16 @@ def test_a_cluster_that_does_not_answer_has_no_room_to_grow() -> None:
     assert decide(growing(small, room=None)).action == Wait()
 
 
+def test_a_group_whose_missing_pod_is_being_replaced_is_not_stopped_to_grow() -> None:
+    lost = replace(a_replica(Liveness.DEAD, 1), evidence="pod p was evicted; Kubernetes starts another one")
+    back = replace(lost, leftovers=True, returns=True)
+    shrunk: dict[str, Any] = {"snapshots": 1, "resized_at": ago(650)}
+    room = replace(ROOM, nodes=2)
+    assert decide(growing(seen(Presence.RUNNING, ALIVE, lost, **shrunk), room)).action == Stop(force=False, grows=True)
+    waits = decide(growing(seen(Presence.RUNNING, ALIVE, back, **shrunk), room))
+    assert (waits.action, waits.sentence) == (Wait(), f"waits for its full size: {back.evidence}")
+
+
 def test_a_group_with_a_finished_replica_is_not_stopped_to_grow() -> None:
     done = {1: an_exit(Outcome.SUCCEEDED)}
     ending = seen(Presence.RUNNING, ALIVE, a_replica(Liveness.UNKNOWN, 1), exits=done, snapshots=1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.kubernetes.security import secure_container
-from orchestrator.backends.kubernetes.site import CONTAINER, MANAGER, MANAGER_LABEL, KubernetesSite
+from orchestrator.backends.kubernetes.site import CONTAINER, MANAGER, MANAGER_LABEL, UNPACKER, KubernetesSite
 
 _AGENT_DIR = "/opt/elastic-orchestrator/agent"  # for a package that is not in the run directory
 _PACKED_DIR, _PACKED_FILE = "/opt/elastic-orchestrator/packed", "agent.zip"
@@ -63,7 +63,7 @@ def agent_volumes(site: KubernetesSite) -> list[Manifest]:
 def render_unpack_container(site: KubernetesSite) -> Manifest:
     """Render the init container that copies the agent from our image to where the user's image finds it."""
     return {
-        "name": "unpack-agent",
+        "name": UNPACKER,
         "image": site.agent_image,
         "command": ["python3", "-m", "trainer.elastic.pod", "--unpack", _AGENT_DIR],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},

@@ -44,12 +44,13 @@ def read_traces(job: JobFolder, key: AttemptKey, replicas: int) -> Traces:
     with rundir.open_attempt(job, key.number) as attempt:
         names = attempt.names(limit=_MOST_NAMES + 8 * replicas)
         lives = list(rundir.incarnations(attempt, range(replicas))) if attempt.exists else []
+        newest = {life.replica: life for life in lives}  # by replica: its incarnations come in their order
         return Traces(
             replicas=replicas,
             submitted=any(name.startswith(_SUBMITTED) for name in names),
             cancelled=attempt.status(Path(_CANCELLED)) is not None,
             began=bool(lives) or any(attempt.status(Path(name)) is not None for name in (_BEGAN, layout.CLAIM)),
-            recorded=frozenset(life.replica for life in lives if life.exit() is not None),
+            recorded=frozenset(number for number, life in newest.items() if life.exit() is not None),
         )
 
 

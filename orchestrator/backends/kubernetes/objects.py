@@ -12,6 +12,8 @@ from typing import Any
 
 from orchestrator.backends.kubernetes.site import (
     ATTEMPT_LABEL,
+    DISRUPTIONS_ANNOTATION,
+    FAILURES_ANNOTATION,
     INDEX_LABEL,
     NODES_ANNOTATION,
     QUEUE_LABEL,
@@ -46,6 +48,7 @@ class JobObject:
     nodes: str = "1"  # "min:max" or one number, as the attempt requested
     failed_indexes: frozenset[int] = frozenset()
     completed_indexes: frozenset[int] = frozenset()
+    replacements: int = 0  # how many pods of an index the Job controller replaces; disrupted ones do not count
 
     @property
     def min_nodes(self) -> int:
@@ -87,6 +90,8 @@ class PodObject:
     created_at: float | None = None
     deletes_at: float | None = None  # when its grace period ends, possibly in the future
     removed: bool = False  # the object is gone; this is its last state
+    failures: int = 0  # how many earlier pods of its index failed and were replaced
+    disruptions: int = 0  # how many were disrupted and replaced
     preempted: str = ""  # the scheduler's event, which names the pod that took its place
 
     def condition(self, kind: str) -> Condition | None:
@@ -128,6 +133,7 @@ def parse_job(document: Json) -> JobObject:
         nodes=annotations.get(NODES_ANNOTATION) or str(spec.get("completions") or 1),
         failed_indexes=parse_indexes(status.get("failedIndexes")),
         completed_indexes=parse_indexes(status.get("completedIndexes")),
+        replacements=int(spec.get("backoffLimitPerIndex") or 0),
     )
 
 
@@ -153,7 +159,13 @@ def parse_pod(document: Json, *, container: str) -> PodObject:
         unpacking=next((each for each in inits if each.waiting is not None or each.exit_code not in (None, 0)), None),
         created_at=parse_time(meta.get("creationTimestamp")),
         deletes_at=parse_time(meta.get("deletionTimestamp")),
+        failures=_count(labels.get(FAILURES_ANNOTATION)),
+        disruptions=_count(labels.get(DISRUPTIONS_ANNOTATION)),
     )
+
+
+def _count(text: object) -> int:
+    return int(text) if isinstance(text, str) and text.isdecimal() else 0
 
 
 def parse_node(document: Json) -> NodeObject:

@@ -30,9 +30,11 @@ from orchestrator.backends.kubernetes.site import (
     MANAGER_LABEL,
     NODES_ANNOTATION,
     QUEUE_LABEL,
+    UNPACKER,
     KubernetesSite,
     effective_placement,
 )
+from orchestrator.backends.kubernetes.states import EXIT_REPLACED
 from orchestrator.backends.kubernetes.template import LAUNCH_FILE, render_pod
 from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
@@ -46,6 +48,7 @@ from trainer.contract.pod import PodLaunch, render_pod_launch
 _LONGEST_NAME = 52
 _LABEL = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?\Z")
 _HIDDEN = "********"
+_MOST_REPLACEMENTS = 6  # pods of one index that are deleted or killed; the default of a Job's backoffLimit
 
 Manifest = dict[str, Any]
 
@@ -136,8 +139,7 @@ def _job(plan: LaunchPlan, site: KubernetesSite, name: str, labels: Mapping[str,
         "completionMode": "Indexed",
         "completions": plan.max_nodes,
         "parallelism": plan.max_nodes,
-        "backoffLimitPerIndex": 0,  # only a new attempt replaces a pod (docs/adr/0009-kubernetes.md)
-        "podReplacementPolicy": "Failed",
+        **_replacement(plan, site),
         "ttlSecondsAfterFinished": site.keep_s,
         "template": {"metadata": {"labels": dict(labels)}, "spec": render_pod(plan, site, place, name)},
     }
@@ -153,6 +155,28 @@ def _job(plan: LaunchPlan, site: KubernetesSite, name: str, labels: Mapping[str,
             "annotations": {KEY_ANNOTATION: plan.rendezvous_id, NODES_ANNOTATION: _nodes(plan)},
         },
         "spec": spec,
+    }
+
+
+def _replacement(plan: LaunchPlan, site: KubernetesSite) -> Manifest:
+    """Let Kubernetes replace pods if the group can go on without them and take them back (docs/adr/0009-kubernetes.md).
+
+    Disrupted pods do not count. An agent that ends by itself is not started again. No index has two pods that run.
+    """
+    if not plan.takes_back:
+        return {"backoffLimitPerIndex": 0, "podReplacementPolicy": "Failed"}
+    ends = [
+        {
+            "action": "FailIndex",
+            "onExitCodes": {"containerName": name, "operator": "NotIn", "values": list(EXIT_REPLACED)},
+        }
+        for name in (CONTAINER, *([UNPACKER] if site.agent_image else []))
+    ]
+    disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    return {
+        "backoffLimitPerIndex": _MOST_REPLACEMENTS,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": [disrupted, *ends]},
     }
 
 

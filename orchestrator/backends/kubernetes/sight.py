@@ -9,10 +9,12 @@ from orchestrator.backends.kubernetes.objects import JobObject, NodeObject, PodO
 from orchestrator.backends.kubernetes.states import (
     Judgment,
     Standing,
+    describe_loss,
     find_job_cause,
     is_decided,
     is_over,
     is_refusal,
+    is_replaced,
     judge,
 )
 from orchestrator.domain.job.attempt import AttemptKey
@@ -72,7 +74,7 @@ def sight(key: AttemptKey, view: View, traces: Traces, context: SightContext) ->
         return Sighting(key=key, presence=Presence.ABSENT, evidence=words)
     least, most = (job.min_nodes, job.max_nodes) if job is not None else (traces.replicas, traces.replicas)
     replicas = [_judge_index(number, view, context) for number in range(max(most, 1))]
-    dead = [one for one in replicas if one.judgment.standing in (Standing.OVER, Standing.LOST)]
+    dead = [one for one in replicas if one.judgment.standing in (Standing.OVER, Standing.LOST, Standing.RETURNS)]
     begun = [one for one in replicas if one.judgment.standing is not Standing.WAITS]
     gone = job is None or is_over(job) or job.deleting
     if not gone and len(begun) < least and len(dead) <= most - least:
@@ -97,11 +99,14 @@ def _judge_absent(key: AttemptKey, traces: Traces, context: SightContext) -> Sig
 
 def _judge_index(number: int, view: View, context: SightContext) -> _Replica:
     """Judge the newest pod of an index."""
-    pods = [pod for pod in view.pods if pod.index == number]
+    pods = sorted(
+        (pod for pod in view.pods if pod.index == number),
+        key=lambda one: (not one.removed, one.failures + one.disruptions, one.created_at or 0.0, one.name),
+    )
     if pods:
-        pod = max(pods, key=lambda one: (not one.removed, one.created_at or 0.0, one.name))
-        judgment = judge(pod, view.nodes, now=context.now, late_s=context.late_s)
-        return _Replica(number, pod, judgment, since=pod.created_at)
+        judgment = judge(pods[-1], view.nodes, now=context.now, late_s=context.late_s)
+        returning = None if view.job is None else _judge_returning(pods, judgment, view)
+        return _Replica(number, pods[-1], returning or judgment, since=pods[-1].created_at)
     job = view.job
     if job is None and any(not pod.removed for pod in view.pods):
         # The caches of Jobs and pods do not change at the same moment.
@@ -114,6 +119,20 @@ def _judge_index(number: int, view: View, context: SightContext) -> _Replica:
         words = f"replica {number}'s pod is gone; Job {job.name} calls it {how}"
         return _Replica(number, None, Judgment(standing=Standing.OVER, evidence=words))
     return _judge_podless(number, job, view.warnings)
+
+
+def _judge_returning(pods: Sequence[PodObject], judgment: Judgment, view: View) -> Judgment | None:
+    """Judge an index whose pod ended and is replaced. None for any other. `pods` are in the order of their creation."""
+    pod, job = pods[-1], view.job
+    assert job is not None
+    if judgment.standing is Standing.OVER and is_replaced(pod, job):
+        words = f"{describe_loss(pod)}; Kubernetes starts another one"
+        return replace(judgment, standing=Standing.RETURNS, evidence=words)
+    if judgment.standing is not Standing.WAITS or job.replacements == 0 or pod.failures + pod.disruptions == 0:
+        return None
+    before = pods[-2] if len(pods) > 1 else None
+    lost = f"its pod {'was disrupted' if pod.disruptions else 'ended'}" if before is None else describe_loss(before)
+    return replace(judgment, standing=Standing.RETURNS, evidence=f"{lost}; its replacement: {judgment.evidence}")
 
 
 def _judge_podless(number: int, job: JobObject, warnings: Sequence[WarningObject]) -> _Replica:
@@ -176,7 +195,7 @@ def _judge_started(
     still = any(one.liveness is Liveness.ALIVE or one.leftovers for one in seen)
     unknown = any(one.liveness is Liveness.UNKNOWN for one in seen)
     every = all(one.liveness is Liveness.DEAD for one in seen) and not any(
-        one.judgment.standing is Standing.WAITS for one in replicas
+        one.judgment.standing in (Standing.WAITS, Standing.RETURNS) for one in replicas
     )
     presence = Presence.GONE if every else Presence.RUNNING
     if not every and unknown and not still:
@@ -202,6 +221,9 @@ def _replica(one: _Replica, traces: Traces, context: SightContext, *, has_job: b
             return replace(sighting, liveness=Liveness.UNKNOWN, node=node, node_unreachable=node is not None)
         case Standing.LOST:
             return replace(sighting, node=None if pod is None else pod.node, node_unreachable=True)
+        case Standing.RETURNS:
+            seen = _ended(sighting, one, traces, context) if pod is not None and pod.container else sighting
+            return replace(seen, liveness=Liveness.DEAD, leftovers=True, returns=True)
         case Standing.WAITS if not has_job:
             return replace(sighting, liveness=Liveness.UNKNOWN)
         case Standing.WAITS:

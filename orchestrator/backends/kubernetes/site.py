@@ -18,7 +18,10 @@ NODES_ANNOTATION = "elastic-orchestrator/nodes"  # "min:max" or one number
 KUEUE = "kueue.x-k8s.io"  # its API group
 QUEUE_LABEL = f"{KUEUE}/queue-name"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
-CONTAINER = "agent"
+# How many pods of an index ended before this one, if the Job controller replaces pods.
+FAILURES_ANNOTATION = "batch.kubernetes.io/job-index-failure-count"
+DISRUPTIONS_ANNOTATION = "batch.kubernetes.io/job-index-ignored-failure-count"
+CONTAINER, UNPACKER = "agent", "unpack-agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ class Standing(StrEnum):
     SILENT = "silent"  # its node does not answer; it may run
     LOST = "lost"  # its node does not answer, and the cluster gave the pod up
     OVER = "over"
+    RETURNS = "returns"  # its pod is over, and the Job controller starts another one or has done so
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,14 @@ DISRUPTIONS: dict[str, Meaning] = {
     "DeletionByPodGC": Meaning(FailureKind.NODE, "its node is gone"),
 }
 
+_LOSSES = {
+    "PreemptionByScheduler": "was preempted",
+    "EvictionByEvictionAPI": "was evicted",
+    "TerminationByKubelet": "was evicted by its node",
+    "DeletionByTaintManager": "was evicted from its node",
+    "DeletionByPodGC": "was lost with its node",
+}
+
 # The reason in the status of a pod that its node or its controller ended.
 POD_REASONS: dict[str, Meaning] = {
     "Evicted": Meaning(FailureKind.PREEMPTED, "its node was short of a resource"),
@@ -121,9 +130,26 @@ _FINAL = ("Complete", "Failed")
 _DECIDED = ("SuccessCriteriaMet", "FailureTarget", *_FINAL)
 _EXIT_NOT_STARTED = (126, 127)  # not executable, not found: POSIX, Shell Command Language, 2.8.2
 _EXIT_KILLED = (137, 143)  # SIGKILL, SIGTERM
+EXIT_REPLACED = (*_EXIT_KILLED, 255)  # 255: the node restarted (recorded: 09b)
 # Exit codes of an agent that could not start, and of Python without the package (trainer/elastic/pod.py,
 # elasticrun.py). The container's message is then the end of its output. An agent that started leaves its record there.
 _EXIT_NOT_BEGUN = (1, 2)
+
+
+def is_replaced(pod: PodObject, job: JobObject) -> bool:
+    """Whether the Job controller starts another pod for the index of this one, which has ended.
+
+    A disrupted pod is replaced, and one whose agent was killed by a signal. An agent that ended by itself says what
+    became of its replica.
+    """
+    if job.replacements == 0 or job.deleting or job.suspended or is_decided(job) or pod.phase == "Succeeded":
+        return False
+    if pod.index is None or pod.index in job.failed_indexes | job.completed_indexes:
+        return False
+    if _disruption(pod):
+        return True
+    codes = {each.exit_code for each in (pod.container, pod.unpacking) if each is not None}
+    return pod.failures < job.replacements and codes <= {None, *EXIT_REPLACED}
 
 
 def is_over(job: JobObject) -> bool:
@@ -229,6 +255,13 @@ def _troubled(pod: PodObject, waits: ContainerObject) -> Judgment:
     return Judgment(
         standing=Standing.WAITS, evidence=words, trouble=Failure(kind=kind, message=words), may_resolve=may_resolve
     )
+
+
+def describe_loss(pod: PodObject) -> str:
+    """Say in a clause what ended a pod: an eviction, a preemption, the loss of its node, a deletion, or its exit."""
+    verb = _LOSSES.get(_disruption(pod)) or ("was deleted" if pod.deletes_at is not None else None)
+    where = "" if pod.node is None else f" on {pod.node}"
+    return _how_it_ended(pod) if verb is None else f"pod {pod.name}{where} {verb}"
 
 
 def _how_it_ended(pod: PodObject) -> str:

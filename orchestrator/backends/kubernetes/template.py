@@ -8,7 +8,13 @@ from typing import Any
 
 from orchestrator.backends.kubernetes.agent import agent_mounts, agent_volumes, render_unpack_container, start_agent
 from orchestrator.backends.kubernetes.security import secure_container, secure_pod
-from orchestrator.backends.kubernetes.site import ATTEMPT_LABEL, CONTAINER, KubernetesSite
+from orchestrator.backends.kubernetes.site import (
+    ATTEMPT_LABEL,
+    CONTAINER,
+    DISRUPTIONS_ANNOTATION,
+    FAILURES_ANNOTATION,
+    KubernetesSite,
+)
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.specs.spec import Placement
 from trainer.contract import env
@@ -68,6 +74,7 @@ def _container(plan: LaunchPlan, site: KubernetesSite, name: str) -> Manifest:
             _field("ORCHESTRATOR_POD_IP", "status.podIP"),
             _field(env.NODE, "spec.nodeName"),
             _field("ORCHESTRATOR_JOB_UID", "metadata.labels['batch.kubernetes.io/controller-uid']"),
+            *(_predecessors() if plan.takes_back else []),
         ],
         "resources": _resources(plan, site),
         "terminationMessagePath": _LAST_WORDS,
@@ -144,6 +151,14 @@ def _node_tolerations(site: KubernetesSite) -> list[Manifest]:
             "tolerationSeconds": site.unreachable_s,
         }
         for what in ("not-ready", "unreachable")
+    ]
+
+
+def _predecessors() -> list[Manifest]:
+    """How many earlier pods of the same index ended. The agent's incarnation is greater."""
+    return [
+        _field("ORCHESTRATOR_POD_FAILURES", f"metadata.annotations['{FAILURES_ANNOTATION}']"),
+        _field("ORCHESTRATOR_POD_DISRUPTIONS", f"metadata.annotations['{DISRUPTIONS_ANNOTATION}']"),
     ]
 
 

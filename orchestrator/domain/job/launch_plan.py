@@ -32,6 +32,7 @@ from trainer.contract.location import join
 # Replaced by the job's id in values of `run.env`. The name is torchx's.
 JOB_ID_MACRO = "${app_id}"
 PROCESSES = "processes"  # the kind of a native request that is only the replicas' commands, on this machine
+ELASTICRUN = "trainer.elastic.elasticrun"
 RENDEZVOUS_CONF = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
 
 
@@ -103,6 +104,11 @@ class LaunchPlan:
     image: str | None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    @property
+    def takes_back(self) -> bool:
+        """Whether the group can lose a replica and take it back while it trains. torchrun fails when it grows."""
+        return self.min_nodes < self.max_nodes and ELASTICRUN in self.commands[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeRequest:
@@ -166,7 +172,7 @@ def _commands(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> t
 
 def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, *, is_host: bool) -> tuple[str, ...]:
     launcher = (
-        (site.python, "-m", "trainer.elastic.elasticrun")
+        (site.python, "-m", ELASTICRUN)
         if job.spec.launcher == "elasticrun"
         else (site.python, "-m", "trainer.elastic.guard", "--", site.python, "-m", "torch.distributed.run")
     )

@@ -39,6 +39,7 @@ class ReplicaSighting:
     liveness: Liveness
     evidence: str  # a clause, such as "process 4711 is gone"
     leftovers: bool = False  # processes of a dead replica still run
+    returns: bool = False  # it is dead, and the cluster starts it again under the same number
     node: str | None = None  # where it is or was, if known
     node_unreachable: bool = False  # according to the scheduler
 

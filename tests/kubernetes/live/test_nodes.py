@@ -1,4 +1,4 @@
-"""Jobs that lose a pod or a node: drained, deleted, without power. An elastic group goes on without it."""
+"""Jobs that lose a pod or a node: drained, deleted, without power. An elastic group goes on and takes it back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.kubernetes.site import INDEX_LABEL
 from tests.kubernetes.live.cluster import soon
 from tests.kubernetes.live.lab import ENDLESS, Lab
 from tests.kubernetes.live.options import Options
@@ -60,19 +59,23 @@ def test_a_node_without_power_is_lost_and_the_next_attempt_avoids_it(lab: Lab, o
 
 
 @pytest.mark.parametrize(("how", "replica"), [("evicted", 0), ("deleted", 1)], ids=["the store's host", "the other"])
-def test_an_elastic_group_goes_on_without_a_pod(lab: Lab, how: str, replica: int) -> None:
-    """Replica 0 serves the rendezvous store. Kubernetes starts no other pod in its place."""
-    job, pods = _train_elastic(lab)
+def test_a_replaced_pod_rejoins_the_running_group(lab: Lab, how: str, replica: int) -> None:
+    """Replica 0 serves the rendezvous store. The others train on until Kubernetes has replaced the pod."""
+    job, pods = _train_elastic(lab, nodes="2:3")
     name = pods[replica]["metadata"]["name"]
     (lab.cluster.delete_pod if how == "deleted" else lab.cluster.evict)(name)
-    _goes_on_alone(lab, job)
-    soon(lambda: not any(_is_alive(pod) for pod in _pods_of(lab, job, replica)), f"{name} does not end", timeout_s=120)
+    lab.until(job, lambda job: job.world_size == 2 or job.attempts > 1 or job.ended)
+    _trains_on(lab, job, size=2, steps=1)
+    lab.until(job, lambda job: job.world_size == 3 or job.attempts > 1 or job.ended)
+    _trains_on(lab, job, size=3)
+    lives = [(one.replica, one.incarnation) for one in lab.client.job_nodes(job)]
+    assert (replica, 2) in lives, lives
     _cancel(lab, job)
 
 
 @pytest.mark.parametrize("replica", [0, 1], ids=["the store's host", "the other"])
 def test_an_elastic_group_goes_on_without_a_node(lab: Lab, options: Options, replica: int) -> None:
-    """The group forms again before the cluster notices the loss. The node's return changes nothing."""
+    """The group forms again before the cluster notices the loss. Its pod rejoins when the node is back."""
     down, up = options["node-down"], options["node-up"]
     if not (down and up):
         pytest.skip("--node-down and --node-up are not set")
@@ -88,15 +91,15 @@ def test_an_elastic_group_goes_on_without_a_node(lab: Lab, options: Options, rep
         _trains_on(lab, job)
     finally:
         subprocess.run(up.replace("{node}", node), shell=True, check=True, timeout=300)
-    soon(lambda: node in lab.cluster.nodes(), f"{node} is not ready again", timeout_s=600)
-    _trains_on(lab, job)
+    lab.until(job, lambda job: job.world_size == 2 or job.attempts > 1 or job.ended, timeout_s=600)
+    _trains_on(lab, job, size=2)
     _cancel(lab, job)
 
 
-def _train_elastic(lab: Lab) -> tuple[str, list[Any]]:
-    """Start an elastic job on two pods. Return its id and its pods once it has a snapshot."""
-    job = lab.submit(trainer={"steps": ENDLESS}, topology={"nodes": "1:2", "workers_per_node": 1})
-    lab.until(job, lambda job: job.world_size == 2 or job.ended)
+def _train_elastic(lab: Lab, nodes: str = "1:2") -> tuple[str, list[Any]]:
+    """Start an elastic job with one worker in each pod. Return its id and its pods once it has a snapshot."""
+    job = lab.submit(trainer={"steps": ENDLESS}, topology={"nodes": nodes, "workers_per_node": 1})
+    lab.until(job, lambda job: job.world_size == int(nodes[-1]) or job.ended)
     lab.with_snapshot(job)
     return job, lab.cluster.pods(job)
 
@@ -109,21 +112,11 @@ def _goes_on_alone(lab: Lab, job: str) -> None:
     assert "group.shrunk" in kinds, lab.sentences(job)
 
 
-def _trains_on(lab: Lab, job: str) -> None:
-    """Wait for steps of the first attempt."""
-    seen = lab.at_step(job, (lab.client.job(job).step or 0) + 20)
-    assert (seen.attempts, seen.world_size) == (1, 1), lab.sentences(job)
+def _trains_on(lab: Lab, job: str, *, size: int = 1, steps: int = 20) -> None:
+    """Wait for steps of the first attempt with this world size."""
+    seen = lab.at_step(job, (lab.client.job(job).step or 0) + steps)
+    assert (seen.attempts, seen.world_size) == (1, size), lab.sentences(job)
     assert not lab.failures(job), lab.sentences(job)
-
-
-def _pods_of(lab: Lab, job: str, replica: int) -> list[Any]:
-    """Return all pods of one replica."""
-    found = [pod for pod in lab.cluster.items("pods") if pod["metadata"]["name"].startswith(job)]
-    return [pod for pod in found if pod["metadata"]["labels"].get(INDEX_LABEL) == str(replica)]
-
-
-def _is_alive(pod: Any) -> bool:
-    return pod["status"].get("phase") in ("Pending", "Running")
 
 
 def _cancel(lab: Lab, job: str) -> None:

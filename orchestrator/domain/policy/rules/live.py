@@ -26,7 +26,8 @@ from orchestrator.domain.policy.situation import Situation
 # slurm.conf(5), 300 s by default).
 AVOIDS_FOR = timedelta(minutes=5)
 _UNHEARD = "no reports from its agents"
-_PAUSED, _UNKNOWN = "it is paused", "its state is unknown"
+_PAUSED, _UNKNOWN, _RETURNING = "it is paused", "its state is unknown", "waits for its full size"
+_UNUSUAL = (_UNHEARD, _PAUSED, _UNKNOWN, _RETURNING)
 
 
 @while_live
@@ -127,25 +128,31 @@ def _stop_avoiding(live: Watched, nodes: list[str], why: str) -> Decision:
 
 def explain_silence(s: Situation) -> str | None:
     """Return the job's reason while its started attempt is silent: its state is unknown, or its agents send no reports
-    and nothing else shows them. Afterwards, return the usual reason. None if the reason needs no change."""
+    and nothing else shows them. A running attempt says which replicas its cluster replaces. Afterwards, return the
+    usual reason. None if the reason needs no change."""
     live = s.live
     if live is None:
         return None
     started_at = live.attempt.started_at
     if started_at is None:
         return None
-    again = _usual_reason(live) if s.job.reason.startswith((_UNHEARD, _PAUSED, _UNKNOWN)) else None
+    again = _usual_reason(live) if s.job.reason.startswith(_UNUSUAL) else None
     if live.presence is Presence.UNKNOWN:
         return _explain_unknown(live, started_at, s.now) or again
     if live.presence is not Presence.RUNNING:
         return None
     if not live.seen.unheard:
-        return again
+        return _explain_returning(live) or again
     if s.now - started_at <= UNHEARD_AFTER:
         return None  # the first report may still come
     heard_at = live.seen.training.heard_at
     since = "they started" if heard_at is None else f"{heard_at:%Y-%m-%d %H:%M:%S} UTC"
     return f"{_UNHEARD} since {since}; check that pods reach the service (`orchestrator doctor`)"
+
+
+def _explain_returning(live: Watched) -> str | None:
+    back = [one.evidence for one in live.seen.sighting.replicas if one.returns]
+    return f"{_RETURNING}: {'; '.join(back)}" if back and not live.stopping else None
 
 
 def _explain_unknown(live: Watched, started_at: datetime, now: datetime) -> str | None:

@@ -117,7 +117,8 @@ def grow_back(s: Situation, live: Watched) -> Decision | None:
     takes_snapshots = training.snapshots > 0 or training.restored is not None
     if training.formed_at is None or not takes_snapshots or live.exits():
         return None  # without snapshots it would start from the beginning
-    lost = sum(seen.liveness is Liveness.DEAD for seen in live.seen.sighting.replicas)
+    replicas = live.seen.sighting.replicas
+    lost = sum(seen.liveness is Liveness.DEAD and not seen.returns for seen in replicas)
     if lost and training.resized_at is None:
         return None  # the other nodes have not formed a group again yet, and the wait counts from then
     alive = live.nodes - lost  # a replica out of sight may still train

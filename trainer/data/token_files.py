@@ -16,6 +16,7 @@ import os
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import xxhash
@@ -24,10 +25,10 @@ from numpy.typing import NDArray
 from trainer.contract.config import TrainerConfig
 from trainer.errors import DataError
 
-Tokens = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
+Tokens: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
 
 _NOT_STDLIB = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
-_Token = np.dtype[np.uint8] | np.dtype[np.uint16] | np.dtype[np.uint32]
+_Token: TypeAlias = np.dtype[np.uint8] | np.dtype[np.uint16] | np.dtype[np.uint32]
 _DTYPES: dict[str, _Token] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _HASHED_WHOLE_BYTES = 64 * 1024 * 1024
 _SAMPLE_BLOCKS, _SAMPLE_BYTES = 256, 4096

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from trainer.parallel.strategy import Layout
 
-_Time = float | torch.cuda.Event
+_Time: TypeAlias = float | torch.cuda.Event
 # torch 2.13 deprecates their former names.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.matrix import ROOT, Venv, build_wheel, run
+from deploy.dev.matrix import ROOT, Venv, build_wheel
 from tests.howto.page import run_page
 
 WITHOUT_TORCH = """\
@@ -50,7 +50,7 @@ def test_the_wheel_names_what_is_missing_and_with_torch_runs_the_tutorial(tmp_pa
     (tmp_path / "without").mkdir()
     run_page(page, tmp_path / "without", programs)
 
-    run([venv.python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", f"{wheel}[torch]"], tmp_path)
+    venv.install([f"{wheel}[torch]"], ROOT / "constraints.txt")
     (tmp_path / "with").mkdir()
     run_page(ROOT / "docs" / "tutorial.md", tmp_path / "with", programs)
 

@@ -13,10 +13,10 @@ from torch.distributed.checkpoint.metadata import TensorProperties
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from trainer.snapshot.later_metadata import read_later_metadata
 from trainer.snapshot.reading import ContiguousReader
 from trainer.snapshot.streams import Writer
 from trainer.snapshot.whole import write_whole
-from trainer.worker.torch_compat import read_later_metadata
 
 VALUES = {
     "matrix": torch.arange(12.0).view(3, 4),

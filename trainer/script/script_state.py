@@ -31,9 +31,9 @@ from trainer.contract.copy_record import CopyFile
 from trainer.contract.manifest import SnapshotName
 from trainer.script.optimizer_state import find_targets, nest, read_optimizer, write_optimizer
 from trainer.script.rank_parts import RankParts, RankReader
+from trainer.snapshot.later_metadata import read_later_metadata
 from trainer.snapshot.memory_reading import open_memory
 from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line, without_group_warning
-from trainer.worker.torch_compat import read_later_metadata
 
 
 def agree(flags: Sequence[bool], fingerprint: int = 0) -> tuple[list[bool], bool]:

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from trainer.contract.manifest import IMPORTED, Manifest, SnapshotName
 from trainer.errors import SnapshotError
+from trainer.snapshot.later_metadata import read_later_metadata
 from trainer.snapshot.lineage import Restore
 from trainer.snapshot.memory_reading import MemoryReader, open_memory
 from trainer.snapshot.own_optimizer import create_state
@@ -28,7 +29,6 @@ from trainer.snapshot.run_state import KEY, RunState
 from trainer.snapshot.streams import open_reader, without_group_warning
 from trainer.snapshot.update_counts import NAMES, UPDATES, Counts, find_entries, find_order, unpack_counts
 from trainer.worker.agreement import on_every_rank
-from trainer.worker.torch_compat import read_later_metadata
 from trainer.worker.waits import Waits
 
 _MOMENTS = f"{KEY}.optimizer."

@@ -15,8 +15,8 @@ from torch.futures import Future
 
 from trainer.contract.manifest import FileEntry
 from trainer.snapshot.files import Checksum, checksum_files
+from trainer.snapshot.later_metadata import read_later_metadata
 from trainer.snapshot.remote import Location, Remote
-from trainer.worker.torch_compat import read_later_metadata
 
 COPY_AHEAD_BYTES = 10_000_000  # DCP's own default
 

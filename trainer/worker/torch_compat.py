@@ -1,6 +1,7 @@
 """The private names of torch that this project uses, and those that some supported release lacks.
 
-Each function says which name it needs, and what it does in a torch that lacks it.
+Each function says which name it needs, and what it does in a torch that lacks it. Every forked worker imports this
+module before its program, so it imports only what `import torch` has loaded.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorProperties
 
 
 def keep_process_groups() -> None:
@@ -63,25 +63,6 @@ def store_of_the_group() -> dist.Store:
         return group.get_group_store()
     found: dist.Store = dist.distributed_c10d._get_default_store()
     return found
-
-
-def read_later_metadata() -> None:
-    """Make DCP read a `.metadata` that a later torch wrote, with more properties of each tensor.
-
-    2.15 added strides to the pickled state of `TensorProperties`, and 2.8 to 2.14 refuse a state that is longer than
-    their own. Unknown properties are left out: the trainer writes contiguous tensors.
-    """
-    sample: Any = TensorProperties()
-    own: Any = TensorProperties.__setstate__
-    known = len(sample.__getstate__())
-    if hasattr(own, "__wrapped__"):
-        return
-
-    @wraps(own)
-    def accept(properties: TensorProperties, state: tuple[Any, ...]) -> None:
-        own(properties, state[:known])
-
-    TensorProperties.__setstate__ = accept  # type: ignore[method-assign]
 
 
 def version_of(tensor: Tensor) -> int:

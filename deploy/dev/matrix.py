@@ -156,11 +156,12 @@ class Venv:
         limits.write_text(constraints)
         run([interpreter, "-m", "venv", "--without-pip", self.folder], self.folder)
         self.install(packages, limits)
-        self._pip("check")
+        run([*self._pip, "check"], self.folder)
 
     def install(self, packages: Sequence[str], constraints: Path) -> None:
         """Install without compiling, because most modules of torch are never imported. Raises Failed."""
-        self._pip("install", "--quiet", "--no-compile", *packages, PIP_CONSTRAINT=str(constraints))
+        command = [*self._pip, "install", "--quiet", "--no-compile", *packages]
+        run(command, self.folder, PIP_CONSTRAINT=str(constraints))
 
     def versions(self) -> dict[str, str]:
         """Return the installed versions by canonical name, and that of `Python`."""
@@ -169,9 +170,10 @@ class Venv:
         python, packages = json.loads(run([self.python, "-c", code], self.folder))
         return {"Python": python, **{canonicalize_name(name): version for name, version in packages.items()}}
 
-    def _pip(self, *arguments: str, **variables: str) -> None:
-        """Run our pip for this environment, which needs none of its own."""
-        run([sys.executable, "-m", "pip", "--python", self.python, *arguments], self.folder, **variables)
+    @property
+    def _pip(self) -> list[str | Path]:
+        """Our pip, for this environment, which needs none of its own."""
+        return [sys.executable, "-m", "pip", "--python", self.python]
 
 
 def run(command: Sequence[str | Path], folder: Path, *, limit_s: float = _INSTALL_S, **variables: str) -> str:

@@ -12,17 +12,19 @@ OLDEST += --disable-error-code=union-attr --disable-error-code=arg-type
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
-	@echo "Installing into $(VENV): torch and the rest, a minute or two."
 	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV): torch and the rest, a minute or two."
 	@$(PIP) -e '.[all]'
 	@touch $@
 
-$(VENV)/.tools: $(VENV)/.installed
-	@echo "Installing what the tests need into $(VENV), a minute."
+$(VENV)/.tools: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV): torch, the rest and what the tests need, two minutes or three."
 	@$(PIP) --quiet -e '.[all,dev]'
-	@touch $@
+	@touch $(VENV)/.installed $@
 
 install: $(VENV)/.installed ## into .venv: torch and the rest, a minute or two
 

@@ -112,7 +112,8 @@ class Folder:
         except OSError:
             return self._descend(names, _enter)
         if descriptor is not None:
-            _permit(descriptor, stat.S_IRWXU)
+            with _closed_on_error(descriptor):
+                _permit(descriptor, stat.S_IRWXU)
         return Folder(descriptor)
 
     def make(self, path: Path) -> Folder:
@@ -323,11 +324,11 @@ class Folder:
         except PermissionError:
             _set_aside(here, name)
             descriptor = os.open(name, flags, 0o666, dir_fd=here)
-        opened, found = os.fstat(descriptor), _status(here, name)
-        # Check the name, not the open file: that may have lost this name and kept one link elsewhere.
-        if found is None or not _is_plain_file(found) or (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino):
-            os.close(descriptor)
-            raise FileExistsError(errno.EEXIST, "another process replaced it at the same time", name)
+        with _closed_on_error(descriptor):
+            opened, found = os.fstat(descriptor), _status(here, name)
+            # Check the name, not the open file: that may have lost this name and kept one link elsewhere.
+            if found is None or not _is_plain_file(found) or not os.path.samestat(found, opened):
+                raise FileExistsError(errno.EEXIST, "another process replaced it at the same time", name)
         return descriptor
 
 
@@ -372,8 +373,18 @@ def _open_folder(name: str, above: int | None, flags: int) -> Folder:
             return Folder(None)
         raise
     if above is not None:
-        _permit(descriptor, stat.S_IRWXU)
+        with _closed_on_error(descriptor):
+            _permit(descriptor, stat.S_IRWXU)
     return Folder(descriptor)
+
+
+@contextmanager
+def _closed_on_error(descriptor: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _permit(descriptor: int, wanted: int) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import random
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import structlog
@@ -25,6 +29,7 @@ pytestmark = pytest.mark.timeout(300)
 PLANTED = st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(list(PLANTS))), min_size=1, max_size=6)
 USED = st.lists(st.sampled_from(list(CALLS)), min_size=1, max_size=6)
 ROUNDS = 150
+T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +61,31 @@ def test_nothing_outside_a_hostile_folder_is_touched(
         outside.require_untouched()
         neighbour.require_untouched()
         _open_all(ground.root)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_disk_that_fails_costs_no_descriptor(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of `fstat` and `stat` fails once."""
+    ground, before = make_ground(tmp_path), count_descriptors()
+    monkeypatch.setattr(os, "geteuid", lambda: 1)  # root does not look at permissions
+    good, has_failed = 0, True
+    while has_failed:
+        calls = itertools.count()
+        with monkeypatch.context() as patch:
+            for function in ("fstat", "stat"):
+                patch.setattr(os, function, _failing_after(good, calls, getattr(os, function)))
+            use(ground, [name])
+        assert count_descriptors() == before, f"after {good} calls"
+        good, has_failed = good + 1, next(calls) > good
+
+
+def _failing_after(good: int, calls: Iterator[int], function: Callable[..., T]) -> Callable[..., T]:
+    def called(*args: Any, **kwargs: Any) -> T:
+        if next(calls) == good:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return function(*args, **kwargs)
+
+    return called
 
 
 @pytest.mark.parametrize("seed", range(3))

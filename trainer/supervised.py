@@ -169,7 +169,8 @@ def reenter(train: Callable[[], T]) -> T:
     if not os.environ.get(_REENTRY):
         return train()
     from trainer.contract.env import parse_place  # noqa: PLC0415  # only a job pays for the imports
-    from trainer.elastic.workers.reentry import has_gpu, open_reentry  # noqa: PLC0415
+    from trainer.elastic.health.devices import has_gpu  # noqa: PLC0415
+    from trainer.elastic.workers.reentry import open_reentry  # noqa: PLC0415
 
     place = parse_place(os.environ)
     reentry = None if find_spec("torch") is None else open_reentry(place, has_device=has_gpu(os.environ))

@@ -121,8 +121,16 @@ def fill_notes(agent: Agent) -> None:
 
 def pipes_of(pid: int) -> dict[str, Path]:
     """The pipes that a process has open besides its standard streams, by their names."""
-    ends = [end for end in Path(f"/proc/{pid}/fd").iterdir() if int(end.name) > 2]
-    return {name: end for end in ends if (name := str(end.readlink())).startswith("pipe:")}
+    return {name: end for name, end in open_files(pid).items() if name.startswith("pipe:") and int(end.name) > 2}
+
+
+def open_files(pid: int) -> dict[str, Path]:
+    """What a process has open, by its name. It may close files meanwhile."""
+    found = {}
+    for end in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found[str(end.readlink())] = end
+    return found
 
 
 def test_a_keeper_that_reads_late_holds_the_files_of_the_agent_too(job: Job, tmp_path: Path) -> None:
@@ -132,8 +140,7 @@ def test_a_keeper_that_reads_late_holds_the_files_of_the_agent_too(job: Job, tmp
     os.kill(agent.process.pid, signal.SIGSTOP)
     agent.await_steps(1)
     os.kill(agent.process.pid, signal.SIGCONT)
-    fds = Path(f"/proc/{agent.process.pid}/fd")
-    wait_for(lambda: any("memfd:" in str(end.readlink()) for end in fds.iterdir()), "files", 30)
+    wait_for(lambda: any("memfd:" in name for name in open_files(agent.process.pid)), "files", 30)
     (tmp_path / "finish").touch()
     assert agent.wait() == 0
 

@@ -21,6 +21,7 @@ from trainer.elastic.records.record import Record, build_exit_record, reopen_rec
 from trainer.elastic.stop import DEFAULT_SIGNALS, StopRequest
 from trainer.elastic.workers.fork_server_client import ForkServerClient
 from trainer.elastic.workers.forked import HELD, names_of, settle_environment
+from trainer.elastic.workers.late_release import release_memory_late
 from trainer.elastic.workers.title import show_command
 
 
@@ -29,6 +30,7 @@ def run_as_agent(
 ) -> NoReturn:
     """Run the agent that the keeper has ordered, in the process that was forked for it."""
     child.die_with_parent(server)
+    release_memory_late()
     show_command([sys.executable, "-m", "trainer.elastic.agent", "of", str(keeper)])
     base = dict(os.environ)
     settle_environment(message)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 try:
@@ -29,6 +30,12 @@ _ACTIONS = {
 }
 _LOST = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 _RELEASE_S, _LOOK_EVERY_S = 10.0, 0.01
+
+
+def has_gpu(environ: Mapping[str, str], folder: Path = Path("/dev")) -> bool:
+    """Whether this node has GPUs that a process may see, without asking a driver: that would change the process."""
+    names = [*folder.glob("nvidia[0-9]*"), *folder.glob("kfd")]
+    return bool(names) and environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
 
 
 @dataclass(frozen=True, slots=True)

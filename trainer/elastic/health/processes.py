@@ -13,6 +13,7 @@ from pathlib import Path
 
 _PATIENCE_S, _INTERVAL_S = 5.0, 0.005
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_EXIT_SIGNAL = 38 - 3  # its position in /proc/<pid>/stat (proc_pid_stat(5)), counted from the third field
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,10 @@ def adopt_orphans() -> None:
 
 
 def descendants(root: int) -> list[Process]:
-    """Children, their children and so on. An orphan counts below the subreaper that adopted it."""
+    """Children, their children and so on, without twins (workers/late_release.py).
+
+    An orphan counts below the subreaper that adopted it.
+    """
     return descendants_of([root])[root]
 
 
@@ -104,4 +108,6 @@ def _read(pid: int) -> Process | None:
         fields = stat_fields(pid)
     except OSError:
         return None
+    if int(fields[_EXIT_SIGNAL]) == 0:
+        return None  # a twin: it tells its parent nothing when it ends, as long as that parent lives
     return Process(pid=pid, parent=int(fields[1]), session=int(fields[3]), is_zombie=fields[0] in "ZX")

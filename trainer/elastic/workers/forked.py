@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainer.elastic import child
+from trainer.elastic.health.devices import has_gpu
 from trainer.elastic.health.stacks import offer_stacks
+from trainer.elastic.workers.late_release import release_memory_late
 from trainer.elastic.workers.program import Program, run_program
 from trainer.elastic.workers.title import show_command, show_place
 
@@ -49,6 +51,8 @@ def become(order: dict[str, object], agent_server: int) -> None:
         from trainer.worker.torch_compat import keep_process_groups  # noqa: PLC0415  # declared lazy: imports torch
 
         keep_process_groups()
+    if not has_gpu(os.environ):  # not tried with a GPU's driver
+        release_memory_late()
     run_program(program)
 
 

@@ -12,9 +12,8 @@ import json
 import os
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
-from pathlib import Path
 from typing import TypeVar
 
 from trainer.contract.env import WorkerPlace, parse_place
@@ -93,12 +92,6 @@ class Reentry:
         self._received += os.read(self._orders, _BYTES)
         *lines, self._received = self._received.split(b"\n")
         return [json.loads(line) for line in lines]
-
-
-def has_gpu(environ: Mapping[str, str], folder: Path = Path("/dev")) -> bool:
-    """Whether this node has GPUs that a process may see, without asking a driver: that would change the process."""
-    names = [*folder.glob("nvidia[0-9]*"), *folder.glob("kfd")]
-    return bool(names) and environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
 
 
 def open_reentry(place: WorkerPlace, *, has_device: bool) -> Reentry | None:

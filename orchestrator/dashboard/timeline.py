@@ -38,6 +38,8 @@ _SHAPES: Mapping[str, Shape] = {
     **dict.fromkeys(GROUP_CHANGES, Shape.RECOVERY),
     AgentEvent.WORKER_FAILED.value: Shape.FAILURE,
     EventKind.NODE_MARKED: Shape.FAILURE,
+    EventKind.REPLICA_LOST: Shape.FAILURE,
+    EventKind.REPLICA_REJOINED: Shape.RECOVERY,
     EventKind.RECOVERED: Shape.RECOVERY,
     EventKind.GREW_BACK: Shape.RECOVERY,
     AgentEvent.SNAPSHOT_COMMITTED.value: Shape.SNAPSHOT,

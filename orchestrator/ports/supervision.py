@@ -10,6 +10,7 @@ from typing import Protocol
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.observation.membership import Members
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import RankReport, Training
 from trainer.contract.exit_record import ExitRecord
@@ -64,6 +65,13 @@ class SupervisorReader(Protocol):
 
     def journaled(self, key: AttemptKey) -> Journaled:
         """Empty for an attempt that does not exist."""
+
+    def members(self, key: AttemptKey, gone: Collection[int]) -> Members:
+        """Return what is stored of the attempt's replicas, of which those in `gone` are not seen alive.
+
+        If none of them was in the group, and none has had another agent, the recorded losses are left out. Empty for an
+        attempt that does not exist.
+        """
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         """Return the node records of the cluster."""

@@ -23,14 +23,16 @@ class _Journals:
 
 
 class AgentLog:
-    """Replica 0 reports for the group. Others report only if their rank differs from the rest, and at the end."""
+    """Replica 0 reports for the group. Others report only the start of their agents in an elastic group, a rank that
+    differs from the rest, and the end."""
 
     def __init__(self, key: AttemptKey) -> None:
         self._key = key
         self._journals: dict[int, _Journals] = {}
 
-    def add_event(self, event: JournalEvent) -> None:
-        self._of(0).events.append(event)
+    def add_event(self, event: JournalEvent, *, replicas: Iterable[int] = (0,)) -> None:
+        for replica in replicas:
+            self._of(replica).events.append(event)
 
     def add_progress(self, line: Progress, *, replica: int) -> None:
         self._of(replica).progress.append(line)

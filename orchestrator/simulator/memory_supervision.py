@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
@@ -9,6 +10,14 @@ from datetime import datetime
 from orchestrator.domain.errors import InvalidTransition, LeaseLost, Refused
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.observation.membership import (
+    NOTES,
+    STARTS,
+    Members,
+    find_waiting,
+    may_have_notes,
+    read_members,
+)
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import Training, parse_replicas
 from orchestrator.domain.queueing.lease import Lease
@@ -16,7 +25,7 @@ from orchestrator.ports.clock import Clock
 from orchestrator.ports.supervision import Change, Journaled, Supervised
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_tables import Tables, exits_of
-from trainer.contract.exit_record import EventKind
+from trainer.contract.exit_record import GROUP_CHANGES, EventKind, Outcome
 
 _NO_TRAINING = Training()
 
@@ -79,6 +88,20 @@ class MemorySupervisorStore:
         lost = [one for one in events if one.kind == EventKind.PEER_LOST.value and (one.generation or 0) >= newest]
         ranks = list(tables.ranks.get(key, {}).values())
         return Journaled(ranks=ranks, missed=parse_replicas(one.evidence for one in lost))
+
+    def members(self, key: AttemptKey, gone: Collection[int]) -> Members:
+        tables = self._store.answering()
+        reported: defaultdict[int, list[int]] = defaultdict(list)
+        for (replica, incarnation), journal in tables.journals.get(key, {}).items():
+            if journal.exit_record is None or journal.exit_record.outcome is not Outcome.REFUSED:
+                reported[replica].append(incarnation)
+        if not may_have_notes(reported, gone):
+            return read_members(reported, (), ())
+        events = [one for job_id, one in tables.events if (job_id, one.attempt) == (key.job_id, key.number)]
+        notes = [one for one in events if one.kind in NOTES]
+        waiting = find_waiting(reported, notes)
+        starts = [one for one in events if one.kind in GROUP_CHANGES or (one.kind in STARTS and one.replica in waiting)]
+        return read_members(reported, notes, starts if waiting else ())
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         tables = self._store.answering()

@@ -8,7 +8,7 @@ from datetime import datetime
 from orchestrator.domain.accounting.training_summary import TrainingSummary, time_of
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
-from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.event import REPLICA, Event
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import RankReport
@@ -88,7 +88,7 @@ def ingest(tables: Tables, batch: JournalBatch, arrived_at: datetime) -> None:
                 sentence=event.sentence,
                 attempt=key.number,
                 generation=event.generation,
-                evidence=event.evidence,
+                evidence=event.evidence | {REPLICA: batch.replica},
             )
             tables.events.append((key.job_id, stored))
         events_to = max(events_to, batch.events_to)

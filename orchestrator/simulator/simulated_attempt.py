@@ -100,7 +100,7 @@ class SimulatedAttempt:
         self._next(self._restart_us // _PENDING_SHARE, self._load)
 
     def _load(self) -> None:
-        self._log_event(EventKind.AGENT_STARTED, 0)
+        self._log_start()
         self._enter(Stage.LOADING)
         self._loaded_us = self._clock.now_us
         restart_us = self._restart_us
@@ -416,10 +416,13 @@ class SimulatedAttempt:
 
     def _log_event(self, kind: EventKind, generation: int, *, at_us: int | None = None, **evidence: object) -> None:
         at = self._clock.moment(self._clock.now_us if at_us is None else at_us)
-        event = JournalEvent(
-            at=render_time(at), kind=kind.value, sentence=kind.value, generation=generation, evidence=evidence
-        )
-        self._log.add_event(event)
+        self._log.add_event(_journaled(kind, render_time(at), generation, evidence))
+
+    def _log_start(self) -> None:
+        """Let the agents report. The service looks for lost replicas only in an elastic group."""
+        elastic = self.plan.min_nodes < self.plan.max_nodes
+        replicas = range(self.plan.max_nodes if elastic else 1)
+        self._log.add_event(_journaled(EventKind.AGENT_STARTED, self._now(), 0, {}), replicas=replicas)
 
     def _log_exit(self, outcome: Outcome, replicas: Sequence[int], failure: Failure | None = None) -> None:
         restarts = 0 if failure is None else len(self._setbacks) - 1
@@ -445,3 +448,7 @@ class SimulatedAttempt:
 
     def _now(self) -> str:
         return render_time(self._clock.now())
+
+
+def _journaled(kind: EventKind, at: str, generation: int, evidence: dict[str, object]) -> JournalEvent:
+    return JournalEvent(at=at, kind=kind.value, sentence=kind.value, generation=generation, evidence=evidence)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, String, bindparam, cast, delete, func, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.job.event import REPLICA, Event
 from orchestrator.domain.job.job import JobState
+from orchestrator.domain.observation.membership import (
+    NOTES,
+    STARTS,
+    Members,
+    find_waiting,
+    may_have_notes,
+    read_members,
+)
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import RankReport, parse_replicas
 from orchestrator.domain.queueing.lease import Lease
@@ -27,6 +37,7 @@ from orchestrator.store.mapping import (
     rank_report_of,
     status_columns,
     stored_document,
+    stored_event_of,
     stored_of,
     summary_columns,
 )
@@ -36,11 +47,12 @@ from orchestrator.store.tables import (
     AttemptRow,
     EventRow,
     JobRow,
+    JournalRow,
     ReservationRow,
     TrainingRow,
     WorkerRow,
 )
-from trainer.contract.exit_record import EventKind
+from trainer.contract.exit_record import GROUP_CHANGES, EventKind, Outcome
 
 # Built once, because building an expression costs more than running it.
 _NEWEST_EVENT = select(func.max(EventRow.id))
@@ -108,6 +120,16 @@ class SqlSupervisorStore:
         with self._database.read() as session:
             return Journaled(ranks=_read_ranks(session, key), missed=_read_missed(session, key))
 
+    def members(self, key: AttemptKey, gone: Collection[int]) -> Members:
+        with self._database.read() as session:
+            reported = _read_reported(session, key)
+            notes = _read_events(session, key, EventRow.kind.in_(NOTES)) if may_have_notes(reported, gone) else []
+            waiting = find_waiting(reported, notes)
+            # Compared as text: a cast to a number could fail for another event.
+            theirs = cast(EventRow.evidence[REPLICA], String).in_([str(replica) for replica in waiting])
+            starts = (theirs & EventRow.kind.in_(STARTS)) | EventRow.kind.in_(GROUP_CHANGES)
+            return read_members(reported, notes, _read_events(session, key, starts) if waiting else [])
+
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         with self._database.read() as session:
             return read_reports(session, since=since, cluster=cluster)
@@ -148,6 +170,26 @@ def _read_missed(session: Session, key: AttemptKey) -> frozenset[int]:
         mine, EventRow.kind == EventKind.PEER_LOST.value, EventRow.generation >= newest
     )
     return parse_replicas(session.scalars(lost))
+
+
+def _read_reported(session: Session, key: AttemptKey) -> Mapping[int, Sequence[int]]:
+    """Return the incarnations of each replica's agent. One that was refused the claim does not count."""
+    mine = (JournalRow.job_id == key.job_id) & (JournalRow.attempt == key.number)
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    rows = session.execute(select(JournalRow.replica, JournalRow.incarnation, JournalRow.exit_record).where(mine))
+    for replica, incarnation, record in rows:
+        if record is None or record.get("outcome") != Outcome.REFUSED.value:
+            found[replica].append(incarnation)
+    return found
+
+
+def _read_events(session: Session, key: AttemptKey, wanted: ColumnElement[bool]) -> Sequence[Event]:
+    """Return these events of an attempt in the order of their arrival."""
+    mine = (EventRow.job_id == key.job_id) & (EventRow.attempt == key.number)
+    return [
+        stored_event_of(row).event
+        for row in session.scalars(select(EventRow).where(mine, wanted).order_by(EventRow.id))
+    ]
 
 
 def _write_attempt(session: Session, attempt: Attempt) -> None:

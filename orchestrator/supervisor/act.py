@@ -32,6 +32,7 @@ from orchestrator.domain.policy.decision import (
     EndAttempt,
     Finish,
     MarkNodes,
+    NoteMembers,
     NotePending,
     NoteRunning,
     Start,
@@ -100,6 +101,8 @@ class Actor:
                 self._note_running(s, decision, action)
             case MarkNodes():
                 self._mark_nodes(s, decision)
+            case NoteMembers():
+                self._apply(s.job, None, act_events.members(s, decision, action))
             case TellAgents():
                 self._tell_agents(s)
             case Stop():

@@ -7,11 +7,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from orchestrator.domain.job.attempt import Attempt
-from orchestrator.domain.job.event import Event, EventKind
+from orchestrator.domain.job.event import REPLICA, Event, EventKind
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.masking import Mask
+from orchestrator.domain.observation.lost_replica import LostReplica
+from orchestrator.domain.observation.membership import INCARNATION, WORDS, Return
 from orchestrator.domain.observation.node_record import NodeFailure
-from orchestrator.domain.policy.decision import Decision, Stop
+from orchestrator.domain.policy.decision import Decision, NoteMembers, Stop
 from orchestrator.domain.policy.evidence import weigh
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.ports.supervision import Change
@@ -100,6 +102,44 @@ def recovered(job: Job, attempt: Attempt, decision: Decision, now: datetime) -> 
     evidence: dict[str, object] = {"rung": "new-attempt", "seconds": seconds, "rule": decision.rule}
     number = attempt.key.number
     return [Event(at=now, kind=EventKind.RECOVERED, sentence=sentence, attempt=number, evidence=evidence)]
+
+
+def members(s: Situation, decision: Decision, action: NoteMembers) -> list[Event]:
+    """The replicas that the group lost, and those that rejoined it, each with the time at which that was seen."""
+    returns = [_rejoined(s, decision, each) for each in action.returns]
+    return [*returns, *(_lost(s, decision, each) for each in action.lost)]
+
+
+def _lost(s: Situation, decision: Decision, lost: LostReplica) -> Event:
+    evidence: dict[str, object] = {
+        REPLICA: lost.replica,
+        INCARNATION: lost.incarnation,
+        WORDS: lost.words,
+        "failure": render_failure(lost.failure),
+        "returns": lost.returns,
+        "node": lost.node,
+        "rule": decision.rule,
+    }
+    return _of_attempt(s, EventKind.REPLICA_LOST, s.now, lost.sentence, evidence)
+
+
+def _rejoined(s: Situation, decision: Decision, back: Return) -> Event:
+    after = "" if back.seconds is None else f" after {back.seconds:.1f} s"
+    why = f" ({back.words})" if back.words else ""
+    sentence = f"replica {back.replica} rejoined the group{after}{why}"
+    evidence: dict[str, object] = {
+        REPLICA: back.replica,
+        INCARNATION: back.incarnation,
+        "generation": back.generation,
+        "seconds": back.seconds,
+        "rule": decision.rule,
+    }
+    return _of_attempt(s, EventKind.REPLICA_REJOINED, back.at, sentence, evidence)
+
+
+def _of_attempt(s: Situation, kind: EventKind, at: datetime, sentence: str, evidence: dict[str, object]) -> Event:
+    number = None if s.attempt is None else s.attempt.key.number
+    return Event(at=at, kind=kind, sentence=sentence, attempt=number, evidence=evidence)
 
 
 def node_marked(mark: NodeFailure) -> Event:

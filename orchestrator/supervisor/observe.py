@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from orchestrator.domain.errors import BackendUnavailable
-from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.hang import suspect
+from orchestrator.domain.observation.membership import Members
 from orchestrator.domain.observation.node_record import Exclusion, exclude, record_begins
-from orchestrator.domain.observation.observation import Observation, Presence, Sighting
+from orchestrator.domain.observation.observation import Liveness, Observation, Presence, Sighting, Training
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.cluster import Backend, Journals
 from orchestrator.ports.supervision import Journaled, Supervised, SupervisorReader
@@ -133,7 +134,15 @@ class Observer:
             listened_until=until,
             ranks=() if hang is None else tuple(journaled.ranks),
             missed=journaled.missed,
+            members=self._read_members(attempt, each.training, sighting),
         )
+
+    def _read_members(self, attempt: Attempt, training: Training, sighting: Sighting) -> Members:
+        """Read who is in the group if it can go on without a replica, and misses one or has missed one before."""
+        gone = [one.replica for one in sighting.replicas if one.liveness is not Liveness.ALIVE]
+        if attempt.min_nodes == attempt.max_nodes or training.formed_at is None:
+            return Members()
+        return self._store.members(attempt.key, gone) if gone or training.resized_at is not None else Members()
 
     def _notice_pause(self) -> None:
         """Start to listen anew, and look at every job, if this process was paused or its clock was set back."""

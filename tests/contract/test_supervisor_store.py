@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.event import EventKind as OwnKind
 from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.observation.membership import Members
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import Training
 from orchestrator.ports.supervision import Change
@@ -23,6 +26,7 @@ from tests.builders import (
     make_spec,
 )
 from tests.contract.worlds import SupervisorStore, World, acquire, add_job
+from trainer.contract.clock import render_time
 from trainer.contract.exit_record import EventKind, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.progress import Phase
@@ -290,6 +294,52 @@ def test_lost_peers_are_read_until_the_next_generation_starts(world: World, stor
     assert store.journaled(KEY).missed == frozenset()
     journal(40, lost, 2, replicas="all")
     assert store.journaled(KEY).missed == frozenset()
+
+
+def test_a_replica_is_read_as_lost_and_as_rejoined_until_each_is_recorded(world: World, store: SupervisorStore) -> None:
+    _start(world, store, nodes="2:3")
+    written = defaultdict[tuple[int, int], int](int)
+
+    def journal(kind: EventKind, generation: int, *lives: tuple[int, int], **evidence: object) -> None:
+        for replica, life in lives:
+            begin, end = written[replica, life], written[replica, life] + 10
+            written[replica, life] = end
+            more = {"incarnation": life} if kind is EventKind.AGENT_STARTED else evidence
+            event = make_journal_event(kind, generation=generation, at=render_time(at(generation)), evidence=more)
+            batch = make_batch(replica=replica, incarnation=life, events=[(end, event)])
+            world.journals.ingest([replace(batch, events_from=begin)], arrived_at=at(generation))
+
+    def record(kind: OwnKind, incarnation: int) -> None:
+        evidence: dict[str, object] = {"replica": 1, "incarnation": incarnation, "words": "pod p was deleted"}
+        event = make_event(kind, attempt=1, evidence=evidence)
+        store.apply(Change(job=world.jobs.get("job-1"), attempt=None, events=[event]))
+
+    assert store.members(KEY, [1]) == Members()
+    journal(EventKind.AGENT_STARTED, 0, (0, 1), (1, 1), (2, 1))
+    journal(EventKind.GENERATION_STARTED, 1, (0, 1), (1, 1), (2, 1))
+    assert store.members(KEY, [1]) == Members(reported={0: 1, 1: 1, 2: 1})
+    record(OwnKind.REPLICA_LOST, 1)
+    assert store.members(KEY, [1]).lost == {(1, 1)}
+    assert store.members(KEY, []).lost == frozenset(), "nobody is gone, so nothing is read"
+    journal(EventKind.GROUP_SHRUNK, 2, (0, 1), (2, 1), seconds=0.5)
+    journal(EventKind.GENERATION_STARTED, 2, (0, 1), (2, 1))
+    journal(EventKind.AGENT_STARTED, 3, (1, 2))
+    assert store.members(KEY, []).returns == ()
+    journal(EventKind.GENERATION_STARTED, 5, (0, 1), (1, 2), (2, 1))
+    (back,) = store.members(KEY, []).returns
+    assert (back.replica, back.incarnation, back.generation, back.at) == (1, 2, 5, at(5))
+    assert (back.seconds, back.words) == (3.5, "pod p was deleted")
+    record(OwnKind.REPLICA_REJOINED, 2)
+    assert store.members(KEY, []) == Members(reported={0: 1, 1: 2, 2: 1}, lost=frozenset({(1, 1)}))
+    assert store.members(AttemptKey("job-1", 2), [1]) == Members()
+
+
+def test_an_agent_that_was_refused_the_claim_is_no_replacement(world: World, store: SupervisorStore) -> None:
+    _start(world, store, nodes="1:2")
+    world.journals.ingest([make_batch(events=[(9, make_journal_event())])], arrived_at=at(1))
+    refused = make_batch(incarnation=2, exit_record=make_exit_record(Outcome.REFUSED))
+    world.journals.ingest([refused], arrived_at=at(2))
+    assert store.members(KEY, [0]) == Members(reported={0: 1})
 
 
 def test_a_port_is_reserved_until_its_attempt_or_its_job_ends(world: World, store: SupervisorStore) -> None:

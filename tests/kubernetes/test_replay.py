@@ -14,7 +14,9 @@ import pytest
 
 from orchestrator.backends.kubernetes.mirror import Mirror
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.observation.observation import Liveness, Observation, Sighting, Training
+from orchestrator.domain.observation.lost_replica import LostReplica, find_lost_replicas
+from orchestrator.domain.observation.membership import Members
+from orchestrator.domain.observation.observation import Liveness, Observation, Presence, Sighting, Training
 from orchestrator.domain.observation.watched import Watched as WatchedAttempt
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import EndAttempt, Stop
@@ -176,6 +178,67 @@ def test_the_evidence_of_a_replaced_pod_says_what_ended_the_one_before() -> None
     ]
     evicted = look(watch("22-elastic-evicted-then-deleted", 9.0), "22-elastic-evicted-then-deleted", 9.0).replicas[1]
     assert evicted.evidence == "pod train-1-xvmfr on node-1 was evicted; Kubernetes starts another one"
+
+
+@pytest.mark.parametrize(
+    ("name", "losses"),
+    [
+        (
+            "21-elastic-deleted",
+            [(1, 1, "preempted", "pod train-1-vqdgr on node-3 was deleted", "does not record who deletes objects")],
+        ),
+        (
+            "22-elastic-evicted-then-deleted",
+            [
+                (1, 1, "preempted", "pod train-1-xvmfr on node-1 was evicted", "EvictionByEvictionAPI: Eviction API"),
+                (1, 2, "preempted", "pod train-1-h5pzl on node-1 was deleted", "does not record who deletes objects"),
+            ],
+        ),
+    ],
+)
+def test_each_replaced_pod_is_recorded_as_lost_once_with_the_clusters_words_and_no_node(
+    name: str, losses: list[tuple[int, int, str, str, str]]
+) -> None:
+    """At every moment of the stream. An agent reports as soon as its pod runs."""
+    watched, reported, found = Watched(), {0: 1, 1: 1, 2: 1}, list[LostReplica]()
+    for line in records.lines(name):
+        watched.feed([line])
+        seen = look(watched, name, line.t)
+        if seen.presence is not Presence.RUNNING:
+            continue
+        lost = frozenset((one.replica, one.incarnation) for one in found)
+        members = Members(reported=reported, lost=lost)
+        found += find_lost_replicas(watch_attempt(seen, members))
+        ended = {(one.replica, one.incarnation) for one in found}
+        reported |= {
+            one.replica: reported[one.replica] + 1
+            for one in seen.replicas
+            if one.liveness is Liveness.ALIVE and (one.replica, reported[one.replica]) in ended
+        }
+    assert [(one.replica, one.incarnation, one.failure.kind.value, one.words) for one in found] == [
+        loss[:4] for loss in losses
+    ]
+    assert all(loss[4] in one.failure.message for one, loss in zip(found, losses, strict=True))
+    assert not any(one.node for one in found), "the nodes are fine"
+
+
+@pytest.mark.parametrize(
+    "name", ["09-powercut-policy-failed-taint", "10c-powercut-per-index0", "20-powercut-default-times"]
+)
+def test_a_replica_on_a_node_without_power_is_lost_with_its_node(name: str) -> None:
+    t = next(row[1] for row in EXPECTED if row[0] == name and "U@" in row[3])
+    (silent,) = (one for one in look(watch(name, t), name, t).replicas if one.node_unreachable)
+    missed, members = frozenset({silent.replica}), Members(reported={0: 1, 1: 1})
+    assert not find_lost_replicas(watch_attempt(look(watch(name, t), name, t), members)), "it may still run"
+    (lost,) = find_lost_replicas(watch_attempt(look(watch(name, t), name, t), members, missed))
+    assert (lost.node, lost.failure.kind.value) == (silent.node, "node")
+
+
+def watch_attempt(seen: Sighting, members: Members, missed: frozenset[int] = frozenset()) -> WatchedAttempt:
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    training = Training(formed_at=now, progress_at=now, step=9)
+    observed = Observation(sighting=seen, training=training, exits={}, heard_since=now, missed=missed, members=members)
+    return WatchedAttempt(an_attempt(AttemptState.RUNNING, nodes="1:3"), observed)
 
 
 def test_every_replacement_has_a_greater_count_of_earlier_pods() -> None:

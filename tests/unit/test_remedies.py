@@ -123,6 +123,10 @@ MESSAGES = {
     "deleted in Kubernetes": Failure(
         kind=FailureKind.PREEMPTED, message="its Job was deleted in the cluster, and not by this service"
     ),
+    "evicted in Kubernetes": Failure(
+        kind=FailureKind.PREEMPTED,
+        message="it was evicted, as by a drain (pod p on n1, EvictionByEvictionAPI: Eviction API: evicting)",
+    ),
     "preemption": Failure(kind=FailureKind.PREEMPTED, message="preempted"),
     "lost node": Failure(kind=FailureKind.NODE, message="node n3 is down"),
     "storage": Failure(kind=FailureKind.STORAGE, message="no snapshot could be read"),

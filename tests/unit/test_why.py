@@ -16,7 +16,7 @@ from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import WORKERS_RUNNING, JobState
 from tests.builders import NOW, at, make_attempt, make_event, make_job, make_spec
 from tests.unit.explained import ODD, why_of
-from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.failure import Failure, FailureKind, render_failure
 
 
 def failed(generation: int, *, seconds: float, attempt: int = 1, rank: int = 1, **evidence: object) -> Event:
@@ -89,23 +89,137 @@ def test_a_killed_worker_was_killed_and_a_requested_kill_names_who_requested_it(
     )
 
 
-def test_a_group_that_lost_a_node_runs_on_the_others_and_training_continued() -> None:
-    job = replace(RUNNING, spec=make_spec(topology={"nodes": "1:2", "workers_per_node": 2}))
-    events = [*placed(1, 0, "n1", "n2"), shrunk(2, at_s=12, took_s=6.0), *placed(2, 12, "n1")]
-    chronicle = Chronicle(
-        job=job,
+MARKED = make_event("node.marked", at=at(9), attempt=1, evidence={"node": "n2", "kind": "node", "cluster": "c"})
+
+
+def shrunken(*events: Event, generations: list[Event] | None = None) -> Chronicle:
+    """A group on n1 and n2 that went on with n1 only, 6 s after it had noticed the loss."""
+    before, after = (placed(1, 0, "n1", "n2"), placed(2, 12, "n1")) if generations is None else (generations, [])
+    return Chronicle(
+        job=replace(RUNNING, spec=make_spec(topology={"nodes": "1:2", "workers_per_node": 2})),
         attempts=[make_attempt(nodes="1:2", asked="1:2")],
-        events=events,
+        events=[*before, *events, shrunk(2, at_s=12, took_s=6.0), *after],
         kept={(1, 2): kept(13, 20)},
         heard_at={},
     )
-    life = read_life(chronicle)
-    why = explain(chronicle, life, Ledger(), NOW)
-    assert why.verdict == "Running on 1 of 2 nodes. Node n2 was lost at 12:00 UTC; training continued 6 s later."
-    later = explain(chronicle, life, Ledger(), NOW + timedelta(days=2))
-    assert "Node n2 was lost on May 4 at 12:00 UTC" in later.verdict
-    early = replace(chronicle, events=events[:-1])
-    assert "An agent was lost" in explain(early, read_life(early), Ledger(), NOW).verdict, "no node has reported yet"
+
+
+def verdict_of(chronicle: Chronicle, now: datetime = NOW) -> str:
+    return explain(chronicle, read_life(chronicle), Ledger(), now).verdict
+
+
+def test_a_group_that_lost_a_node_runs_on_the_others_and_training_continued() -> None:
+    whole = shrunken(MARKED)
+    assert verdict_of(whole) == "Running on 1 of 2 nodes. Node n2 was lost at 12:00 UTC; training continued 6 s later."
+    assert "Node n2 was lost on May 4 at 12:00 UTC" in verdict_of(whole, NOW + timedelta(days=2))
+    early = replace(whole, events=whole.events[:-1])
+    assert "An agent was lost" in verdict_of(early), "no node has reported yet"
+
+
+def test_an_agent_that_is_gone_is_no_lost_node() -> None:
+    """It was killed, or its pod was deleted. Only what the cluster says of the node speaks against the node."""
+    assert "The agent on n2 was lost at 12:00 UTC; training continued 6 s later." in verdict_of(shrunken())
+    earlier = replace(MARKED, at=at(-5))
+    assert "The agent on n2 was lost" in verdict_of(shrunken(earlier)), "the node was lost before this generation"
+    of_replicas = shrunken(generations=[*joined(0, 1), *joined(1, 1), *in_group(1, 0, {0: "n1", 1: "n2"})])
+    later = replace(of_replicas, events=[*of_replicas.events, *in_group(2, 12, {0: "n1"})])
+    assert "Replica 1 on n2 was lost at 12:00 UTC; training continued 6 s later." in verdict_of(later)
+    marked = replace(later, events=[*later.events, MARKED])
+    assert "Node n2 was lost at 12:00 UTC" in verdict_of(marked)
+
+
+def joined(replica: int, incarnation: int, at_s: float = -1.0) -> list[Event]:
+    evidence = {"replica": replica, "incarnation": incarnation, "host": f"n{replica + 1}"}
+    return [make_event("agent.started", at=at(at_s), attempt=1, generation=0, evidence=evidence)]
+
+
+def in_group(generation: int, seconds: float, hosts: dict[int, str]) -> list[Event]:
+    """The start of a generation with two workers of each replica."""
+    size: dict[str, object] = {"world_size": 2 * len(hosts), "pids": {"0": 1, "1": 2}}
+    return [
+        make_event(
+            "generation.started",
+            at=at(seconds),
+            attempt=1,
+            generation=generation,
+            evidence={**size, "host": host, "replica": replica},
+        )
+        for replica, host in hosts.items()
+    ]
+
+
+def noted(replica: int, incarnation: int, failure: Failure, node: str | None = None) -> Event:
+    evidence = {"replica": replica, "incarnation": incarnation, "node": node, "failure": render_failure(failure)}
+    return make_event("replica.lost", at=at(8), attempt=1, evidence=evidence)
+
+
+DELETED = Failure(kind=FailureKind.PREEMPTED, message="pod train-1-x on n2 was deleted in the cluster, but not by us")
+SILENT = Failure(kind=FailureKind.NODE, message="node n2 does not answer")
+ON_BOTH = {0: "n1", 1: "n2"}
+TRIO = [*joined(0, 1), *joined(1, 1), *joined(2, 1), *in_group(1, 0, {0: "n1", 1: "n2", 2: "n3"})]
+
+
+def test_a_deleted_pod_is_told_in_the_words_of_its_cluster() -> None:
+    chronicle = shrunken(noted(1, 1, DELETED), generations=[*joined(0, 1), *joined(1, 1), *in_group(1, 0, ON_BOTH)])
+    whole = replace(chronicle, events=[*chronicle.events, *in_group(2, 12, {0: "n1"})])
+    why = explain(whole, read_life(whole), Ledger(), NOW)
+    assert why.verdict == (
+        "Running on 1 of 2 nodes. Replica 1 was lost at 12:00 UTC. Pod train-1-x on n2 was deleted in the cluster, "
+        "but not by us. Training continued 6 s later."
+    )
+    assert why.cause is not None
+    assert why.cause.failure == DELETED
+    assert why.remedy is not None
+    assert why.remedy.name == "deleted in Kubernetes"
+    assert [one.cause for one in read_life(whole).attempts[0].generations] == ["preempted", None]
+    lost = replace(whole, events=[*whole.events, noted(1, 1, SILENT, node="n2")])
+    assert "Node n2 was lost at 12:00 UTC. Node n2 does not answer. Training" in verdict_of(lost)
+
+
+@pytest.mark.parametrize(
+    ("notes", "words"),
+    [
+        ([], "Replicas 1, 2 were lost at 12:00 UTC; training continued 6 s later."),
+        ([noted(1, 1, SILENT, node="n2")], "Replicas 1, 2 were lost at 12:00 UTC. Node n2 does not answer."),
+        ([noted(1, 1, DELETED), noted(2, 1, DELETED)], "Replicas 1, 2 were lost at 12:00 UTC. Pod train-1-x"),
+        (
+            [noted(1, 1, SILENT, node="n2"), noted(2, 1, SILENT, node="n3")],
+            "Nodes n2, n3 were lost at 12:00 UTC. Node n2 does not answer.",
+        ),
+    ],
+    ids=["unknown", "one node", "deleted", "both nodes"],
+)
+def test_several_replicas_are_lost_nodes_only_if_each_node_is_lost(notes: list[Event], words: str) -> None:
+    chronicle = shrunken(*notes, generations=TRIO)
+    assert words in verdict_of(replace(chronicle, events=[*chronicle.events, *in_group(2, 12, {0: "n1"})]))
+
+
+def test_a_replica_that_was_replaced_before_the_group_formed_again_is_the_cause_behind_lost_peers() -> None:
+    """The group has its full size again. Without the two incarnations it would look like a failed worker."""
+    victim = failed(1, seconds=5, rank=0, lost_a_peer=True, message="connection closed by peer")
+    again = make_event("restart.in_place", at=at(30), attempt=1, generation=2, evidence={"seconds": 25.0})
+    first = [*joined(0, 1), *joined(1, 1), *in_group(1, 0, ON_BOTH), victim]
+    replaced = [*first, noted(1, 1, DELETED), *joined(1, 2, 28), again, *in_group(2, 30, ON_BOTH)]
+    why = why_of(RUNNING, [make_attempt()], replaced)
+    assert "Replica 1 was lost at 12:00 UTC. Pod train-1-x" in why.verdict
+    same = why_of(RUNNING, [make_attempt()], [*first, again, *in_group(2, 30, ON_BOTH)])
+    assert "Rank 0 failed" in same.verdict
+
+
+def test_a_replica_that_rejoined_the_group_is_one_of_the_actions() -> None:
+    back = make_event("replica.rejoined", at=at(33), attempt=1, sentence="replica 1 rejoined the group after 21.0 s")
+    chronicle = shrunken(generations=TRIO)
+    whole = replace(chronicle, events=[*chronicle.events, *in_group(2, 12, {0: "n1", 2: "n3"}), back])
+    assert [each.sentence for each in explain(whole, read_life(whole), Ledger(), NOW).deeds][-1] == back.sentence
+
+
+def test_a_fault_that_ends_an_agent_is_told_of_the_replica_and_not_of_its_node() -> None:
+    evidence: dict[str, object] = {"fault": "node-loss", "number": 7, "attempt": 1}
+    requested = make_event("chaos.requested", at=at(3), attempt=1, actor="alice", evidence=evidence)
+    injected = make_event("chaos.injected", at=at(4), attempt=1, generation=1, evidence=evidence)
+    chronicle = shrunken(requested, injected, generations=[*joined(0, 1), *joined(1, 1), *in_group(1, 0, ON_BOTH)])
+    whole = replace(chronicle, events=[*chronicle.events, *in_group(2, 12, {0: "n1"})])
+    assert "Replica 1 on n2 was killed on purpose by alice at 12:00 UTC" in verdict_of(whole)
 
 
 @pytest.mark.parametrize(

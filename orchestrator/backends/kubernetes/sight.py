@@ -18,7 +18,7 @@ from orchestrator.backends.kubernetes.states import (
     judge,
 )
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
+from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaEnd, ReplicaSighting, Sighting
 from trainer.contract.failure import Failure, FailureKind
 
 _RECORDS = frozenset({0, 1, 143})  # exit codes of an agent that left an exit record (elasticrun)
@@ -62,6 +62,7 @@ class _Replica:
     pod: PodObject | None
     judgment: Judgment
     since: float | None = None  # when the trouble began, in seconds since the epoch
+    end: ReplicaEnd | None = None  # of the newest agent, if it has ended
 
 
 def sight(key: AttemptKey, view: View, traces: Traces, context: SightContext) -> Sighting:
@@ -106,7 +107,8 @@ def _judge_index(number: int, view: View, context: SightContext) -> _Replica:
     if pods:
         judgment = judge(pods[-1], view.nodes, now=context.now, late_s=context.late_s)
         returning = None if view.job is None else _judge_returning(pods, judgment, view)
-        return _Replica(number, pods[-1], returning or judgment, since=pods[-1].created_at)
+        end = _find_end(pods, judgment, view, context)
+        return _Replica(number, pods[-1], returning or judgment, since=pods[-1].created_at, end=end)
     job = view.job
     if job is None and any(not pod.removed for pod in view.pods):
         # The caches of Jobs and pods do not change at the same moment.
@@ -130,9 +132,37 @@ def _judge_returning(pods: Sequence[PodObject], judgment: Judgment, view: View) 
         return replace(judgment, standing=Standing.RETURNS, evidence=words)
     if judgment.standing is not Standing.WAITS or job.replacements == 0 or pod.failures + pod.disruptions == 0:
         return None
-    before = pods[-2] if len(pods) > 1 else None
-    lost = f"its pod {'was disrupted' if pod.disruptions else 'ended'}" if before is None else describe_loss(before)
+    lost = _describe_before(pods)
     return replace(judgment, standing=Standing.RETURNS, evidence=f"{lost}; its replacement: {judgment.evidence}")
+
+
+def _describe_before(pods: Sequence[PodObject]) -> str:
+    """Say what ended the pod before the newest one. This service may not have seen it."""
+    if len(pods) > 1:
+        return describe_loss(pods[-2])
+    return f"its pod {'was disrupted' if pods[-1].disruptions else 'ended'}"
+
+
+def _find_end(pods: Sequence[PodObject], judgment: Judgment, view: View, context: SightContext) -> ReplicaEnd | None:
+    """Return how the newest agent of an index ended. Its incarnation follows from the number of pods before its own."""
+    pod = pods[-1]
+    earlier = pod.failures + pod.disruptions
+    if judgment.standing is Standing.WAITS and earlier > 0:
+        before = pods[-2] if len(pods) > 1 else None
+        ended = None if before is None else judge(before, view.nodes, now=context.now, late_s=context.late_s)
+        failure = None if before is None or ended is None else _explain_end(before, ended)
+        return ReplicaEnd(incarnation=earlier, words=_describe_before(pods), failure=failure)
+    if judgment.standing is Standing.OVER:
+        return ReplicaEnd(incarnation=earlier + 1, words=describe_loss(pod), failure=_explain_end(pod, judgment))
+    if judgment.standing in (Standing.LOST, Standing.SILENT):
+        return ReplicaEnd(incarnation=earlier + 1, words=judgment.evidence, failure=judgment.cause)
+    return None
+
+
+def _explain_end(pod: PodObject, ended: Judgment) -> Failure | None:
+    if ended.cause is not None or not ended.unexplained:
+        return ended.cause
+    return Failure(kind=FailureKind.PREEMPTED, message=f"{describe_loss(pod)} in the cluster, {_NOT_BY_US}")
 
 
 def _judge_podless(number: int, job: JobObject, warnings: Sequence[WarningObject]) -> _Replica:
@@ -211,7 +241,7 @@ def _judge_started(
 
 def _replica(one: _Replica, traces: Traces, context: SightContext, *, has_job: bool) -> ReplicaSighting:
     judgment, pod = one.judgment, one.pod
-    sighting = ReplicaSighting(replica=one.number, liveness=Liveness.DEAD, evidence=judgment.evidence)
+    sighting = ReplicaSighting(replica=one.number, liveness=Liveness.DEAD, evidence=judgment.evidence, end=one.end)
     match judgment.standing:
         case Standing.RUNS:
             return replace(sighting, liveness=Liveness.ALIVE, node=None if pod is None else pod.node)

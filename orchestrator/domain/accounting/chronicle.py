@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from orchestrator.domain.accounting.injections import read_injections
 from orchestrator.domain.accounting.life import AttemptLife, GenerationLife, Kept, Life, Rest, Trouble
+from orchestrator.domain.accounting.losses import Losses, Lost, find_left
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.event import EventKind as Ours
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.launch_plan import workers_per_node
+from orchestrator.domain.observation.membership import Participant, read_host, read_participants
 from trainer.contract.exit_record import GROUP_CHANGES
 from trainer.contract.exit_record import EventKind as Theirs
 from trainer.contract.failure import Failure, FailureKind, name_cause, parse_failure
@@ -27,6 +29,7 @@ ACTIONS = frozenset(
         Ours.RECOVERED.value,
         Ours.GREW_BACK.value,
         Ours.NODE_MARKED.value,
+        Ours.REPLICA_REJOINED.value,
         Theirs.RESTORED.value,
         Theirs.STACKS_SAVED.value,
         Theirs.CHAOS_INJECTED.value,
@@ -36,13 +39,13 @@ ACTIONS = frozenset(
 KINDS = ACTIONS | {
     Ours.ATTEMPT_STATE.value,
     Ours.CHAOS_REQUESTED.value,
+    Ours.REPLICA_LOST.value,
     Ours.REMOVED.value,  # has the sums of removed metrics
     Theirs.AGENT_STARTED.value,
     Theirs.GENERATION_STARTED.value,
     Theirs.WORKER_FAILED.value,
 }
 _AT_WORK = (Theirs.AGENT_STARTED.value, Theirs.GENERATION_STARTED.value)
-_LONGEST_NAME = 255
 _RESTING = frozenset(state.value for state in JobState if state.terminal or state is JobState.SUSPENDED)
 _DAY, _CENTURY = timedelta(days=1), timedelta(days=36525)
 _LONGEST_STALL_S = 1e8
@@ -112,7 +115,7 @@ def _read_attempt(chronicle: Chronicle, attempt: Attempt, events: Sequence[Event
     took_s = next((seconds for seconds in imported_s if seconds is not None), None)
     changes = _read_changes(events)
     generations = _read_generations(events)
-    troubles = _read_troubles(events, changes, generations)
+    troubles = _read_troubles(events, changes, _Groups(events, generations))
     return AttemptLife(
         number=number,
         devices=attempt.most_asked * _width(chronicle, attempt),
@@ -124,7 +127,7 @@ def _read_attempt(chronicle: Chronicle, attempt: Attempt, events: Sequence[Event
         ended_at=attempt.ended_at,
         went_well=attempt.state is AttemptState.SUCCEEDED or asked_to_end,
         cause=None if attempt.failure is None else _cause_of(attempt.failure),
-        nodes=tuple(sorted({host for event in events if (host := _host(event)) and event.kind in _AT_WORK})),
+        nodes=tuple(sorted({host for event in events if (host := read_host(event)) and event.kind in _AT_WORK})),
         generations=tuple(
             replace(
                 one,
@@ -155,11 +158,10 @@ class _Changes:
         change = self.events.get(number)
         return None if change is None else change.at - timedelta(seconds=change.number("seconds") or 0.0)
 
-    def shrink_after(self, number: int) -> Event | None:
-        """Return the change that ended this generation, if the group shrank by it."""
+    def after(self, number: int) -> Event | None:
+        """Return the change that ended this generation."""
         place = bisect_right(self.order, number)
-        change = self.events[self.order[place]] if place < len(self.order) else None
-        return change if change is not None and change.kind == Theirs.GROUP_SHRUNK else None
+        return self.events[self.order[place]] if place < len(self.order) else None
 
 
 def _read_changes(events: Sequence[Event]) -> _Changes:
@@ -170,43 +172,66 @@ def _read_changes(events: Sequence[Event]) -> _Changes:
     return _Changes(found, sorted(found))
 
 
-def _read_troubles(
-    events: Sequence[Event], changes: _Changes, generations: Sequence[GenerationLife]
-) -> Mapping[int, Trouble]:
+def _read_troubles(events: Sequence[Event], changes: _Changes, groups: _Groups) -> Mapping[int, Trouble]:
     """Find what ended each generation, from all reports of its agents."""
     reports = defaultdict[int, list[Event]](list)
     for event in events:
         if event.kind == Theirs.WORKER_FAILED:
             reports[event.generation or 0].append(event)
+    losses = Losses(events)
     troubles: dict[int, Trouble] = {}
-    for number in reports.keys() | {one.number for one in generations}:
-        first, shrink = max(reports[number], key=_first_cause, default=None), changes.shrink_after(number)
-        if shrink is not None and (first is None or _lost_a_peer(first)):
-            troubles[number] = _read_loss(number, shrink, first, changes, generations)
+    for number in reports.keys() | groups.numbers:
+        first, change = max(reports[number], key=_first_cause, default=None), changes.after(number)
+        if change is not None and (first is None or _lost_a_peer(first)) and groups.lost_any(number, change):
+            lost, failure = groups.explain_loss(number, change, losses)
+            at = (changes.noticed_at(change.generation or 0) or change.at) if first is None else first.at
+            troubles[number] = replace(_trouble_of(number, at, failure, first or change), lost=lost)
         elif first is not None:
             troubles[number] = _trouble_of(number, first.at, parse_failure(first.evidence), first)
     return troubles
+
+
+class _Groups:
+    """Who was in each generation of an attempt."""
+
+    def __init__(self, events: Sequence[Event], generations: Sequence[GenerationLife]) -> None:
+        self._generations = {one.number: one for one in generations}
+        self._participants = defaultdict[int, list[Participant]](list)
+        for one in read_participants(events):
+            self._participants[one.generation].append(one)
+
+    @property
+    def numbers(self) -> Set[int]:
+        return self._generations.keys()
+
+    def lost_any(self, number: int, change: Event) -> bool:
+        """Whether the change of the group was one that lost somebody."""
+        return change.kind == Theirs.GROUP_SHRUNK or bool(self._find_left(number, change))
+
+    def explain_loss(self, number: int, change: Event, losses: Losses) -> tuple[Lost, Failure]:
+        """Name who left this generation, and say why. The workers reported at most the loss of a peer."""
+        before, after = self._generations.get(number), self._generations.get(change.generation or 0)
+        left = self._find_left(number, change)
+        if left:
+            return losses.explain(left)
+        if before is None or after is None or not self._is_complete(after.number):
+            return losses.explain_hosts((), change.at)
+        return losses.explain_hosts(sorted(before.nodes.keys() - after.nodes.keys()), before.started_at)
+
+    def _find_left(self, number: int, change: Event) -> list[Participant]:
+        after = change.generation or 0
+        return find_left(self._participants[number], self._participants[after]) if self._is_complete(after) else []
+
+    def _is_complete(self, number: int) -> bool:
+        """Whether all agents of the generation have reported."""
+        one = self._generations.get(number)
+        return one is not None and sum(one.nodes.values()) == one.world_size
 
 
 def _first_cause(event: Event) -> tuple[bool, float]:
     """Rank a report as the first cause: a lost peer last, and of hung ranks the one with the fewest steps first."""
     behind = -(event.number("step") or 0.0) if event.evidence.get("kind") == FailureKind.HANG else 0.0
     return not _lost_a_peer(event), behind
-
-
-def _read_loss(
-    number: int, shrink: Event, event: Event | None, changes: _Changes, generations: Sequence[GenerationLife]
-) -> Trouble:
-    """Read the loss of nodes after which a group shrank. Its workers reported at most the loss of a peer (`event`)."""
-    nodes = {one.number: one.nodes for one in generations}
-    sizes = {one.number: one.world_size for one in generations}
-    after = shrink.generation or 0
-    left = nodes.get(after, {})
-    has_all = sum(left.values()) == sizes.get(after)  # otherwise some agents have not reported yet
-    lost = tuple(sorted(nodes.get(number, {}).keys() - left.keys())) if has_all else ()
-    failure = Failure(kind=FailureKind.NODE, message=tell_lost_nodes(lost))
-    at = (changes.noticed_at(after) or shrink.at) if event is None else event.at
-    return replace(_trouble_of(number, at, failure, event or shrink), lost_nodes=lost)
 
 
 def _trouble_of(number: int, at: datetime, failure: Failure, event: Event) -> Trouble:
@@ -219,13 +244,6 @@ def _trouble_of(number: int, at: datetime, failure: Failure, event: Event) -> Tr
         failure=failure,
         collateral_ranks=tuple(sorted(named)),
     )
-
-
-def tell_lost_nodes(nodes: Sequence[str]) -> str:
-    """Name the lost nodes, as a clause. Without names, it is only known that an agent is gone."""
-    if not nodes:
-        return "an agent was lost"
-    return f"node {nodes[0]} was lost" if len(nodes) == 1 else f"nodes {', '.join(nodes)} were lost"
 
 
 def _lost_a_peer(event: Event) -> bool:
@@ -250,15 +268,10 @@ def _read_generations(events: Sequence[Event]) -> Sequence[GenerationLife]:
 
 def _placed(one: GenerationLife, event: Event) -> GenerationLife:
     """Add the workers that an agent started on its node."""
-    host, pids = _host(event), event.evidence.get("pids")
+    host, pids = read_host(event), event.evidence.get("pids")
     if host is None or not isinstance(pids, Mapping):
         return one
     return replace(one, nodes={**one.nodes, host: one.nodes.get(host, 0) + len(pids)})
-
-
-def _host(event: Event) -> str | None:
-    host = event.evidence.get("host")
-    return host if isinstance(host, str) and 0 < len(host) <= _LONGEST_NAME else None
 
 
 def _with_event(one: GenerationLife, event: Event) -> GenerationLife:

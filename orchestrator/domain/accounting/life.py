@@ -13,6 +13,7 @@ from itertools import pairwise, zip_longest
 
 from orchestrator.domain.accounting.goodput import LOSSES, Bin, Stretch
 from orchestrator.domain.accounting.injections import Injection, mark_stretches
+from orchestrator.domain.accounting.losses import Lost
 from trainer.contract.failure import Failure
 
 
@@ -72,7 +73,7 @@ class Trouble:
     at: datetime
     failure: Failure
     collateral_ranks: tuple[int, ...] = ()
-    lost_nodes: tuple[str, ...] = ()  # nodes that the next generation does not have
+    lost: Lost | None = None  # who left the group, if that ended the generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

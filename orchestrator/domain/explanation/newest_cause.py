@@ -9,6 +9,7 @@ from datetime import datetime
 from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.accounting.injections import Injection, find_cause
 from orchestrator.domain.accounting.life import Life, Trouble
+from orchestrator.domain.accounting.losses import Lost, name_nodes
 from orchestrator.domain.accounting.restarts import count_repeated
 from orchestrator.domain.counted import counted
 from orchestrator.domain.job.attempt import Attempt
@@ -54,7 +55,7 @@ class Cause:
     in_place: bool = False  # it ended a generation, and the attempt continued
     collateral_ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()  # nodes whose record has this failure
-    lost_nodes: tuple[str, ...] = ()  # nodes that the next generation does not have
+    lost: Lost | None = None  # the nodes that were lost with the attempt, or who left the group
     over: bool  # training has continued or finished since
     chaos: Injection | None = None  # the requested fault that led to it
     continued: Continuation | None = None
@@ -111,7 +112,7 @@ def _cause_of_attempt(chronicle: Chronicle, life: Life, attempt: Attempt) -> Cau
         generation=generation,
         collateral_ranks=tuple(rank for rank in ranks if rank != failure.rank),
         nodes=attempt.marked_nodes,
-        lost_nodes=attempt.marked_nodes,
+        lost=name_nodes(attempt.marked_nodes) if attempt.marked_nodes else None,
         over=replaced or chronicle.job.state is JobState.SUCCEEDED,
     )
 
@@ -135,6 +136,6 @@ def _cause_in_place(chronicle: Chronicle, life: Life, trouble: Trouble) -> Cause
         generation=trouble.generation,
         in_place=True,
         collateral_ranks=tuple(rank for rank in trouble.collateral_ranks if rank != trouble.failure.rank),
-        lost_nodes=trouble.lost_nodes,
+        lost=trouble.lost,
         over=newest > _term(trouble) or chronicle.job.state is JobState.SUCCEEDED,
     )

@@ -215,8 +215,16 @@ REMEDIES: tuple[Remedy, ...] = (
         kinds=frozenset({FailureKind.PREEMPTED}),
         pattern=r"was (deleted|suspended) in the cluster",
         cause="A person or a controller deleted or suspended a pod or the Job in Kubernetes.",
-        fix="Nothing to fix. The next attempt continues from the snapshot. To end the job, use `orchestrator cancel`. "
-        "The API server's audit log records who deleted or suspended it.",
+        fix="Nothing to fix. Training continues in the group without the pod, or in the next attempt. To end the job, "
+        "use `orchestrator cancel`. The API server's audit log records who deleted or suspended it.",
+    ),
+    Remedy(
+        name="evicted in Kubernetes",
+        kinds=frozenset({FailureKind.PREEMPTED}),
+        pattern=r"EvictionByEvictionAPI",
+        cause="A pod was evicted through the eviction API, as `kubectl drain` does for a node.",
+        fix="Nothing to fix. Training continues in the group without the pod, or in the next attempt. The API server's "
+        "audit log records who requested the eviction.",
     ),
     Remedy(
         name="preemption",

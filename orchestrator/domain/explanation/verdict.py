@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from orchestrator.domain.accounting.chronicle import Chronicle, tell_lost_nodes
+from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.accounting.life import Life
 from orchestrator.domain.counted import counted, lasting
 from orchestrator.domain.explanation.newest_cause import Cause
@@ -68,9 +68,8 @@ def _tell_failure(cause: Cause, now: datetime) -> tuple[str, str | None]:
     if cause.chaos is not None:
         verb = _INJECTED.get(cause.chaos.fault, "killed")
         return f"{subject} was {verb} on purpose by {cause.chaos.actor or 'somebody'} {when}{step}", None
-    if failure.kind is FailureKind.NODE and failure.rank is None:
-        alone = cause.in_place or cause.lost_nodes
-        clause = tell_lost_nodes(cause.lost_nodes) if alone else f"attempt {cause.attempt} lost an agent"
+    if failure.rank is None and (failure.kind is FailureKind.NODE or (cause.in_place and cause.lost is not None)):
+        clause = f"attempt {cause.attempt} lost an agent" if cause.lost is None else cause.lost.clause
         return f"{clause} {when}", None if failure.message == clause else failure.message
     if failure.kind is FailureKind.UNKNOWN and failure.signal is not None:
         clause = f"was killed by {failure.signal}"
@@ -82,8 +81,10 @@ def _tell_failure(cause: Cause, now: datetime) -> tuple[str, str | None]:
 def _name_subject(cause: Cause) -> str:
     if cause.failure.rank is not None:
         return f"rank {cause.failure.rank}"
+    if cause.in_place and cause.lost is not None:
+        return cause.lost.names
     if cause.failure.kind is FailureKind.NODE:
-        return f"node {cause.lost_nodes[0]}" if cause.lost_nodes else "an agent"
+        return "an agent" if cause.lost is None else cause.lost.names
     return "the worker group" if cause.in_place else f"attempt {cause.attempt}"
 
 

@@ -24,6 +24,8 @@ class EventKind(StrEnum):
     RECOVERED = "recovery.attempt"  # the workers of a new attempt started; has the seconds since the last attempt ended
     GREW_BACK = "recovery.grown"  # an attempt ends to make room for a larger one
     NODE_MARKED = "node.marked"
+    REPLICA_LOST = "replica.lost"  # the group of a running attempt goes on without it; says what ended its agent
+    REPLICA_REJOINED = "replica.rejoined"  # its next agent has formed a group with the others
     REMOVED = "retention.removed"  # files or records of an ended job were removed
     FILE_BROKEN = "file.broken"  # a file in the job's folder cannot be parsed; reported once
     LIMIT_REACHED = "limit.reached"  # a limit on what is stored of an attempt or a job; reported once

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.membership import Members
 from trainer.contract.exit_record import ExitRecord
 from trainer.contract.failure import Failure
 from trainer.contract.silence import PhaseTime
@@ -34,6 +35,15 @@ class Presence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaEnd:
+    """What a cluster knows of the end of a replica's agent."""
+
+    incarnation: int  # of the agent that ended
+    words: str  # a clause, such as "pod train-1-x on n2 was evicted"
+    failure: Failure | None = None  # with the cluster's own words; None if it gives no reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSighting:
     replica: int
     liveness: Liveness
@@ -42,6 +52,7 @@ class ReplicaSighting:
     returns: bool = False  # it is dead, and the cluster starts it again under the same number
     node: str | None = None  # where it is or was, if known
     node_unreachable: bool = False  # according to the scheduler
+    end: ReplicaEnd | None = None  # of a dead replica, if the cluster counts its agents and knows more than `evidence`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,3 +150,4 @@ class Observation:
     missed: frozenset[int] = (
         frozenset()
     )  # replicas that their peers lost; read like `ranks`, or for an unreachable node
+    members: Members = field(default_factory=Members)  # read only of an elastic group that has lost a replica

@@ -11,6 +11,7 @@ from orchestrator.domain.policy.rules.kinds import Rule
 from orchestrator.domain.policy.rules.live import (
     avoid_less,
     mark_lost_nodes,
+    note_members,
     note_pending,
     note_running,
     submit_intended,
@@ -55,6 +56,7 @@ POLICY: tuple[Rule, ...] = (
     avoid_less,
     note_pending,
     note_running,
+    note_members,
     resize,
     grow_back,
     tell_agents,

@@ -7,6 +7,8 @@ from datetime import datetime
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
+from orchestrator.domain.observation.lost_replica import LostReplica
+from orchestrator.domain.observation.membership import Return
 from trainer.contract.failure import Failure
 
 
@@ -35,6 +37,14 @@ class NotePending:
 @dataclass(frozen=True, slots=True)
 class MarkNodes:
     """Add the failure to the records of the nodes that the decision blames."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteMembers:
+    """Record which replicas the group has lost, and which have rejoined it."""
+
+    lost: tuple[LostReplica, ...]
+    returns: tuple[Return, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +104,15 @@ Action = (
     | AvoidOnly
     | NoteRunning
     | MarkNodes
+    | NoteMembers
     | TellAgents
     | Stop
     | EndAttempt
     | Finish
     | BeginRetry
 )
+
+_SETTLES = (NotePending, AvoidOnly, NoteRunning, MarkNodes, NoteMembers, EndAttempt, Finish, BeginRetry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,4 +131,4 @@ class Decision:
     @property
     def settles(self) -> bool:
         """Whether the action changes only the store, so that another decision may follow at once."""
-        return isinstance(self.action, (NotePending, AvoidOnly, NoteRunning, MarkNodes, EndAttempt, Finish, BeginRetry))
+        return isinstance(self.action, _SETTLES)

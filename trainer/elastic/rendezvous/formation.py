@@ -10,7 +10,7 @@ from trainer.contract.failure import Failure
 # The kind of recovery in the event's evidence, and its words in the sentence.
 _RECOVERIES = {
     EventKind.RESTARTED_IN_PLACE: ("in-place", "workers restarted in place"),
-    EventKind.GROUP_SHRUNK: ("shrink", "the group continued without a lost node,"),
+    EventKind.GROUP_SHRUNK: ("shrink", "the group continued with fewer replicas,"),
     EventKind.GROUP_GREW: ("grow", "a node joined the group,"),
 }
 

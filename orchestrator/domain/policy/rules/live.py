@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import WORKERS_RUNNING, JobState
+from orchestrator.domain.observation.lost_replica import find_lost_replicas
 from orchestrator.domain.observation.node_record import Exclusion, describe
 from orchestrator.domain.observation.observation import UNHEARD_AFTER, Presence
 from orchestrator.domain.observation.watched import Watched
@@ -13,6 +14,7 @@ from orchestrator.domain.policy.decision import (
     AvoidOnly,
     Decision,
     MarkNodes,
+    NoteMembers,
     NotePending,
     NoteRunning,
     Submit,
@@ -97,6 +99,17 @@ def note_running(s: Situation, live: Watched) -> Decision | None:
     if live.attempt.state is not AttemptState.RUNNING or (formed and s.job.state is JobState.STARTING):
         return Decision(action=NoteRunning(formed), sentence=_usual_reason(live))
     return None
+
+
+@while_live
+def note_members(s: Situation, live: Watched) -> Decision | None:
+    """A replica that a running group has lost, or that has rejoined it, is recorded once, with what ended its agent."""
+    if live.presence is not Presence.RUNNING or live.attempt.state is not AttemptState.RUNNING:
+        return None
+    lost, returns = find_lost_replicas(live), live.seen.members.returns
+    if not lost and not returns:
+        return None
+    return Decision(action=NoteMembers(lost, returns), sentence=s.job.reason)
 
 
 @while_live

@@ -18,7 +18,7 @@ from trainer.contract.failure import FailureKind
 
 KEY = AttemptKey("job-1", 1)
 MARK = NodeFailure(cluster="local", node="n1", at=NOW, key=KEY, kind=FailureKind.NODE, sentence="the node died")
-READS = {"at_work", "changed", "supervised", "states", "journaled", "node_failures"}
+READS = {"at_work", "changed", "supervised", "states", "journaled", "members", "node_failures"}
 
 
 def _apply(store: SupervisorStore) -> None:
@@ -99,3 +99,4 @@ def test_reading_needs_no_lease(world: World) -> None:
     assert store.states(["job-1"]) == {"job-1": JobState.QUEUED}
     assert store.changed(0)[0] == {"job-1"}
     assert list(store.journaled(KEY).ranks) == []
+    assert store.members(KEY, []).reported == {}

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from orchestrator.domain.job.attempt import Attempt, AttemptState
-from orchestrator.domain.job.event import EventKind
+from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.observation.membership import NOTES, Life, read_life
 from orchestrator.domain.observation.node_record import GRAVE
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.policy.budget import budget_of
@@ -48,6 +49,7 @@ class Ledger:
     grown: Counter[str] = field(default_factory=Counter)
     succeeded: set[str] = field(default_factory=set)  # jobs that ever succeeded
     marks_before: set[object] = field(default_factory=set)  # failures in node records when the pass began
+    noted: set[tuple[AttemptKey, str, Life]] = field(default_factory=set)  # recorded losses and returns of replicas
     surprised: bool = False  # whether the world has changed since the pass observed it
 
     def begin_pass(self) -> None:
@@ -62,6 +64,9 @@ class Ledger:
             self._check_attempt(job, attempt, change.attempt, change)
         for mark in change.node_failures:
             self._check_mark(mark.node, change)
+        for event in change.events:
+            if event.kind in NOTES:
+                self._check_note(job, event)
 
     def _check_job(self, before: Job, change: Change) -> None:
         after = change.job
@@ -147,6 +152,21 @@ class Ledger:
         real = self.cluster.attempts[after.key]
         if after.max_nodes >= job.spec.topology.max_nodes and not real.deaths and not real.partial:
             self._note(f"{after.key} is stopped to grow, but has all nodes that it could have")
+
+    def _check_note(self, job: Job, event: Event) -> None:
+        """A replica is recorded as lost or as back once for each of its agents, and only if that is true."""
+        life, key = read_life(event), AttemptKey(job.id, event.attempt or 0)
+        if life is None or (key, event.kind, life) in self.noted:
+            self._note(f"{key} recorded twice: {event.sentence}")
+            return
+        self.noted.add((key, event.kind, life))
+        real = self.cluster.attempts[key]
+        agents = [agent for agent in real.agents if (agent.replica, agent.incarnation) == life]
+        if not agents:
+            self._note(f"{key} never had the agent of: {event.sentence}")
+        away = real.cut_off or life[0] in real.missed or self.surprised
+        if event.kind == EventKind.REPLICA_LOST and not away and any(agent.running for agent in agents):
+            self._note(f"{key} recorded, though its agent runs: {event.sentence}")
 
     def _check_mark(self, node: str, change: Change) -> None:
         key = None if change.attempt is None else change.attempt.key

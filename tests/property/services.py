@@ -183,7 +183,7 @@ class _FaultyStore:
             store.supervised,
             store.states,
         )
-        self.journaled, self.node_failures = store.journaled, store.node_failures
+        self.journaled, self.members, self.node_failures = store.journaled, store.members, store.node_failures
         self.apply = faults.wrap(apply, StoreUnavailable)
         self.note: Callable[[str, str, datetime], None] = faults.wrap(store.note, StoreUnavailable)
         self.reserve_port = faults.wrap(store.reserve_port, StoreUnavailable)

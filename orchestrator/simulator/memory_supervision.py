@@ -9,15 +9,9 @@ from datetime import datetime
 
 from orchestrator.domain.errors import InvalidTransition, LeaseLost, Refused
 from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.observation.membership import (
-    NOTES,
-    STARTS,
-    Members,
-    find_waiting,
-    may_have_notes,
-    read_members,
-)
+from orchestrator.domain.observation.membership import Members, read_members
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import Training, parse_replicas
 from orchestrator.domain.queueing.lease import Lease
@@ -25,7 +19,7 @@ from orchestrator.ports.clock import Clock
 from orchestrator.ports.supervision import Change, Journaled, Supervised
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_tables import Tables, exits_of
-from trainer.contract.exit_record import GROUP_CHANGES, EventKind, Outcome
+from trainer.contract.exit_record import EventKind, Outcome
 
 _NO_TRAINING = Training()
 
@@ -95,13 +89,12 @@ class MemorySupervisorStore:
         for (replica, incarnation), journal in tables.journals.get(key, {}).items():
             if journal.exit_record is None or journal.exit_record.outcome is not Outcome.REFUSED:
                 reported[replica].append(incarnation)
-        if not may_have_notes(reported, gone):
-            return read_members(reported, (), ())
-        events = [one for job_id, one in tables.events if (job_id, one.attempt) == (key.job_id, key.number)]
-        notes = [one for one in events if one.kind in NOTES]
-        waiting = find_waiting(reported, notes)
-        starts = [one for one in events if one.kind in GROUP_CHANGES or (one.kind in STARTS and one.replica in waiting)]
-        return read_members(reported, notes, starts if waiting else ())
+
+        def read(kinds: Collection[str], replicas: Collection[int] | None) -> list[Event]:
+            mine = [one for job_id, one in tables.events if (job_id, one.attempt) == (key.job_id, key.number)]
+            return [one for one in mine if one.kind in kinds and (replicas is None or one.replica in replicas)]
+
+        return read_members(reported, gone, read)
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         tables = self._store.answering()

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import ColumnElement, String, bindparam, cast, delete, func, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
@@ -16,14 +17,7 @@ from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.event import REPLICA, Event
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.observation.membership import (
-    NOTES,
-    STARTS,
-    Members,
-    find_waiting,
-    may_have_notes,
-    read_members,
-)
+from orchestrator.domain.observation.membership import Members, read_members
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import RankReport, parse_replicas
 from orchestrator.domain.queueing.lease import Lease
@@ -52,7 +46,7 @@ from orchestrator.store.tables import (
     TrainingRow,
     WorkerRow,
 )
-from trainer.contract.exit_record import GROUP_CHANGES, EventKind, Outcome
+from trainer.contract.exit_record import EventKind, Outcome
 
 # Built once, because building an expression costs more than running it.
 _NEWEST_EVENT = select(func.max(EventRow.id))
@@ -122,13 +116,7 @@ class SqlSupervisorStore:
 
     def members(self, key: AttemptKey, gone: Collection[int]) -> Members:
         with self._database.read() as session:
-            reported = _read_reported(session, key)
-            notes = _read_events(session, key, EventRow.kind.in_(NOTES)) if may_have_notes(reported, gone) else []
-            waiting = find_waiting(reported, notes)
-            # Compared as text: a cast to a number could fail for another event.
-            theirs = cast(EventRow.evidence[REPLICA], String).in_([str(replica) for replica in waiting])
-            starts = (theirs & EventRow.kind.in_(STARTS)) | EventRow.kind.in_(GROUP_CHANGES)
-            return read_members(reported, notes, _read_events(session, key, starts) if waiting else [])
+            return read_members(_read_reported(session, key), gone, partial(_read_events, session, key))
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         with self._database.read() as session:
@@ -183,13 +171,15 @@ def _read_reported(session: Session, key: AttemptKey) -> Mapping[int, Sequence[i
     return found
 
 
-def _read_events(session: Session, key: AttemptKey, wanted: ColumnElement[bool]) -> Sequence[Event]:
-    """Return these events of an attempt in the order of their arrival."""
-    mine = (EventRow.job_id == key.job_id) & (EventRow.attempt == key.number)
-    return [
-        stored_event_of(row).event
-        for row in session.scalars(select(EventRow).where(mine, wanted).order_by(EventRow.id))
-    ]
+def _read_events(
+    session: Session, key: AttemptKey, kinds: Collection[str], replicas: Collection[int] | None
+) -> Sequence[Event]:
+    """Return an attempt's events of these kinds in the order of their arrival, only of these replicas if given."""
+    wanted = (EventRow.job_id == key.job_id) & (EventRow.attempt == key.number) & EventRow.kind.in_(kinds)
+    if replicas is not None:
+        # Compared as text: a cast to a number could fail for another event.
+        wanted &= cast(EventRow.evidence[REPLICA], String).in_([str(replica) for replica in replicas])
+    return [stored_event_of(row).event for row in session.scalars(select(EventRow).where(wanted).order_by(EventRow.id))]
 
 
 def _write_attempt(session: Session, attempt: Attempt) -> None:

@@ -6,7 +6,7 @@ A replica keeps its number when its cluster replaces its agent. Each agent is th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -17,11 +17,13 @@ from trainer.contract.exit_record import GROUP_CHANGES
 from trainer.contract.exit_record import EventKind as Theirs
 
 Life = tuple[int, int]  # replica, incarnation
+# Returns the attempt's events of these kinds, in the order of their arrival: of these replicas, or of all.
+ReadEvents = Callable[[Collection[str], Collection[int] | None], Sequence[Event]]
 
 INCARNATION = "incarnation"  # the key of its number in the evidence of events
 WORDS = "words"  # the key of what ended the agent, as a clause
 NOTES = (Ours.REPLICA_LOST.value, Ours.REPLICA_REJOINED.value)
-STARTS = (Theirs.AGENT_STARTED.value, Theirs.GENERATION_STARTED.value)
+_STARTS = (Theirs.AGENT_STARTED.value, Theirs.GENERATION_STARTED.value)
 _LARGEST = 2**31 - 1
 _LONGEST_NAME = 255
 
@@ -91,34 +93,22 @@ def read_participants(events: Sequence[Event]) -> list[Participant]:
     return list(participants.values())
 
 
-def may_have_notes(reported: Mapping[int, Sequence[int]], gone: Collection[int]) -> bool:
-    """Whether a replica that was in the group is gone, or has had more than one agent."""
-    return any(replica in gone or len(lives) > 1 for replica, lives in reported.items())
+def read_members(reported: Mapping[int, Sequence[int]], gone: Collection[int], read: ReadEvents) -> Members:
+    """`reported` has all incarnations of each replica. Of those, the ones in `gone` are not seen alive.
 
-
-def find_waiting(reported: Mapping[int, Sequence[int]], notes: Sequence[Event]) -> frozenset[int]:
-    """Return the replicas whose newest agent is not the first, and not recorded as rejoined.
-
-    `reported` has all incarnations of each replica.
+    Reads events only for a replica that is gone or has had more than one agent, because usually there is none.
     """
-    known = _read_lives(notes, Ours.REPLICA_REJOINED)
-    return frozenset(
-        replica for replica, lives in reported.items() if len(lives) > 1 and (replica, max(lives)) not in known
-    )
-
-
-def read_members(reported: Mapping[int, Sequence[int]], notes: Sequence[Event], starts: Sequence[Event]) -> Members:
-    """`notes` and `starts` are events of an attempt in the order of their arrival.
-
-    `starts` are those of STARTS of the replicas that `find_waiting` returns, and all changes of the group.
-    """
+    newest = {replica: max(lives) for replica, lives in reported.items() if lives}
+    if not any(replica in gone or len(lives) > 1 for replica, lives in reported.items()):
+        return Members(reported=newest)
+    notes = read(NOTES, None)
     rejoined = _read_lives(notes, Ours.REPLICA_REJOINED)
+    waiting = {each for each, lives in reported.items() if len(lives) > 1 and (each, max(lives)) not in rejoined}
+    found = _find_returns(notes, read(_STARTS, waiting), read(GROUP_CHANGES, None)) if waiting else ()
     return Members(
-        reported={replica: max(lives) for replica, lives in reported.items() if lives},
+        reported=newest,
         lost=_read_lives(notes, Ours.REPLICA_LOST),
-        returns=tuple(
-            each for each in _find_returns(notes, starts) if (each.replica, each.incarnation) not in rejoined
-        ),
+        returns=tuple(each for each in found if (each.replica, each.incarnation) not in rejoined),
     )
 
 
@@ -126,10 +116,10 @@ def _read_lives(notes: Sequence[Event], kind: str) -> frozenset[Life]:
     return frozenset(life for event in notes if event.kind == kind and (life := read_life(event)) is not None)
 
 
-def _find_returns(notes: Sequence[Event], starts: Sequence[Event]) -> Iterator[Return]:
+def _find_returns(notes: Sequence[Event], starts: Sequence[Event], changes: Sequence[Event]) -> Iterator[Return]:
     """Yield each group that formed with a later incarnation of a replica than before, in the order of time."""
     words = {read_life(event): event.evidence.get(WORDS) for event in notes if event.kind == Ours.REPLICA_LOST}
-    noticed = _read_noticed(starts)
+    noticed = _read_noticed(changes)
     by_life = defaultdict[Life, list[Participant]](list)
     for one in read_participants(starts):
         by_life[one.replica, one.incarnation].append(one)
@@ -160,7 +150,7 @@ def _read_noticed(events: Sequence[Event]) -> dict[int, datetime]:
     """Return when the reason for each change of the group was noticed, by the generation that it led to."""
     found: dict[int, datetime] = {}
     for event in events:
-        if event.kind in GROUP_CHANGES and event.generation is not None:
+        if event.generation is not None:
             noticed = _move_back(event.at, event.number("seconds") or 0.0)
             found[event.generation] = min(noticed, found.get(event.generation, noticed))
     return found

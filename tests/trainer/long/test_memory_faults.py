@@ -5,6 +5,7 @@ MEMORY_FAULTS=250 makes so many for each strategy, in runs of 25, instead of 12.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -44,7 +45,7 @@ def damage(rng: random.Random, files: list[str], kind: str) -> None:
     os.close(file)
 
 
-@pytest.mark.parametrize("run", range(FAULTS // FAULTS_OF_A_RUN))
+@pytest.mark.parametrize("run", range(math.ceil(FAULTS / FAULTS_OF_A_RUN)))
 @pytest.mark.parametrize(("strategy", "interval"), [("ddp", 1), ("fsdp", 3)])
 def test_no_damage_changes_the_curve(tmp_path, strategy, interval, run):
     options = {"strategy": strategy, "snapshot_interval": 40, "snapshot_memory": interval, "steps": STEPS}

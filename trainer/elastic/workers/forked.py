@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainer.elastic import child
-from trainer.elastic.health.devices import has_gpu
 from trainer.elastic.health.stacks import offer_stacks
 from trainer.elastic.workers.late_release import release_memory_late
 from trainer.elastic.workers.program import Program, run_program
@@ -51,8 +50,7 @@ def become(order: dict[str, object], agent_server: int) -> None:
         from trainer.worker.torch_compat import keep_process_groups  # noqa: PLC0415  # declared lazy: imports torch
 
         keep_process_groups()
-    if not has_gpu(os.environ):  # not tried with a GPU's driver
-        release_memory_late()
+    release_memory_late()
     run_program(program)
 
 

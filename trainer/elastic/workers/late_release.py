@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from trainer.elastic.health.devices import has_gpu
+
 _CLONE_VM = 0x100  # linux/sched.h
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
 _NAME = b"frees-memory"
@@ -50,7 +52,9 @@ def release_memory_late() -> int | None:
     Call it in the main thread: the twin is killed when the thread that started it ends.
     """
     library, poll = ctypes.CDLL(None, use_errno=True), _PPOLL.get(platform.machine())
-    if _kept or poll is None or not all(hasattr(library, name) for name in ("makecontext", "close_range")):
+    if poll is None or not all(hasattr(library, name) for name in ("makecontext", "close_range")):
+        return None
+    if _kept or has_gpu(os.environ):  # not tried with a GPU's driver
         return None
     name = ctypes.create_string_buffer(_NAME)
     calls = (

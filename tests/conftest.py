@@ -31,6 +31,12 @@ settings.load_profile("patient")
 # Collect garbage rarely, also while pytest imports the tests: otherwise this takes a fifth of the CPU time.
 gc.set_threshold(100_000, 20, 100)
 
+# What the caller has set for a service or a job of their own must not reach the tests.
+_FOR_TESTS = ("ORCHESTRATOR_TEST_POSTGRES_URL", "ORCHESTRATOR_SCREENSHOTS", "ORCHESTRATOR_WRITE_FAULTS")
+for _name in os.environ.keys() - set(_FOR_TESTS):
+    if _name.startswith("ORCHESTRATOR_"):
+        del os.environ[_name]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the tests in folders `long` the mark `long`."""
@@ -54,11 +60,17 @@ def frozen_imports() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Remove what tests and their processes leave in TMPDIR. Its path is short, for sockets (unix(7))."""
+    """Remove what tests and their processes leave in TMPDIR. Its path is short, for sockets (unix(7)).
+
+    The caller's profiles (`orchestrator login`) are not used: XDG_CONFIG_HOME is there too.
+    """
     tmp_path_factory.getbasetemp()  # created before TMPDIR changes, so that it stays for inspection
     with tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)  # PostgreSQL runs as another user
-        with patch.dict(os.environ, TMPDIR=folder), patch.object(tempfile, "tempdir", folder):
+        with (
+            patch.dict(os.environ, TMPDIR=folder, XDG_CONFIG_HOME=f"{folder}/config"),
+            patch.object(tempfile, "tempdir", folder),
+        ):
             yield
 
 

@@ -1,6 +1,8 @@
-"""A worker with a twin, killed by its parent, which prints how it ended and the CPU time of each, in JSON.
+"""A worker with a twin that kills itself, and prints how both ended and the twin's CPU time, in JSON.
 
-late_release_entry.py MEGABYTES
+late_release_entry.py MEGABYTES [at-once]
+
+With at-once, the worker dies before its twin has made its first call.
 """
 
 from __future__ import annotations
@@ -9,26 +11,26 @@ import json
 import os
 import signal
 import sys
-import time
+from pathlib import Path
 
+from tests.elastic.harness import wait_for
 from trainer.elastic.health.processes import adopt_orphans
 from trainer.elastic.workers.late_release import release_memory_late
 
 
 def main() -> None:
     adopt_orphans()
-    reader, writer = os.pipe()
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # so that a worker that goes on runs before its twin
     worker = os.fork()
     if worker == 0:
         memory = bytearray(os.urandom(1 << 20) * int(sys.argv[1]))
-        os.write(writer, f"{release_memory_late()}\n".encode())
-        time.sleep(600)
+        twin = release_memory_late()
+        if "at-once" not in sys.argv:
+            wait_for(lambda: Path(f"/proc/{twin}/comm").read_text() == "frees-memory\n", "the twin's name")
+        os.kill(os.getpid(), signal.SIGKILL)
         raise SystemExit(len(memory))
-    twin = int(os.read(reader, 100))
-    os.kill(worker, signal.SIGKILL)
     _, status = os.waitpid(worker, 0)
-    ended, twin_status, usage = os.wait4(-1, 0)  # adopted
-    assert ended == twin
+    _, twin_status, usage = os.wait4(-1, 0)  # adopted
     codes = [os.waitstatus_to_exitcode(each) for each in (status, twin_status)]
     print(json.dumps({"codes": codes, "twin_cpu_s": usage.ru_utime + usage.ru_stime}))
 

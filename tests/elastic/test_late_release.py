@@ -41,17 +41,22 @@ sys.exit(7)
 """
 
 
-def run_entry(megabytes: int) -> dict[str, object]:
-    command = [sys.executable, "-m", "tests.elastic.late_release_entry", str(megabytes)]
+def run_entry(*arguments: str) -> dict[str, object]:
+    command = [sys.executable, "-m", "tests.elastic.late_release_entry", *arguments]
     answer = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
     assert isinstance(answer, dict)
     return answer
 
 
 def test_the_twin_frees_the_memory_of_a_killed_worker() -> None:
-    small, large = run_entry(1), run_entry(400)
-    assert small["codes"] == large["codes"] == [-signal.SIGKILL, -signal.SIGKILL]
+    small, large = run_entry("1"), run_entry("400")
+    assert small["codes"] == large["codes"] == [-signal.SIGKILL, 0]
     assert float(str(large["twin_cpu_s"])) > 4 * float(str(small["twin_cpu_s"]))
+
+
+def test_the_twin_of_a_worker_that_dies_at_once_ends_too() -> None:
+    for _ in range(5):
+        assert run_entry("1", "at-once")["codes"] == [-signal.SIGKILL, 0]
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["with its twin", "without"])
@@ -64,7 +69,7 @@ def test_a_worker_works_and_ends_as_usual(is_killed: bool) -> None:
             twin = int(first)
             assert second == b"None"
             wait_for(lambda: Path(f"/proc/{twin}/comm").read_text() == "frees-memory\n", "the twin's name")
-            wait_for(lambda: not list(Path(f"/proc/{twin}/fd").iterdir()), "that the twin closes its files")
+            assert [each.name for each in Path(f"/proc/{twin}/fd").iterdir()] == ["0"]  # the pidfd of the worker
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1):
                 os.kill(twin, number)
             assert not is_gone(twin)

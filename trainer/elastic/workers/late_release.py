@@ -2,9 +2,9 @@
 
 The kernel frees the memory of a killed process first. Only then does it close the process's connections and tell its
 parent: tens of milliseconds for 250 MB, seconds for many gigabytes. Meanwhile the agent knows of no death, and other
-ranks wait in a collective. Memory that two processes share is freed by the one that ends last. So a worker has a
-*twin*: a process that shares its memory (clone(2), CLONE_VM), has no files, takes no signals, does nothing, and is
-killed by the kernel when the worker ends.
+ranks wait in a collective. Memory that two processes share is freed
+by the one that ends last. So a worker has a *twin*: a process that shares its memory (clone(2), CLONE_VM), takes no
+signals, and waits for the worker's end (pidfd_open(2)) to end too.
 
 The twin runs no Python, because it would share the interpreter too. Its few calls to the C library are a chain of
 contexts (makecontext(3)). docs/adr/0037-a-death-is-seen-at-once.md has the reasons.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import select
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,11 +24,17 @@ from typing import Any
 from trainer.elastic.health.devices import has_gpu
 
 _CLONE_VM = 0x100  # linux/sched.h
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
+_PR_SET_NAME = 15  # linux/prctl.h
 _NAME = b"frees-memory"
 # No cancellation point, unlike ppoll() itself: that would change the state of the worker's main thread.
 _PPOLL = {"x86_64": 271}  # asm/unistd.h; other machines are not tested
 _STACK_BYTES = 16 << 10
+
+
+class _Wait(ctypes.Structure):
+    """struct pollfd."""
+
+    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
 
 
 class _Context(ctypes.Structure):
@@ -47,36 +54,45 @@ _kept: list[object] = []  # what the twin uses
 
 
 def release_memory_late() -> int | None:
-    """Start the twin of this process. Returns its pid, or None if there is one already or this system cannot.
-
-    Call it in the main thread: the twin is killed when the thread that started it ends.
-    """
+    """Start the twin of this process. Returns its pid, or None if there is one already or this system cannot."""
     library, poll = ctypes.CDLL(None, use_errno=True), _PPOLL.get(platform.machine())
     if poll is None or not all(hasattr(library, name) for name in ("makecontext", "close_range")):
         return None
-    if _kept or has_gpu(os.environ):  # not tried with a GPU's driver
+    if _kept or not hasattr(os, "pidfd_open") or has_gpu(os.environ):  # not tried with a GPU's driver
         return None
-    name = ctypes.create_string_buffer(_NAME)
-    calls = (
-        (library.prctl, (_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)),
-        (library.prctl, (_PR_SET_NAME, ctypes.addressof(name), 0, 0, 0)),
-        (library.close_range, (0, 0xFFFFFFFF, 0)),
-        (library.syscall, (poll, 0, 0, 0, 0, 0)),  # waits for ever
-    )
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # contexts have this mask
     try:
-        contexts, stacks = _chain(library, calls)
-        stack = ctypes.create_string_buffer(_STACK_BYTES)
-        _kept.extend((name, contexts, stacks, stack))
-        top = (ctypes.addressof(stack) + _STACK_BYTES) & ~15
-        pid = int(library.clone(library.setcontext, ctypes.c_void_p(top), _CLONE_VM, ctypes.byref(contexts[0])))
+        myself = os.pidfd_open(os.getpid())
+    except OSError:
+        return None
+    try:
+        pid = _start_twin(library, poll, myself)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(myself)
     if pid < 0:
         return None
     with suppress(OSError):
         os.setpgid(pid, pid)  # or the worker's process group would still exist after the worker
     return pid
+
+
+def _start_twin(library: ctypes.CDLL, poll: int, worker: int) -> int:
+    name, wait = ctypes.create_string_buffer(_NAME), _Wait(fd=0, events=select.POLLIN)
+    calls = (
+        (library.dup2, (worker, 0)),
+        (library.close_range, (1, 0xFFFFFFFF, 0)),
+        (library.prctl, (_PR_SET_NAME, ctypes.addressof(name), 0, 0, 0)),
+        (library.syscall, (poll, ctypes.addressof(wait), 1, 0, 0, 0)),
+        (library._exit, (0,)),
+    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # contexts have this mask
+    try:
+        contexts, stacks = _chain(library, calls)
+        stack = ctypes.create_string_buffer(_STACK_BYTES)
+        _kept.extend((name, wait, contexts, stacks, stack))
+        top = (ctypes.addressof(stack) + _STACK_BYTES) & ~15
+        return int(library.clone(library.setcontext, ctypes.c_void_p(top), _CLONE_VM, ctypes.byref(contexts[0])))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _chain(library: ctypes.CDLL, calls: Sequence[tuple[Callable[..., Any], Sequence[int]]]) -> tuple[Any, Any]:

@@ -1,11 +1,13 @@
 """The device of each rank, and leaving a group."""
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.trainer.harness import start_group
 from trainer.contract.env import parse_place
 from trainer.errors import DeviceError
 from trainer.worker import group
@@ -57,6 +59,14 @@ def test_a_run_without_an_error_leaves_its_group_in_the_main_thread(monkeypatch,
     with context as device:
         assert device == GPU
     assert threads == [threading.main_thread()]
+
+
+def test_a_survivor_forms_another_group_while_a_collective_of_the_broken_one_waits(tmp_path):
+    with start_group(tmp_path, 2, entry=(str(Path(__file__).with_name("stuck_group_entry.py")),)) as started:
+        assert started.wait() == [0, 0], started.outputs()
+        printed = started.processes[0].communicate(timeout=300)[0]
+    lines = [line for line in printed.splitlines() if not line.startswith("[Gloo] ")]  # torch 2.8 reports connections
+    assert lines == ["Connection closed by peer [127.0.0.1]:1", "4.0"]
 
 
 @pytest.mark.parametrize(("visible", "local_rank", "index"), [(1, 0, 0), (1, 3, 0), (8, 3, 3)])

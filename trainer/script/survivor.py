@@ -135,9 +135,9 @@ def leave_group(error: BaseException | None) -> None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
     gc.collect()
-    release_process_groups()
     if dist.is_initialized():
         dist.destroy_process_group()
+    release_process_groups()
 
 
 def _forget_compiled() -> None:

@@ -54,11 +54,11 @@ def process_group(place: WorkerPlace, waits: Waits, *, is_last: bool = True) -> 
         raise
     finally:
         # Dropping the last reference to a gloo group joins its threads. With the interpreter lock held this can
-        # deadlock (seen in torch 2.13 with DDP): destroy_process_group must drop the last reference.
+        # deadlock (seen in torch 2.13 with DDP): _leave or release_process_groups must drop the last reference.
         gc.collect()
+        _leave(device, is_broken=is_broken)
         if not is_last and is_broken:
             release_process_groups()
-        _leave(device, is_broken=is_broken)
 
 
 def _leave(device: torch.device, *, is_broken: bool) -> None:

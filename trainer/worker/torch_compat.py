@@ -7,12 +7,15 @@ module before its program, so it imports only what `import torch` has loaded.
 from __future__ import annotations
 
 import sys
+import threading
 from functools import wraps
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+_LEAVES_WITHIN_S = 0.2  # for a broken gloo group
 
 
 def keep_process_groups() -> None:
@@ -44,12 +47,21 @@ def keep_process_groups() -> None:
 
 
 def release_process_groups() -> None:
-    """Drop the references of `keep_process_groups`, so that `destroy_process_group` destroys the groups.
+    """Drop the references of `keep_process_groups`, so that the groups end. After `destroy_process_group`.
 
     They are found at torch's function: a worker may import another copy of this module than the fork server did.
+
+    The end of a gloo group joins its threads. One of them may be in a collective that does not notice that a peer is
+    lost: gloo forgets a message if the write fails before another thread has seen the end of the connection (torch
+    2.13, `UnboundBuffer::waitSend`). It then waits until the group's timeout, so another thread joins it.
     """
     make = getattr(dist.distributed_c10d, "_new_process_group_helper", None)
-    getattr(make, "kept", []).clear()
+    kept: list[Any] = getattr(make, "kept", [])
+    groups = kept.copy()
+    kept.clear()
+    thread = threading.Thread(target=groups.clear, name="leaving", daemon=True)
+    thread.start()
+    thread.join(_LEAVES_WITHIN_S)
 
 
 def store_of_the_group() -> dist.Store:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -33,13 +33,10 @@ from orchestrator.api.routes import (
 def create_app(
     services: Services,
     *,
-    add_pages: Callable[[APIRouter], None] | None = None,
+    pages: Sequence[BaseRoute] = (),
     problem_page: ProblemPage | None = None,
 ) -> FastAPI:
-    """`problem_page` renders an error for a browser. It comes from the dashboard, as `add_pages` does."""
-    pages = APIRouter(dependencies=[Depends(authorize)], include_in_schema=False)
-    if add_pages is not None:
-        add_pages(pages)
+    """`problem_page` renders an error for a browser. It comes from the dashboard, as the routes of the pages do."""
     app = FastAPI(
         title="Orchestrator",
         description="Submits training jobs to clusters and keeps them alive.",
@@ -47,7 +44,7 @@ def create_app(
         docs_url=None,  # these pages load scripts from a CDN
         redoc_url=None,
         redirect_slashes=False,
-        routes=[*build_api_routes(), *pages.routes],
+        routes=[*build_api_routes(), *pages],
     )
     app.state.services = services
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # FastAPI's own way to extend the document

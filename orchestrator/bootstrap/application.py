@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from fastapi import FastAPI
 
@@ -22,7 +21,7 @@ from orchestrator.commands.nodes import NodeRecords
 from orchestrator.commands.plans import Plans
 from orchestrator.configured_cluster import Cluster
 from orchestrator.dashboard.pages import render_problem
-from orchestrator.dashboard.views import add_pages
+from orchestrator.dashboard.views import build_page_routes, build_pages
 from orchestrator.intake.reception import Reception
 from orchestrator.logs.feed import Feeds
 from orchestrator.logs.reader import Logs
@@ -141,4 +140,6 @@ def describe_write_failure(database: Database) -> str | None:
 
 
 def build_app(services: Services, clock: Clock) -> FastAPI:
-    return create_app(services, add_pages=partial(add_pages, services, clock), problem_page=render_problem)
+    app = create_app(services, pages=build_page_routes(), problem_page=render_problem)
+    app.state.pages = build_pages(services, clock)
+    return app

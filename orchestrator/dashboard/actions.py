@@ -13,6 +13,7 @@ from fastapi import APIRouter, Header, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from orchestrator.api.authorization import Caller
+from orchestrator.api.deps import Wired
 from orchestrator.api.documents import parse_yaml
 from orchestrator.commands.job_commands import Commands
 from orchestrator.dashboard.answers import FormBody, Posted, first_of
@@ -22,7 +23,6 @@ from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec, NotFound, Refused
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.specs.validation import parse_model
-from orchestrator.identity.job_places import JobPlaces
 from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, StacksRequest
 
 MAX_CANCELLED = 200  # jobs of one request
@@ -53,10 +53,10 @@ _ACTIONS: dict[str, FormAction] = {
 _CANCEL = find_rule("POST", "/jobs/{job_id}/cancel")
 
 
-def add_actions(router: APIRouter, commands: Commands, places: JobPlaces) -> None:
+def add_actions(router: APIRouter) -> None:
     for verb, action in _ACTIONS.items():
-        router.add_api_route(f"/jobs/{{job_id}}/{verb}", _answer_action(commands, verb, action), methods=["POST"])
-    router.add_api_route("/cancel", _cancelling(commands, places), methods=["POST"])
+        router.add_api_route(f"/jobs/{{job_id}}/{verb}", _answer_action(verb, action), methods=["POST"])
+    router.add_api_route("/cancel", _cancel_chosen, methods=["POST"])
 
 
 def parse_retry(form: FormBody) -> RetryRequest:
@@ -96,9 +96,9 @@ def _read_number(text: str) -> int | str | None:
     return int(text) if text.isascii() and text.isdecimal() else text
 
 
-def _answer_action(commands: Commands, verb: str, action: FormAction) -> Callable[..., Response]:
-    def post(job_id: str, form: Posted, caller: Caller, scripted: Scripted = None) -> Response:
-        job = action(commands.acting(caller), job_id, form)
+def _answer_action(verb: str, action: FormAction) -> Callable[..., Response]:
+    def post(job_id: str, wired: Wired, form: Posted, caller: Caller, scripted: Scripted = None) -> Response:
+        job = action(wired.commands.acting(caller), job_id, form)
         if scripted is None:
             return RedirectResponse(f"/jobs/{quote(job.id, safe='')}", status_code=303)
         return _answer_notice([f"{job.spec.name} {_SENTENCES[verb]}"])
@@ -106,23 +106,20 @@ def _answer_action(commands: Commands, verb: str, action: FormAction) -> Callabl
     return post
 
 
-def _cancelling(commands: Commands, places: JobPlaces) -> Callable[..., Response]:
-    def post(form: Posted, caller: Caller, scripted: Scripted = None) -> Response:
-        chosen = list(dict.fromkeys(form.get("job", [])))
-        if not chosen:
-            raise Refused("no job is selected; select the jobs to cancel")
-        if len(chosen) > MAX_CANCELLED:
-            raise Refused(f"{len(chosen)} jobs are selected; at most {MAX_CANCELLED} can be cancelled at once")
-        found, mine = places.find_all(chosen), commands.acting(caller)
-        verdicts = {job_id: judge(_CANCEL, caller, job=found.get(job_id)) for job_id in chosen}
-        outcomes = [_cancel(mine, job_id, verdict) for job_id, verdict in verdicts.items()]
-        refused = [sentence for sentence in outcomes if sentence is not None]
-        if scripted is None:
-            return RedirectResponse("/", status_code=303)
-        count = len(chosen) - len(refused)
-        return _answer_notice([f"{counted(count, 'job')} {'is' if count == 1 else 'are'} being cancelled.", *refused])
-
-    return post
+def _cancel_chosen(wired: Wired, form: Posted, caller: Caller, scripted: Scripted = None) -> Response:
+    chosen = list(dict.fromkeys(form.get("job", [])))
+    if not chosen:
+        raise Refused("no job is selected; select the jobs to cancel")
+    if len(chosen) > MAX_CANCELLED:
+        raise Refused(f"{len(chosen)} jobs are selected; at most {MAX_CANCELLED} can be cancelled at once")
+    found, mine = wired.identity.places.find_all(chosen), wired.commands.acting(caller)
+    verdicts = {job_id: judge(_CANCEL, caller, job=found.get(job_id)) for job_id in chosen}
+    outcomes = [_cancel(mine, job_id, verdict) for job_id, verdict in verdicts.items()]
+    refused = [sentence for sentence in outcomes if sentence is not None]
+    if scripted is None:
+        return RedirectResponse("/", status_code=303)
+    count = len(chosen) - len(refused)
+    return _answer_notice([f"{counted(count, 'job')} {'is' if count == 1 else 'are'} being cancelled.", *refused])
 
 
 def _cancel(commands: Commands, job_id: str, verdict: Verdict) -> str | None:

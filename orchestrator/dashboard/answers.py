@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Header, Request, Response
 from fastapi.responses import HTMLResponse
@@ -28,6 +28,7 @@ _ESCAPED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _BYTES = {b"%02x" % value: bytes([value]) for value in range(256)}
 
 FormBody = dict[str, list[str]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,19 @@ def _unescape(raw: bytes) -> str:
 
 CurrentRequest = Annotated[PageRequest, Depends(_read_request)]
 Posted = Annotated[FormBody, Depends(_read_form)]
+
+
+def page_of(kind: type[T]) -> Callable[[Request], Coroutine[None, None, T]]:
+    """Return a dependency: the page of this kind that all requests to an application share.
+
+    So the routes hold no page, and all applications of a process share them.
+    """
+
+    async def find(request: Request) -> T:
+        page: T = request.app.state.pages[kind]
+        return page
+
+    return find
 
 
 def first_of(form: FormBody, name: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import Depends, Response
 from fastapi.responses import RedirectResponse
 
 from orchestrator.api.authorization import Caller
 from orchestrator.commands.nodes import NodeRecords
-from orchestrator.dashboard.answers import CachedPage, CurrentRequest, answer_cached
+from orchestrator.dashboard.answers import CachedPage, CurrentRequest, answer_cached, page_of
 from orchestrator.dashboard.page_cache import Recent
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.ports.clock import Clock
@@ -26,14 +27,10 @@ class ClustersPage:
     recent: Recent[CachedPage]
     clock: Clock
 
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/clusters", self.show, methods=["GET"])
-        router.add_api_route("/nodes/{cluster}/{node}/clear", self.clear_node, methods=["POST"])
-
-    async def show(self, request: CurrentRequest) -> Response:
+    async def show(self: Shared, request: CurrentRequest) -> Response:
         return await answer_cached(request, self.recent, "clusters.html", lambda: self._read(request.caller))
 
-    def clear_node(self, cluster: str, node: str, caller: Caller) -> Response:
+    def clear_node(self: Shared, cluster: str, node: str, caller: Caller) -> Response:
         self.records.clear(cluster, node, by=caller)
         return RedirectResponse("/clusters#nodes", status_code=303)
 
@@ -54,3 +51,6 @@ class ClustersPage:
             "projects": [each for each in survey.projects if sees(each.name)],
             "holdings": [each for each in survey.holdings if sees(each.project)][:HOLDINGS_SHOWN],
         }
+
+
+Shared = Annotated[ClustersPage, Depends(page_of(ClustersPage))]

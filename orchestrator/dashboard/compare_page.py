@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Depends, Query, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from orchestrator.api.array_requests import request_members
 from orchestrator.api.authorization import Caller, require_sight
 from orchestrator.api.deps import Services
 from orchestrator.dashboard.actions import Scripted
-from orchestrator.dashboard.answers import CurrentRequest, answer_page
+from orchestrator.dashboard.answers import CurrentRequest, answer_page, page_of
 from orchestrator.dashboard.charts import render_curves
 from orchestrator.dashboard.pages import render_page
 from orchestrator.domain.access.identity import Principal, Role
@@ -39,21 +39,14 @@ class ComparePages:
     services: Services
     clock: Clock
 
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/arrays/{array_id}", self.show_array, methods=["GET"])
-        for verb in _DONE:
-            router.add_api_route(f"/arrays/{{array_id}}/{verb}", self._answer(verb), methods=["POST"])
-        router.add_api_route("/compare", self.compare, methods=["GET"])
-        router.add_api_route("/compare/curves", self.curves, methods=["GET"])
-
-    def show_array(self, array_id: str, request: CurrentRequest) -> Response:
+    def show_array(self: Shared, array_id: str, request: CurrentRequest) -> Response:
         found = find_array(self.services.queries, array_id, request.caller.projects(Role.VIEWER))
         begun = [member.job_id for member in found.members if member.step is not None]
         return answer_page(
             request, "array.html", now=self.clock.now(), array=found, drawn=begun[:MOST_CURVES], begun=len(begun)
         )
 
-    def compare(self, request: CurrentRequest, job: Jobs) -> Response:
+    def compare(self: Shared, request: CurrentRequest, job: Jobs) -> Response:
         if not job:
             raise Refused("no job is selected; select the jobs to compare in the list")
         jobs = self._visible(job, request.caller)
@@ -63,7 +56,7 @@ class ComparePages:
             request, "compare.html", now=self.clock.now(), jobs=jobs, drawn=drawn, differences=differences
         )
 
-    def curves(self, caller: Caller, job: Jobs, metric: Metric = "loss") -> Response:
+    def curves(self: Shared, caller: Caller, job: Jobs, metric: Metric = "loss") -> Response:
         """Return the curves of the jobs as JSON."""
         jobs = self._visible(job, caller)
         return Response(self._render(jobs, metric), media_type="application/json")
@@ -87,15 +80,21 @@ class ComparePages:
             require_sight(self.services.identity.places, caller, job_id)
         return [self.services.queries.job(job_id) for job_id in dict.fromkeys(job_ids)]
 
-    def _answer(self, verb: str) -> Callable[..., Response]:
-        def post(array_id: str, caller: Caller, scripted: Scripted = None) -> Response:
-            found = request_members(self.services, caller, array_id, verb)
-            if scripted is None:
-                return RedirectResponse(f"/arrays/{quote(array_id, safe='')}", status_code=303)
-            sentences = [f"The members of {found.id} are {_DONE[verb]}.", *found.refused]
-            return HTMLResponse(render_page("notice.html", sentences=sentences))
+    def cancel(self: Shared, array_id: str, caller: Caller, scripted: Scripted = None) -> Response:
+        return self._request(array_id, caller, "cancel", scripted)
 
-        return post
+    def retry(self: Shared, array_id: str, caller: Caller, scripted: Scripted = None) -> Response:
+        return self._request(array_id, caller, "retry", scripted)
+
+    def _request(self, array_id: str, caller: Principal, verb: str, scripted: str | None) -> Response:
+        found = request_members(self.services, caller, array_id, verb)
+        if scripted is None:
+            return RedirectResponse(f"/arrays/{quote(array_id, safe='')}", status_code=303)
+        sentences = [f"The members of {found.id} are {_DONE[verb]}.", *found.refused]
+        return HTMLResponse(render_page("notice.html", sentences=sentences))
+
+
+Shared = Annotated[ComparePages, Depends(page_of(ComparePages))]
 
 
 def _label(jobs: Sequence[JobView]) -> Mapping[str, str]:

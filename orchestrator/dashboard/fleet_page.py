@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Depends, Query, Response
 
-from orchestrator.dashboard.answers import CurrentRequest, answer_page
+from orchestrator.dashboard.answers import CurrentRequest, answer_page, page_of
 from orchestrator.dashboard.page_cache import Recent
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.accounting.breakdown import Grouping
@@ -43,11 +43,8 @@ class FleetPage:
     clock: Clock
     recent: Recent[Losses] = field(default_factory=lambda: Recent(keep_s=KEEP_S))
 
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/fleet", self.show, methods=["GET"])
-
     def show(
-        self,
+        self: Shared,
         request: CurrentRequest,
         days: int = 7,
         project: Annotated[str, Query(max_length=63)] = "",
@@ -74,6 +71,9 @@ class FleetPage:
             for each in (Grouping.CAUSE, by)
         )
         return Losses(owners.total, owners.currency, _most_lost(causes), _most_lost(owners)[:_MOST_ROWS])
+
+
+Shared = Annotated[FleetPage, Depends(page_of(FleetPage))]
 
 
 def _most_lost(shares: SharesView) -> Sequence[ShareView]:

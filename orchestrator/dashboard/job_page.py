@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Annotated
 
 import yaml
-from fastapi import APIRouter, Query, Response
+from fastapi import Depends, Query, Response
 from markupsafe import Markup
 
 from orchestrator.commands.plans import Plans
-from orchestrator.dashboard.answers import CurrentRequest, PageRequest, answer_page, answer_unchanged, tag_of
+from orchestrator.dashboard.answers import CurrentRequest, PageRequest, answer_page, answer_unchanged, page_of, tag_of
 from orchestrator.dashboard.charts import MAX_POINTS, render_charts
 from orchestrator.dashboard.grid import build_grid
 from orchestrator.dashboard.ledger import build_ledger
@@ -82,12 +82,7 @@ class JobPage:
     slow_parts: Parts[SlowParts] = field(default_factory=lambda: Parts(keep_s=_BUCKET_S))
     last_lines: Recent[Sequence[LastLine]] = field(default_factory=lambda: Recent(keep_s=_LAST_LINES_KEPT_S))
 
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/jobs/{job_id}", self.show, methods=["GET"])
-        router.add_api_route("/jobs/{job_id}/charts", self.charts, methods=["GET"])
-        router.add_api_route("/jobs/{job_id}/launch", self.launch, methods=["GET"])
-
-    def show(self, job_id: str, request: CurrentRequest, rank: Rank = None) -> Response:
+    def show(self: Shared, job_id: str, request: CurrentRequest, rank: Rank = None) -> Response:
         """With `rank`, the page also shows the stacks and the log of that worker."""
         now = self.clock.now()
         mark = self.queries.mark(job_id)  # before the data that it identifies is read
@@ -97,7 +92,7 @@ class JobPage:
         return answer_unchanged(request, tag) or self._build(job_id, mark, now, request, tag, rank_view)
 
     def charts(
-        self,
+        self: Shared,
         job_id: str,
         since_step: Step = -1,
         until_step: Annotated[int | None, Query(ge=0, le=2**62)] = None,
@@ -110,7 +105,7 @@ class JobPage:
         snapshots = self.queries.snapshot_steps(job_id, since_step=marks_since, until_step=until_step)
         return Response(render_charts(found, snapshots), media_type="application/json")
 
-    def launch(self, job_id: str, request: CurrentRequest) -> Response:
+    def launch(self: Shared, job_id: str, request: CurrentRequest) -> Response:
         """Return the spec, the launch command and the native request."""
         job = self.queries.job(job_id)
         try:
@@ -212,6 +207,9 @@ class JobPage:
             return self.logs.tail(job_id, request)
         except NotFound as error:
             return [str(error)]
+
+
+Shared = Annotated[JobPage, Depends(page_of(JobPage))]
 
 
 def render_spec(job: JobView) -> str:

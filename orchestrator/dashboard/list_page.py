@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 
-from orchestrator.dashboard.answers import CachedPage, CurrentRequest, answer_cached
+from orchestrator.dashboard.answers import CachedPage, CurrentRequest, answer_cached, page_of
 from orchestrator.dashboard.page_cache import Recent
 from orchestrator.dashboard.sparks import Sparks
 from orchestrator.domain.access.identity import Principal, Role
@@ -131,10 +131,7 @@ class ListPage:
     recent: Recent[CachedPage]
     clock: Clock
 
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/", self.show, methods=["GET"])
-
-    async def show(self, request: CurrentRequest, filters: Annotated[Filters, Depends(_filters)]) -> Response:
+    async def show(self: Shared, request: CurrentRequest, filters: Annotated[Filters, Depends(_filters)]) -> Response:
         return await answer_cached(request, self.recent, "jobs.html", lambda: self._read(filters, request.caller))
 
     def _read(self, filters: Filters, caller: Principal) -> dict[str, object]:
@@ -175,3 +172,6 @@ class ListPage:
     def _sparks(self, jobs: Sequence[ListedJobView]) -> Mapping[str, str]:
         ends = {job.id: (job.step, job.loss) for job in jobs if job.step is not None and job.loss is not None}
         return self.sparks.draw(ends)
+
+
+Shared = Annotated[ListPage, Depends(page_of(ListPage))]

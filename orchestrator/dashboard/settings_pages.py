@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Response
+from fastapi import Depends, Response
 from fastapi.responses import RedirectResponse
 
 from orchestrator.api.authorization import Caller, require_role
 from orchestrator.api.bodies import parse_secret
-from orchestrator.dashboard.answers import CurrentRequest, PageRequest, Posted, answer_page, first_of
+from orchestrator.dashboard.answers import CurrentRequest, PageRequest, Posted, answer_page, first_of, page_of
 from orchestrator.domain.access.identity import Role, Token
 from orchestrator.domain.errors import FieldProblem, Forbidden, InvalidSpec
 from orchestrator.domain.specs.validation import parse_model
@@ -39,24 +40,14 @@ class SettingsPages:
     list_webhooks: Callable[[], Sequence[WebhookView]]
     clock: Clock
 
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/projects", self.show_projects, methods=["GET"])
-        router.add_api_route("/tokens", self.show_tokens, methods=["GET"])
-        router.add_api_route("/tokens", self.create_token, methods=["POST"])
-        router.add_api_route("/tokens/{token_id}/revoke", self.revoke_token, methods=["POST"])
-        router.add_api_route("/secrets", self.show_secrets, methods=["GET"])
-        router.add_api_route("/secrets", self.store_secret, methods=["POST"])
-        router.add_api_route("/secrets/{project}/{name}/remove", self.remove_secret, methods=["POST"])
-        router.add_api_route("/webhooks", self.show_webhooks, methods=["GET"])
-
-    def show_projects(self, request: CurrentRequest) -> Response:
+    def show_projects(self: Shared, request: CurrentRequest) -> Response:
         projects = [each for each in self.inventory.projects() if request.caller.may(Role.VIEWER, each.name)]
         return answer_page(request, "projects.html", projects=projects)
 
-    def show_tokens(self, request: CurrentRequest) -> Response:
+    def show_tokens(self: Shared, request: CurrentRequest) -> Response:
         return self._tokens(request)
 
-    def create_token(self, form: Posted, request: CurrentRequest) -> Response:
+    def create_token(self: Shared, form: Posted, request: CurrentRequest) -> Response:
         """Return the page with the new token, or with the errors of a refused request."""
         given = {name: first_of(form, name) for name in _NEW_TOKEN}
         try:
@@ -68,14 +59,14 @@ class SettingsPages:
             return self._tokens(request, given=given, problems=[FieldProblem("/grants", str(error))])
         return self._tokens(request, made=made)
 
-    def revoke_token(self, token_id: str, caller: Caller) -> Response:
+    def revoke_token(self: Shared, token_id: str, caller: Caller) -> Response:
         self.tokens.revoke(token_id, by=caller)
         return RedirectResponse("/tokens", status_code=303)
 
-    def show_secrets(self, request: CurrentRequest) -> Response:
+    def show_secrets(self: Shared, request: CurrentRequest) -> Response:
         return self._secrets(request)
 
-    def store_secret(self, form: Posted, request: CurrentRequest) -> Response:
+    def store_secret(self: Shared, form: Posted, request: CurrentRequest) -> Response:
         """Store a secret. If the request is refused, show the form again with the errors but without the value."""
         given = {"project": first_of(form, "project") or "default", "name": first_of(form, "name")}
         try:
@@ -88,11 +79,11 @@ class SettingsPages:
             return self._secrets(request, given=given, problems=[FieldProblem("/project", str(error))])
         return RedirectResponse(f"/secrets#{quote(secret.project)}-{quote(secret.name)}", status_code=303)
 
-    def remove_secret(self, project: str, name: str, caller: Caller) -> Response:
+    def remove_secret(self: Shared, project: str, name: str, caller: Caller) -> Response:
         self.vault.remove(project, name, by=caller)
         return RedirectResponse("/secrets", status_code=303)
 
-    def show_webhooks(self, request: CurrentRequest) -> Response:
+    def show_webhooks(self: Shared, request: CurrentRequest) -> Response:
         return answer_page(request, "webhooks.html", webhooks=self.list_webhooks())
 
     def _read_token(self, given: Mapping[str, str]) -> TokenRequest:
@@ -140,6 +131,9 @@ class SettingsPages:
             given=given,
             problems=problems,
         )
+
+
+Shared = Annotated[SettingsPages, Depends(page_of(SettingsPages))]
 
 
 def parse_grants(text: str) -> dict[str, str]:

@@ -6,47 +6,43 @@ from datetime import datetime
 from typing import Annotated
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
 from orchestrator.api.authorization import SESSION_COOKIE
 from orchestrator.api.body_stream import read_body
+from orchestrator.api.deps import Wired
 from orchestrator.api.errors import SIGN_IN, HttpProblem
 from orchestrator.dashboard.pages import render_page
-from orchestrator.identity.tokens import Tokens
 
 _FORM_BYTES = 8 * 1024
 _FORM_TYPE = "application/x-www-form-urlencoded"
 
 
-def add_sign_in(router: APIRouter, tokens: Tokens) -> None:
-    """Add the routes to sign in and out."""
+def show_form(wanted: Annotated[str, Query(alias="next", max_length=2000)] = "/") -> Response:
+    return _form(wanted)
 
-    @router.get(SIGN_IN)
-    def show_form(wanted: Annotated[str, Query(alias="next", max_length=2000)] = "/") -> Response:
-        return _form(wanted)
 
-    @router.post(SIGN_IN)
-    async def sign_in(request: Request) -> Response:
-        form = await _read_form(request)
-        wanted = _local_path(form.get("next", "/"))
-        opened = await run_in_threadpool(tokens.sign_in, form.get("token", "").strip())
-        if opened is None:
-            return _form(wanted, status=401, trouble="This token is not valid here, or it has expired.")
-        cookie, session = opened
-        answer = RedirectResponse(wanted, status_code=303)
-        _set_cookie(answer, request, cookie, session.expires_at)
-        return answer
+async def sign_in(request: Request, wired: Wired) -> Response:
+    form = await _read_form(request)
+    wanted = _local_path(form.get("next", "/"))
+    opened = await run_in_threadpool(wired.identity.tokens.sign_in, form.get("token", "").strip())
+    if opened is None:
+        return _form(wanted, status=401, trouble="This token is not valid here, or it has expired.")
+    cookie, session = opened
+    answer = RedirectResponse(wanted, status_code=303)
+    _set_cookie(answer, request, cookie, session.expires_at)
+    return answer
 
-    @router.post("/sign-out")
-    async def sign_out(request: Request) -> Response:
-        cookie = request.cookies.get(SESSION_COOKIE)
-        if cookie is not None:
-            await run_in_threadpool(tokens.sign_out, cookie)
-        answer = RedirectResponse(SIGN_IN, status_code=303)
-        answer.delete_cookie(SESSION_COOKIE, path="/")
-        return answer
+
+async def sign_out(request: Request, wired: Wired) -> Response:
+    cookie = request.cookies.get(SESSION_COOKIE)
+    if cookie is not None:
+        await run_in_threadpool(wired.identity.tokens.sign_out, cookie)
+    answer = RedirectResponse(SIGN_IN, status_code=303)
+    answer.delete_cookie(SESSION_COOKIE, path="/")
+    return answer
 
 
 def _form(wanted: str, *, status: int = 200, trouble: str = "") -> Response:

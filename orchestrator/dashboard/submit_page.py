@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Depends, Query, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from orchestrator.api.authorization import Caller, require_role, require_sight
@@ -16,7 +16,7 @@ from orchestrator.api.documents import parse_yaml
 from orchestrator.api.errors import HttpProblem
 from orchestrator.commands.job_commands import Commands
 from orchestrator.commands.plans import Plans
-from orchestrator.dashboard.answers import CurrentRequest, FormBody, PageRequest, Posted, answer_page, first_of
+from orchestrator.dashboard.answers import CurrentRequest, FormBody, PageRequest, Posted, answer_page, first_of, page_of
 from orchestrator.dashboard.form import FIELDS, FIRST, KINDS, merge_fields, render_yaml, show_fields
 from orchestrator.dashboard.job_page import render_spec
 from orchestrator.dashboard.pages import render_page
@@ -38,19 +38,14 @@ class SubmitPage:
     plans: Plans
     places: JobPlaces
 
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/submit", self.show, methods=["GET"])
-        router.add_api_route("/submit", self.submit, methods=["POST"])
-        router.add_api_route("/submit/draft", self.draft, methods=["POST"])
-
     def show(
-        self, request: CurrentRequest, source: Annotated[str | None, Query(alias="from", max_length=128)] = None
+        self: Shared, request: CurrentRequest, source: Annotated[str | None, Query(alias="from", max_length=128)] = None
     ) -> Response:
         """`from` is the id of a job to clone."""
         text = FIRST if source is None else self._spec_of(source, request.caller)
         return self._page(request, text, source=source or "")
 
-    def draft(self, form: Posted, caller: Caller) -> Response:
+    def draft(self: Shared, form: Posted, caller: Caller) -> Response:
         """Return the YAML with the form's changes, or the form with the YAML's, and the plan. Stores nothing."""
         text = form.get("yaml", [""])[0]
         try:
@@ -64,7 +59,7 @@ class SubmitPage:
             text = render_yaml(document)
         return JSONResponse({"yaml": text, "fields": show_fields(document), "plan": self._plan(document, caller)})
 
-    def submit(self, request: CurrentRequest, form: Posted) -> Response:
+    def submit(self: Shared, request: CurrentRequest, form: Posted) -> Response:
         """Submit the job and redirect to its page, or show this page with the errors of the spec."""
         text = form.get("yaml", [""])[0]
         if not text.strip():
@@ -141,6 +136,9 @@ class SubmitPage:
 
     def _troubled(self, problems: Sequence[FieldProblem]) -> str:
         return render_page("plan.html", plan=None, rungs=[], most=0, members=0, problems=problems)
+
+
+Shared = Annotated[SubmitPage, Depends(page_of(SubmitPage))]
 
 
 def _fields_of(form: FormBody) -> dict[str, str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from orchestrator.api.app import create_app
-from orchestrator.dashboard.sign_in import add_sign_in
+from orchestrator.dashboard.views import build_page_routes
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.worker_token import issue_worker_token
 from orchestrator.identity.rate_limit import RateLimit
@@ -40,8 +39,7 @@ def paced(closed: World, hand: Hand) -> Iterator[Client]:
         guess_limit=RateLimit(1, monotonic=hand),
         workers=Workers(PlaceReader(closed.database), closed.clock, [WORKER_KEY]),  # remembers valid tokens
     )
-    signing = partial(add_sign_in, tokens=closed.services.identity.tokens)
-    client = Client(create_app(replace(closed.services, identity=identity), add_pages=signing))
+    client = Client(create_app(replace(closed.services, identity=identity), pages=build_page_routes()))
     yield client
     client.close()
 

@@ -157,9 +157,14 @@ def client(world: World) -> Client:
     return world.client
 
 
-@pytest.fixture
-def document(world: World) -> dict[str, Any]:
-    found: dict[str, Any] = world.client.get("/openapi.json").json()
+@pytest.fixture(scope="session")
+def document(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> dict[str, Any]:
+    """The OpenAPI document. It is the same for every service."""
+    database = Database(f"sqlite:///{empty_database}")
+    built = build_world(tmp_path_factory.mktemp("document"), database)
+    found: dict[str, Any] = built.client.get("/openapi.json").json()
+    built.client.close()
+    database.dispose()
     return found
 
 

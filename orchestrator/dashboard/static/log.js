@@ -10,7 +10,7 @@
   const address = `/api/v1/jobs/${encodeURIComponent(section.dataset.job)}/logs`;
   const KEPT_LINES = 5000;
   const SHOWN_LINES = 500;
-  let stream = null; // an AbortController
+  let current = null; // the AbortController of the newest request; the answers of earlier ones are not shown
   let timer = 0;
 
   const live = () => document.getElementById("pulse").dataset.live === "yes";
@@ -43,48 +43,62 @@
   };
 
   const stop = () => {
-    stream?.abort();
-    stream = null;
+    current?.abort();
+    current = null;
+  };
+
+  const begin = (wanted) => {
+    stop();
+    const mine = (current = new AbortController());
+    return [mine, fetch(`${address}?${wanted}`, { signal: mine.signal })];
   };
 
   const fetchOnce = async () => {
-    stop();
-    const answer = await fetch(`${address}?${query(SHOWN_LINES)}`);
-    if (!answer.ok) {
-      state.textContent = await problemOf(answer);
-      return;
+    const wanted = query(SHOWN_LINES);
+    const [mine, asked] = begin(wanted);
+    try {
+      const answer = await asked;
+      const text = answer.ok ? await answer.text() : await problemOf(answer);
+      if (mine !== current) return;
+      if (answer.ok) show(text, true);
+      state.textContent = answer.ok ? describe(text, wanted.get("grep")) : text;
+    } catch {
+      if (mine === current) state.textContent = "The log could not be loaded.";
     }
-    const text = await answer.text();
-    show(text, true);
+  };
+
+  const describe = (text, grep) => {
     const count = text ? text.split("\n").length - 1 : 0;
-    const found = tools.elements.grep.value ? ` with “${tools.elements.grep.value}”` : "";
-    state.textContent = count ? `${count === SHOWN_LINES ? "The last " : ""}${count} line${count === 1 ? "" : "s"}${found}.` : found ? `No lines${found}.` : "No output yet.";
+    const found = grep ? ` with “${grep}”` : "";
+    if (!count) return found ? `No lines${found}.` : "No output yet.";
+    return `${count === SHOWN_LINES ? "The last " : ""}${count} line${count === 1 ? "" : "s"}${found}.`;
   };
 
   const follow = async () => {
-    stop();
-    const mine = (stream = new AbortController());
+    const [mine, asked] = begin(`${query(SHOWN_LINES)}&follow=true`);
     state.textContent = "Following";
     try {
-      const answer = await fetch(`${address}?${query(SHOWN_LINES)}&follow=true`, { signal: mine.signal });
+      const answer = await asked;
       if (!answer.ok) {
-        state.textContent = await problemOf(answer);
+        const problem = await problemOf(answer);
+        if (mine === current) state.textContent = problem;
         return;
       }
+      if (mine !== current) return;
       show("", true);
       state.textContent = "Following. No output yet.";
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (;;) {
         const { value, done } = await reader.read();
+        if (mine !== current) return;
         if (done) break;
         show(value, false);
         state.textContent = "Following";
       }
-      if (mine !== stream) return;
       if (live()) again();
       else state.textContent = "The job has ended. The log is complete.";
     } catch {
-      if (mine === stream) again();
+      if (mine === current) again();
     }
   };
 
@@ -99,7 +113,7 @@
     clearTimeout(timer);
     download.href = `${address}?${query(0)}&whole=true`;
     if (tools.elements.follow.checked && !document.hidden) follow();
-    else fetchOnce().catch(() => (state.textContent = "The log could not be loaded."));
+    else fetchOnce();
   };
 
   tools.addEventListener("submit", (event) => {

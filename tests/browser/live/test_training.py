@@ -98,6 +98,18 @@ def test_logs_are_followed_searched_and_downloaded(trained: str, screen: Screen)
     assert "loss" in waiting.value.path().read_text()
 
 
+def test_a_slow_answer_with_log_lines_does_not_replace_a_newer_one(trained: str, screen: Screen) -> None:
+    screen.open(f"/jobs/{trained}")
+    screen.sees("#log", "loss")
+    screen.page.route(lambda url: "/logs?" in url and "grep=" not in url, lambda _: None)  # no answer
+    with screen.page.expect_request(lambda request: "/logs?" in request.url):
+        screen.find("#log-tools [name=follow]").uncheck()
+    with screen.page.expect_event("requestfailed", lambda request: "/logs?" in request.url):
+        screen.find("#log-tools [name=grep]").fill("committed snapshot")
+    screen.sees("#log-state", "with “committed snapshot”")
+    assert all("committed snapshot" in line for line in screen.find("#log").inner_text().strip().splitlines())
+
+
 def test_a_rank_shows_its_log_and_its_address_can_be_shared(trained: str, screen: Screen) -> None:
     screen.open(f"/jobs/{trained}")
     screen.find("a.rank", has_text="1").first.click()

@@ -2,9 +2,9 @@
 
 The kernel frees the memory of a killed process first. Only then does it close the process's connections and tell its
 parent: tens of milliseconds for 250 MB, seconds for many gigabytes. Meanwhile the agent knows of no death, and other
-ranks wait in a collective. Memory that two processes share is freed
-by the one that ends last. So a worker has a *twin*: a process that shares its memory (clone(2), CLONE_VM), takes no
-signals, and waits for the worker's end (pidfd_open(2)) to end too.
+ranks wait in a collective. Memory that two processes share is freed by the one that ends last. So a worker has a
+*twin*: a process that shares its memory (clone(2), CLONE_VM) and takes no signals. It waits for the worker's end
+(pidfd_open(2)), and then ends too.
 
 The twin runs no Python, because it would share the interpreter too. Its few calls to the C library are a chain of
 contexts (makecontext(3)). docs/adr/0037-a-death-is-seen-at-once.md has the reasons.

@@ -26,7 +26,7 @@ from trainer.contract.manifest import (
 )
 from trainer.errors import DamagedSnapshot, SnapshotError
 from trainer.snapshot.remote import Location
-from trainer.snapshot.stores import directory_at
+from trainer.snapshot.stores import Found, directory_at
 
 ALGORITHM = "xxh3-64"
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -114,19 +114,22 @@ def verify_files(
         list(pool.map(lambda item: _verify_file(directory / item[0], item[1], should_continue), files.items()))
 
 
+def list_found(snapshots: Location) -> list[Found]:
+    """All directories named like snapshots. Raises OSError. An object store may take long for it."""
+    return list(directory_at(snapshots).list_snapshots())
+
+
 def list_committed(snapshots: Location) -> list[SnapshotName]:
-    return [
-        found.name for found in directory_at(snapshots).list_snapshots() if found.committed and not found.quarantined
-    ]
+    return [found.name for found in list_found(snapshots) if found.committed and not found.quarantined]
 
 
 def list_named(snapshots: Location) -> list[SnapshotName]:
-    """All directories named like snapshots, committed or not. Raises OSError."""
-    return [found.name for found in directory_at(snapshots).list_snapshots() if not found.quarantined]
+    """All directories named like snapshots, committed or not, but none that is quarantined. Raises OSError."""
+    return [found.name for found in list_found(snapshots) if not found.quarantined]
 
 
 def list_quarantined(snapshots: Location) -> list[SnapshotName]:
-    return [found.name for found in directory_at(snapshots).list_snapshots() if found.quarantined]
+    return [found.name for found in list_found(snapshots) if found.quarantined]
 
 
 def quarantine(directory: Location) -> Location:

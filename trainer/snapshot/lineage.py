@@ -238,9 +238,10 @@ def choose_restore(
     restore_from = place.restore_from
     pinned = None if restore_from is None else _locate(restore_from, snapshots)
     is_way_back = pinned is not None and pinned.parent == _resolve(snapshots)
-    own = restore_order(snapshot.list_committed(snapshots), records)
+    found = snapshot.list_found(snapshots)
+    own = restore_order((each.name for each in found if each.committed and not each.quarantined), records)
     remembered = restore_order(in_memory, records)
-    lost = [name for name in snapshot.list_quarantined(snapshots) if counts(name.term, name.step, records)]
+    lost = [each.name for each in found if each.quarantined and counts(each.name.term, each.name.step, records)]
     if is_way_back:
         since = {record.term for record in records if record.retry == place.retry}
         own, remembered = ([name for name in names if name.term in since] for names in (own, remembered))
@@ -292,7 +293,7 @@ def _own_term(place: WorkerPlace, snapshots: Location) -> Term:
     """Attempt and generation of the job. Outside a job, a generation that no earlier run in this folder had."""
     if place.job_dir is not None:
         return Term(place.attempt, place.generation)
-    names = [*snapshot.list_named(snapshots), *snapshot.list_quarantined(snapshots)]
+    names = [each.name for each in snapshot.list_found(snapshots)]
     last = max((name.term.generation for name in names if name.term.attempt == place.attempt), default=0)
     return Term(place.attempt, max(place.generation, last + 1))
 
@@ -335,11 +336,9 @@ def _refuse_other_job(manifest: Manifest, path: Location, job_id: str | None) ->
 
 def _sweep(snapshots: Location, term: Term) -> None:
     """Delete what earlier terms left without a commit. Directories of later terms stay."""
-    committed = set(snapshot.list_committed(snapshots))
-    abandoned: list[SnapshotName] = [name for name in snapshot.list_named(snapshots) if name not in committed]
-    for name in abandoned:
-        if name.term < term:
-            snapshot.remove(snapshots / str(name))
+    for each in snapshot.list_found(snapshots):
+        if not (each.committed or each.quarantined) and each.name.term < term:
+            snapshot.remove(snapshots / str(each.name))
 
 
 def _read_term(term: Term, path: str) -> TermRecord:

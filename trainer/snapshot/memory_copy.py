@@ -34,6 +34,7 @@ from trainer.errors import DamagedSnapshot
 
 _ALIGNMENT = 64  # of each tensor
 _READERS = 4  # xxhash releases the interpreter lock
+_READ_ALONE_BYTES = 64 << 20  # threads take longer to start and to take turns than to read less than this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +175,13 @@ class MemoryCopy:
 
     def verify(self) -> None:
         """Raises DamagedSnapshot for the first tensor whose checksum differs, and if the copy was replaced."""
-        with ThreadPoolExecutor(_READERS) as pool:
-            list(pool.map(self._verify, self.header.tensors.items()))
+        tensors = self.header.tensors.items()
+        if self._memory.numel() < _READ_ALONE_BYTES:
+            for each in tensors:
+                self._verify(each)
+        else:
+            with ThreadPoolExecutor(_READERS) as pool:
+                list(pool.map(self._verify, tensors))
         self.refuse_replaced()
 
     def refuse_replaced(self) -> None:

@@ -15,8 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-_LEAVES_WITHIN_S = 0.2  # for a broken gloo group
-
 
 def keep_process_groups() -> None:
     """Keep a reference to every process group that this process makes, so that finished training also ends.
@@ -51,17 +49,16 @@ def release_process_groups() -> None:
 
     They are found at torch's function: a worker may import another copy of this module than the fork server did.
 
-    The end of a gloo group joins its threads. One of them may be in a collective that does not notice that a peer is
-    lost: gloo forgets a message if the write fails before another thread has seen the end of the connection (torch
-    2.13, `UnboundBuffer::waitSend`). It then waits until the group's timeout, so another thread joins it.
+    The end of a gloo group joins its threads, so another thread waits for it. Each of them looks every 10 ms whether
+    its group has ended. One may also be in a collective that does not notice that a peer is lost: gloo forgets a
+    message if the write fails before another thread has seen the end of the connection (torch 2.13,
+    `UnboundBuffer::waitSend`). It then waits until the group's timeout.
     """
     make = getattr(dist.distributed_c10d, "_new_process_group_helper", None)
     kept: list[Any] = getattr(make, "kept", [])
     groups = kept.copy()
     kept.clear()
-    thread = threading.Thread(target=groups.clear, name="leaving", daemon=True)
-    thread.start()
-    thread.join(_LEAVES_WITHIN_S)
+    threading.Thread(target=groups.clear, name="leaving", daemon=True).start()
 
 
 def store_of_the_group() -> dist.Store:

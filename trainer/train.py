@@ -25,7 +25,7 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import STOPPED_EXIT_CODE
 from trainer.contract.progress import Phase
 from trainer.data.source import BadSample
-from trainer.elastic.workers.reentry import Reentry, Stage
+from trainer.elastic.workers.reentry import Reentry
 from trainer.errors import DataError, SnapshotError
 from trainer.loop.beginning import RankFindings, agree, find_beginning, tell_beginning, write_values
 from trainer.loop.evaluation import evaluate
@@ -37,6 +37,7 @@ from trainer.loop.task import Task, open_task
 from trainer.parallel.precision import LossScale
 from trainer.parallel.trainee import Trainee, build_trainee
 from trainer.snapshot.cadence import Cadence, estimate_mtbf_s
+from trainer.snapshot.departure import Departure
 from trainer.snapshot.handover import Handover
 from trainer.snapshot.lineage import Beginning, fence_of
 from trainer.snapshot.memory_reading import forget_outdated
@@ -118,15 +119,13 @@ def _run_in_group(
         stop=stop,
         reentry=reentry,
     )
-    with trainee.on_backward_done(run.waits.begin), closing(feeder), observer, saver, copies:
+    departure = Departure(reentry, run.place.generation, loop.hand_over)
+    with trainee.on_backward_done(run.waits.begin), closing(feeder), observer, saver, copies, departure:
         try:
             return loop.train()
         except RuntimeError as error:
-            if reentry is not None and reentry.can_stay and has_lost_peer(error):
-                reentry.tell(run.place.generation, Stage.HANDS_OVER)
-                copies.finish()
-                loop.hand_over()
-                reentry.tell(run.place.generation, Stage.LEAVES)
+            if has_lost_peer(error):
+                departure.leave()
             raise
 
 
@@ -228,6 +227,7 @@ class _Loop:
 
     def hand_over(self) -> None:
         """Write the state for the next generation, if all ranks have agreed that each has all of it. Never raises."""
+        self.copies.finish()
         if self.shared.covers(self.state):
             self.handover.write(self.state, lambda: self.saver.describe(self.state))
         else:

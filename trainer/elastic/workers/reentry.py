@@ -25,9 +25,15 @@ from trainer.worker.lost_peer import has_lost_peer
 
 _ORDER_WITHIN_S = 5.0  # an order follows a death at once; without a death there is none
 _LOOK_EVERY_S = 0.1
+_NOTICES_WITHIN_S, _STEPS = 0.5, 3.0  # in a collective, so within some steps
 _BYTES = 1 << 16
 
 T = TypeVar("T")
+
+
+def notices_within_s(step_s: float) -> float:
+    """How long a rank may take from its order until it has noticed the loss. `step_s` is the duration of its steps."""
+    return _NOTICES_WITHIN_S + _STEPS * step_s
 
 
 class Stage(str, Enum):
@@ -48,7 +54,7 @@ class Reentry:
         self._answers = os.open(answers, os.O_WRONLY | os.O_CLOEXEC)
         self._received = b""
         self._stage = Stage.JOINED
-        self._step_s = 0.0  # the duration of a step that the agent knows
+        self.step_s = 0.0  # the duration of a step that the agent knows
 
     @property
     def can_stay(self) -> bool:
@@ -57,15 +63,15 @@ class Reentry:
 
     def tell(self, generation: int, stage: Stage) -> None:
         if stage is Stage.JOINED:
-            self._step_s = 0.0
+            self.step_s = 0.0
         self._stage = stage
-        answer = {"pid": os.getpid(), "generation": generation, "stage": stage.value, "step_s": self._step_s}
+        answer = {"pid": os.getpid(), "generation": generation, "stage": stage.value, "step_s": self.step_s}
         os.write(self._answers, json.dumps(answer).encode() + b"\n")
 
     def note_step(self, generation: int, step_s: float) -> None:
         """After each step. Tell the agent when the first one is complete, and when steps take much longer."""
-        if step_s > 2 * self._step_s:
-            self._step_s = step_s
+        if step_s > 2 * self.step_s:
+            self.step_s = step_s
             self.tell(generation, Stage.TRAINS)
 
     def await_order(self, generation: int, is_stopped: Callable[[], bool]) -> bool:
@@ -87,6 +93,10 @@ class Reentry:
     def has_order(self) -> bool:
         """Whether the agent has written an order that is not read yet: this worker has lost a peer."""
         return bool(select.select([self._orders], [], [], 0)[0])
+
+    def await_order_unless(self, file: int) -> bool:
+        """Wait until there is an order, or until the file has something to read. Whether there is only an order."""
+        return file not in select.select([self._orders, file], [], [])[0]
 
     def _read(self) -> list[dict[str, object]]:
         self._received += os.read(self._orders, _BYTES)

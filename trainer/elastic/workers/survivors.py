@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trainer.contract import env
-from trainer.elastic.workers.reentry import Stage
+from trainer.elastic.workers.reentry import Stage, notices_within_s
 
-_NOTICES_WITHIN_S, _STEPS = 0.5, 3.0  # in a collective, so within some steps
+_BEGINS_WITHIN_S = 0.5  # a thread begins the handover if the main thread has not noticed the loss (departure.py)
 # A state can be large. After the handover, nothing is lost with a worker that is replaced.
 _WITHIN_S = {Stage.HANDS_OVER: 30.0, Stage.LEAVES: 1.5}
 _BYTES = 1 << 16
@@ -90,7 +90,7 @@ class Survivors:
     def order(self, local_rank: int, generation: int, environ: Mapping[str, str]) -> bool:
         """Order the worker to take a new place. False if the order cannot be written."""
         pipes = self._pipes[local_rank]
-        within_s = _NOTICES_WITHIN_S + _STEPS * pipes.answer.step_s
+        within_s = notices_within_s(pipes.answer.step_s) + _BEGINS_WITHIN_S
         pipes.deadline_s = time.monotonic() + _WITHIN_S.get(pipes.answer.stage, within_s)
         before, pipes.environ = pipes.environ, environ
         order = {

@@ -1,0 +1,79 @@
+"""A rank that has lost a peer hands its state over once: its main thread does, or another one if that is late."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from trainer.contract.env import parse_place
+from trainer.elastic.workers.reentry import Reentry
+from trainer.elastic.workers.survivors import Survivors
+from trainer.snapshot import departure
+from trainer.snapshot.departure import Departure
+
+
+class Rank:
+    """One that has made a step, with its line to the agent."""
+
+    def __init__(self, agent: Survivors) -> None:
+        self.agent = agent
+        self.reentry = Reentry(parse_place({**agent.environment, "LOCAL_RANK": "0"}))
+        self.reentry.note_step(1, 0.01)
+        self.handed_over_by: list[str] = []
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+        self.goes_on.set()
+
+    def hand_over(self) -> None:
+        self.begun.set()
+        self.handed_over_by.append(threading.current_thread().name)
+        assert self.goes_on.wait(60)
+
+    def order(self) -> None:
+        assert self.agent.order(0, 2, {})
+
+
+@pytest.fixture
+def rank() -> Iterator[Rank]:
+    agent = Survivors(1)
+    yield Rank(agent)
+    agent.close()
+
+
+def test_without_an_order_nothing_is_handed_over(rank: Rank) -> None:
+    with Departure(rank.reentry, 1, rank.hand_over):
+        pass
+    with Departure(None, 1, rank.hand_over) as unused:
+        unused.leave()
+    assert rank.handed_over_by == []
+
+
+def test_a_rank_that_notices_the_loss_hands_over_once_and_may_still_update(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(departure, "notices_within_s", lambda _: 0.0)
+    with Departure(rank.reentry, 1, rank.hand_over) as own:
+        own.leave()
+        rank.order()
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)]).step()
+    assert rank.handed_over_by == ["MainThread"]
+
+
+def test_an_update_of_a_late_rank_waits_for_the_handover(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process would end at the end of the handover."""
+    monkeypatch.setattr(departure, "notices_within_s", lambda _: 0.0)
+    monkeypatch.setattr("os._exit", lambda _: None)
+    rank.goes_on.clear()
+    weight = torch.ones(1, requires_grad=True)
+    weight.grad = torch.ones(1)
+    update = threading.Thread(target=torch.optim.SGD([weight], lr=1.0).step, daemon=True)
+    with Departure(rank.reentry, 1, rank.hand_over):
+        rank.order()
+        assert rank.begun.wait(60)
+        update.start()
+        update.join(0.2)
+        assert weight.item() == 1.0, "no update during the handover"
+        rank.goes_on.set()
+    assert rank.handed_over_by == ["departure"]

@@ -90,7 +90,7 @@ def test_no_step_is_repeated_and_the_curve_is_the_same(
 def test_a_survivor_that_stays_in_a_collective_hands_its_state_over(job: Job) -> None:
     agent = start(job, forgets=True)
     pids = agent.pids(1)
-    await_steps(agent, 1, 5)
+    wait_for((job.folder / "stays").exists, "the collective of step 6")
     os.kill(pids[1], signal.SIGKILL)
     assert agent.wait() == 0, agent.printed()
     (found,) = restored(agent)

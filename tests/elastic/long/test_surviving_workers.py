@@ -125,7 +125,7 @@ def test_a_survivor_that_stays_in_a_collective_hands_its_state_over(job: Job) ->
     """Its process ends then: only the collective's timeout would let the main thread go on."""
     agent = job.policy(max_restarts=1).start(TWO, FORGETFUL, "--config", json.dumps({**CONFIG, "strategy": "ddp"}))
     pids = agent.pids(1)
-    await_steps(agent, 1, 5)
+    wait_for((job.folder / "stays").exists, "the collective of step 6")
     os.kill(pids[1], signal.SIGKILL)
     await_steps(agent, 2, 3)
     (found,) = restored(agent)

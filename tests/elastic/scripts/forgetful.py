@@ -3,10 +3,12 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch.distributed as dist
 
 from trainer.__main__ import leave, main
+from trainer.contract import env
 from trainer.loop import step
 
 all_reduce, taken = dist.all_reduce, 0
@@ -16,6 +18,7 @@ def forget(*arguments, **options):
     global taken
     taken += 1
     if taken == 6:
+        Path(os.environ[env.JOB_DIR], "stays").touch()
         time.sleep(3600)
     return all_reduce(*arguments, **options)
 

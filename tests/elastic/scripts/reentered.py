@@ -95,6 +95,7 @@ def train(options):
         for (x,) in loader:
             loss = (model(x) - x.sum(dim=1, keepdim=True)).square().mean() / options["accumulate"]
             if options["forgets"] and (step, dist.get_rank(), os.environ[env.GENERATION]) == (5, 0, "1"):
+                Path(os.environ[env.JOB_DIR], "stays").touch()
                 time.sleep(3600)
             loss.backward()
             if step == options["raises_at"] and dist.get_rank() == 1:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import multiprocessing
+import os
+import resource
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -48,6 +53,30 @@ def test_without_an_order_nothing_is_handed_over(rank: Rank) -> None:
     with Departure(None, 1, rank.hand_over) as unused:
         unused.leave()
     assert rank.handed_over_by == []
+
+
+def test_a_child_that_holds_the_files_of_the_rank_does_not_delay_its_end(rank: Rank) -> None:
+    """A data loader forks such children."""
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+    with Departure(rank.reentry, 1, rank.hand_over):
+        child.start()
+    child.kill()
+    child.join()
+    assert rank.handed_over_by == []
+
+
+def test_a_rank_with_thousands_of_open_files_hands_over(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """select(2) takes descriptors below 1024 only."""
+    monkeypatch.setattr(departure, "notices_within_s", lambda _: 0.0)
+    monkeypatch.setattr("os._exit", lambda _: None)
+    monkeypatch.setattr("os.pipe2", lambda flags: tuple(fcntl.fcntl(end, fcntl.F_DUPFD, 2000) for end in os.pipe()))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
+    with Departure(rank.reentry, 1, rank.hand_over):
+        rank.order()
+        assert rank.begun.wait(60)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert rank.handed_over_by == ["departure"]
 
 
 def test_a_rank_that_notices_the_loss_hands_over_once_and_may_still_update(

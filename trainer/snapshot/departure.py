@@ -9,14 +9,13 @@ process. A new process takes its place.
 from __future__ import annotations
 
 import os
-import select
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from trainer.elastic.workers.reentry import Reentry, Stage, notices_within_s
+from trainer.elastic.workers.reentry import Reentry, Stage, find_readable, notices_within_s
 
 
 class Departure:
@@ -35,9 +34,10 @@ class Departure:
             left, stays = os.pipe2(os.O_CLOEXEC)
             thread = threading.Thread(target=self._watch, args=(self._reentry, left), name="departure", daemon=True)
             thread.start()
-            self._context.callback(os.close, left)
+            for end in (left, stays):
+                self._context.callback(os.close, end)
             self._context.callback(thread.join)
-            self._context.callback(os.close, stays)  # the thread sees the end of the pipe
+            self._context.callback(os.write, stays, b"\0")  # children may hold this end, so closing it tells nothing
             self._context.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         return self
 
@@ -58,7 +58,7 @@ class Departure:
     def _watch(self, reentry: Reentry, left: int) -> None:
         is_ordered = reentry.await_order_unless(left)
         within_s = notices_within_s(reentry.step_s)
-        if is_ordered and not select.select([left], [], [], within_s)[0] and self._begun.acquire(blocking=False):
+        if is_ordered and not find_readable(left, within_s=within_s) and self._begun.acquire(blocking=False):
             self._tell_and_hand_over(reentry)
             os._exit(1)
 

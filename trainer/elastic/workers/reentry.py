@@ -31,6 +31,14 @@ _BYTES = 1 << 16
 T = TypeVar("T")
 
 
+def find_readable(*files: int, within_s: float | None = None) -> list[int]:
+    """Wait until some of the files have something to read. Their numbers may exceed 1023, the limit of select(2)."""
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return [file for file, _ in poll.poll(None if within_s is None else 1000 * within_s)]
+
+
 def notices_within_s(step_s: float) -> float:
     """How long a rank may take from its order until it has noticed the loss. `step_s` is the duration of its steps."""
     return _NOTICES_WITHIN_S + _STEPS * step_s
@@ -81,7 +89,7 @@ class Reentry:
         """
         deadline = time.monotonic() + _ORDER_WITHIN_S
         while True:
-            if select.select([self._orders], [], [], _LOOK_EVERY_S)[0]:
+            if find_readable(self._orders, within_s=_LOOK_EVERY_S):
                 for order in self._read():
                     if int(str(order["generation"])) > generation:
                         _take_place(order)
@@ -92,11 +100,11 @@ class Reentry:
     @property
     def has_order(self) -> bool:
         """Whether the agent has written an order that is not read yet: this worker has lost a peer."""
-        return bool(select.select([self._orders], [], [], 0)[0])
+        return bool(find_readable(self._orders, within_s=0))
 
     def await_order_unless(self, file: int) -> bool:
         """Wait until there is an order, or until the file has something to read. Whether there is only an order."""
-        return file not in select.select([self._orders, file], [], [])[0]
+        return file not in find_readable(self._orders, file)
 
     def _read(self) -> list[dict[str, object]]:
         self._received += os.read(self._orders, _BYTES)

@@ -119,7 +119,7 @@ def _run_in_group(
         stop=stop,
         reentry=reentry,
     )
-    departure = Departure(reentry, run.place.generation, loop.hand_over)
+    departure = Departure(reentry, run.place.generation, loop.hand_over, state.changing)
     with trainee.on_backward_done(run.waits.begin), closing(feeder), observer, saver, copies, departure:
         try:
             return loop.train()

@@ -110,9 +110,9 @@ def test_a_worker_is_late_if_it_does_not_notice_within_some_of_its_steps(
         worker.note_step(1, step_s)
     assert survivors.can_stay(1, PID, 1)
     assert survivors.order(1, 2, {})
-    now_s = 12.9
+    now_s = 14.4
     assert not survivors.is_late(1)
-    now_s = 13.1
+    now_s = 14.6
     assert survivors.is_late(1)
     worker.note_step(1, 20.0)
     assert not survivors.has_joined(1, PID, 2)

@@ -1,4 +1,4 @@
-"""A rank that has lost a peer hands its state over once: its main thread does, or another one if that is late."""
+"""A rank that has lost a peer hands its state over once: in its main thread, or in a second one if that is late."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-import torch
 
+from tests.elastic.harness import wait_for
 from trainer.contract.env import parse_place
 from trainer.elastic.workers.reentry import Reentry
 from trainer.elastic.workers.survivors import Survivors
@@ -21,7 +21,7 @@ from trainer.snapshot.departure import Departure
 
 
 class Rank:
-    """One that has made a step, with its line to the agent."""
+    """A rank that has made a step, and its pipes to the agent."""
 
     def __init__(self, agent: Survivors) -> None:
         self.agent = agent
@@ -30,6 +30,10 @@ class Rank:
         self.handed_over_by: list[str] = []
         self.begun, self.goes_on = threading.Event(), threading.Event()
         self.goes_on.set()
+        self.changing = threading.Lock()
+
+    def departure(self, reentry: Reentry | None) -> Departure:
+        return Departure(reentry, 1, self.hand_over, self.changing)
 
     def hand_over(self) -> None:
         self.begun.set()
@@ -48,17 +52,17 @@ def rank() -> Iterator[Rank]:
 
 
 def test_without_an_order_nothing_is_handed_over(rank: Rank) -> None:
-    with Departure(rank.reentry, 1, rank.hand_over):
+    with rank.departure(rank.reentry):
         pass
-    with Departure(None, 1, rank.hand_over) as unused:
+    with rank.departure(None) as unused:
         unused.leave()
     assert rank.handed_over_by == []
 
 
-def test_a_child_that_holds_the_files_of_the_rank_does_not_delay_its_end(rank: Rank) -> None:
+def test_a_forked_child_does_not_delay_the_end_of_the_context(rank: Rank) -> None:
     """A data loader forks such children."""
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
-    with Departure(rank.reentry, 1, rank.hand_over):
+    with rank.departure(rank.reentry):
         child.start()
     child.kill()
     child.join()
@@ -72,37 +76,44 @@ def test_a_rank_with_thousands_of_open_files_hands_over(rank: Rank, monkeypatch:
     monkeypatch.setattr("os.pipe2", lambda flags: tuple(fcntl.fcntl(end, fcntl.F_DUPFD, 2000) for end in os.pipe()))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
-    with Departure(rank.reentry, 1, rank.hand_over):
-        rank.order()
-        assert rank.begun.wait(60)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        with rank.departure(rank.reentry):
+            rank.order()
+            assert rank.begun.wait(60)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert rank.handed_over_by == ["departure"]
 
 
-def test_a_rank_that_notices_the_loss_hands_over_once_and_may_still_update(
-    rank: Rank, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_notices_the_loss_hands_over_once(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(departure, "notices_within_s", lambda _: 0.0)
-    with Departure(rank.reentry, 1, rank.hand_over) as own:
+    with rank.departure(rank.reentry) as own:
         own.leave()
         rank.order()
-        torch.optim.SGD([torch.zeros(1, requires_grad=True)]).step()
+        wait_for(lambda: "departure" not in {each.name for each in threading.enumerate()}, "the end of the thread")
+        assert not rank.changing.locked(), "the process may still change its state"
     assert rank.handed_over_by == ["MainThread"]
 
 
 def test_an_update_of_a_late_rank_waits_for_the_handover(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process would end at the end of the handover."""
+    """Outside this test the process ends after the handover."""
     monkeypatch.setattr(departure, "notices_within_s", lambda _: 0.0)
     monkeypatch.setattr("os._exit", lambda _: None)
     rank.goes_on.clear()
-    weight = torch.ones(1, requires_grad=True)
-    weight.grad = torch.ones(1)
-    update = threading.Thread(target=torch.optim.SGD([weight], lr=1.0).step, daemon=True)
-    with Departure(rank.reentry, 1, rank.hand_over):
+    with rank.departure(rank.reentry):
         rank.order()
         assert rank.begun.wait(60)
-        update.start()
-        update.join(0.2)
-        assert weight.item() == 1.0, "no update during the handover"
+        assert not rank.changing.acquire(timeout=0.1), "no update during the handover"
         rank.goes_on.set()
+    assert rank.handed_over_by == ["departure"]
+
+
+def test_the_handover_of_a_late_rank_waits_for_an_update(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(departure, "notices_within_s", lambda _: 0.0)
+    monkeypatch.setattr("os._exit", lambda _: None)
+    with rank.departure(rank.reentry):
+        with rank.changing:
+            rank.order()
+            assert not rank.begun.wait(0.1)
+        assert rank.begun.wait(60)
     assert rank.handed_over_by == ["departure"]

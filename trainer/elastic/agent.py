@@ -301,10 +301,11 @@ class Agent:
             self._line.flush()
         self._await_joins(local)
         self._run_requests(local)
-        deaths = local.find_deaths()
+        # A survivor that ends before it has joined is replaced.
+        deaths = [death for death in local.find_deaths() if death.local_rank not in self._ordered]
         if deaths:
             return self._follow_deaths(deaths, local)
-        if not local.running:
+        if not (local.running or self._ordered):
             return End.SUCCEEDED
         hang = self._find_hang(local)
         if hang is not None:

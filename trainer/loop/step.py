@@ -128,13 +128,14 @@ class Stepper:
             raise NonFiniteLoss(f"{found}{whose or _tell_once()}")
         clip_gradients(gradients, norm, config.grad_clip, loss_scale=scaled_by)
         self._set_rates()
-        state.is_whole = False
-        if scale.accepts(grad_norm):
-            trainee.optimizer.step()
-        trainee.optimizer.zero_grad(set_to_none=True)
-        state.step += 1
-        state.samples_seen += config.global_batch
-        state.is_whole = True
+        with state.changing:
+            state.is_whole = False
+            if scale.accepts(grad_norm):
+                trainee.optimizer.step()
+            trainee.optimizer.zero_grad(set_to_none=True)
+            state.step += 1
+            state.samples_seen += config.global_batch
+            state.is_whole = True
         return StepResult(
             loss=loss_sum,
             grad_norm=grad_norm,

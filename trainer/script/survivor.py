@@ -15,9 +15,8 @@ import torch.distributed as dist
 
 from trainer.contract.env import WorkerPlace
 from trainer.contract.manifest import Manifest
-from trainer.elastic.workers.reentry import Reentry, train_again
+from trainer.elastic.workers.reentry import Reentry, Stage, train_again
 from trainer.script.completed_step import CompletedStep
-from trainer.snapshot.departure import Departure
 from trainer.snapshot.handover import Handover
 from trainer.worker.lost_peer import has_lost_peer
 from trainer.worker.signals import StopFlag
@@ -32,16 +31,15 @@ def run_again(train: Callable[[], T], place: WorkerPlace, reentry: Reentry) -> T
 
     def train_once(place: WorkerPlace) -> T:
         Survivor.current = survivor = Survivor(place, reentry, stop)
-        with Departure(reentry, place.generation, survivor.hand_over) as departure:
-            try:
-                return train()
-            except RuntimeError as error:
-                if reentry.can_stay and has_lost_peer(error):
-                    departure.leave()
-                    leave_group(error)
-                raise
-            finally:
-                Survivor.current = None
+        try:
+            return train()
+        except RuntimeError as error:
+            if reentry.can_stay and has_lost_peer(error):
+                survivor.hand_over()
+                leave_group(error)
+            raise
+        finally:
+            Survivor.current = None
 
     def forget() -> None:
         generators.reset()
@@ -115,6 +113,7 @@ class Survivor:
 
     def hand_over(self) -> None:
         """Write the state of the last completed step for the next generation, if there is one. Not collective."""
+        self._reentry.tell(self._generation, Stage.HANDS_OVER)
         state, describe, self._state = self._state, self._describe, None
         if state is not None and describe is not None:
             if state.why_not:
@@ -122,6 +121,7 @@ class Survivor:
             else:
                 self._handover.write(state, lambda: describe(state.step))
             state.close()
+        self._reentry.tell(self._generation, Stage.LEAVES)
 
 
 def leave_group(error: BaseException | None) -> None:

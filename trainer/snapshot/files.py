@@ -115,7 +115,7 @@ def verify_files(
 
 
 def list_found(snapshots: Location) -> list[Found]:
-    """All directories named like snapshots. Raises OSError. An object store may take long for it."""
+    """All directories named like snapshots. Raises OSError. This can be slow in an object store."""
     return list(directory_at(snapshots).list_snapshots())
 
 
@@ -124,7 +124,7 @@ def list_committed(snapshots: Location) -> list[SnapshotName]:
 
 
 def list_named(snapshots: Location) -> list[SnapshotName]:
-    """All directories named like snapshots, committed or not, but none that is quarantined. Raises OSError."""
+    """All that are not quarantined, committed or not. Raises OSError."""
     return [found.name for found in list_found(snapshots) if not found.quarantined]
 
 

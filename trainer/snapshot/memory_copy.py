@@ -34,7 +34,7 @@ from trainer.errors import DamagedSnapshot
 
 _ALIGNMENT = 64  # of each tensor
 _READERS = 4  # xxhash releases the interpreter lock
-_READ_ALONE_BYTES = 64 << 20  # threads take longer to start and to take turns than to read less than this
+_READ_ALONE_BYTES = 64 << 20  # for less than this, threads cost more time than they save
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ are not part of it. They come from the configuration.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,7 +31,8 @@ class RunState:
         self.loss_scale = loss_scale
         self.step = 0  # completed optimizer steps
         self.samples_seen = 0
-        self.is_whole = True  # False while an optimizer step changes it
+        self.is_whole = True  # False while an optimizer step changes it, and if that fails
+        self.changing = threading.Lock()  # held meanwhile, and by a thread that hands the state over
         self.parameters: dict[str, nn.Parameter] = {}  # of the attached model, by name
         self._model: nn.Module | None = None
         self._optimizer: Optimizer | None = None

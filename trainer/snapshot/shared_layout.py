@@ -27,6 +27,7 @@ class SharedLayout:
 
     def compare(self, state: RunState) -> None:
         """Compare the layout with those of the other ranks. Collective: one small all-reduce."""
+        self._is_equal = False  # until all have answered
         self._compared = state.layout
         names = "\n".join(sorted(f"{name} {kind}" for name, kind in self._compared))
         checksum = xxhash.xxh3_64_intdigest(names.encode()) >> 1  # 63 bits

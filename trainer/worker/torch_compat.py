@@ -49,10 +49,9 @@ def release_process_groups() -> None:
 
     They are found at torch's function: a worker may import another copy of this module than the fork server did.
 
-    The end of a gloo group joins its threads, so another thread waits for it. Each of them looks every 10 ms whether
-    its group has ended. One may also be in a collective that does not notice that a peer is lost: gloo forgets a
-    message if the write fails before another thread has seen the end of the connection (torch 2.13,
-    `UnboundBuffer::waitSend`). It then waits until the group's timeout.
+    Destroying a gloo group joins its threads, so a thread of its own does it. The group's threads check every 10 ms
+    whether they must end. One may also wait in a collective until the group's timeout: gloo forgets a message if the
+    write fails before another thread has seen the end of the connection (torch 2.13, `UnboundBuffer::waitSend`).
     """
     make = getattr(dist.distributed_c10d, "_new_process_group_helper", None)
     kept: list[Any] = getattr(make, "kept", [])

@@ -1,4 +1,4 @@
-"""The bundled trainer. In generation 1, rank 0 stays in the collective of step 6, as if gloo had forgotten it."""
+"""The bundled trainer. In generation 1, all ranks but the last one hang in step 6, as if gloo had lost a message."""
 
 import os
 import sys
@@ -18,13 +18,13 @@ def forget(*arguments, **options):
     global taken
     taken += 1
     if taken == 6:
-        Path(os.environ[env.JOB_DIR], "stays").touch()
+        Path(os.environ[env.JOB_DIR], f"hangs-{os.environ['RANK']}").touch()
         time.sleep(3600)
     return all_reduce(*arguments, **options)
 
 
 class Forgetful:
-    """torch.distributed, but for the collectives of a step."""
+    """torch.distributed with another `all_reduce`."""
 
     all_reduce = staticmethod(forget)
 
@@ -32,6 +32,6 @@ class Forgetful:
         return getattr(dist, name)
 
 
-if os.environ["ORCHESTRATOR_GENERATION"] == "1" and os.environ["RANK"] == "0":
+if os.environ["ORCHESTRATOR_GENERATION"] == "1" and int(os.environ["RANK"]) < int(os.environ["WORLD_SIZE"]) - 1:
     step.dist = Forgetful()
 leave(lambda: main(sys.argv[1:]))

@@ -31,7 +31,6 @@ DEFAULTS = {
     "raises_at": None,
     "accumulate": 1,
     "exchanges": False,  # a collective in the middle of the update
-    "forgets": False,  # rank 0 of the first generation stays in step 6, as in a collective that gloo has forgotten
     "stops_in_save": False,  # rank 1 of the first generation, in its first snapshot
 }
 
@@ -94,9 +93,6 @@ def train(options):
     while step < options["steps"]:
         for (x,) in loader:
             loss = (model(x) - x.sum(dim=1, keepdim=True)).square().mean() / options["accumulate"]
-            if options["forgets"] and (step, dist.get_rank(), os.environ[env.GENERATION]) == (5, 0, "1"):
-                Path(os.environ[env.JOB_DIR], "stays").touch()
-                time.sleep(3600)
             loss.backward()
             if step == options["raises_at"] and dist.get_rank() == 1:
                 raise ValueError("an error of its own")

@@ -32,7 +32,10 @@ T = TypeVar("T")
 
 
 def find_readable(*files: int, within_s: float | None = None) -> list[int]:
-    """Wait until some of the files have something to read. Their numbers may exceed 1023, the limit of select(2)."""
+    """Wait until one of the files can be read or its other end is closed. Unlike select(2), poll(2) takes any number.
+
+    `within_s` None waits forever.
+    """
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
@@ -40,7 +43,7 @@ def find_readable(*files: int, within_s: float | None = None) -> list[int]:
 
 
 def notices_within_s(step_s: float) -> float:
-    """How long a rank may take from its order until it has noticed the loss. `step_s` is the duration of its steps."""
+    """Seconds from the order until a rank must have noticed the loss. `step_s` is how long a step takes."""
     return _NOTICES_WITHIN_S + _STEPS * step_s
 
 
@@ -103,7 +106,7 @@ class Reentry:
         return bool(find_readable(self._orders, within_s=0))
 
     def await_order_unless(self, file: int) -> bool:
-        """Wait until there is an order, or until the file has something to read. Whether there is only an order."""
+        """Wait for an order, or until `file` can be read. True if there is only an order."""
         return file not in find_readable(self._orders, file)
 
     def _read(self) -> list[dict[str, object]]:

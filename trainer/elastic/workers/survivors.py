@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from trainer.contract import env
 from trainer.elastic.workers.reentry import Stage, notices_within_s
 
-_BEGINS_WITHIN_S = 0.5  # a thread begins the handover if the main thread has not noticed the loss (departure.py)
+_BEGINS_WITHIN_S = 2.0  # then the second thread must have begun the handover (departure.py)
 # A state can be large. After the handover, nothing is lost with a worker that is replaced.
 _WITHIN_S = {Stage.HANDS_OVER: 30.0, Stage.LEAVES: 1.5}
 _BYTES = 1 << 16

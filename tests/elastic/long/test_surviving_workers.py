@@ -176,7 +176,7 @@ def test_survivors_can_be_switched_off(job: Job) -> None:
     ids=["ddp", "fsdp", "tensorboard", "profile"],
 )
 def test_a_survivor_of_many_generations_holds_no_more_than_one_of_few(job: Job, settings: dict[str, object]) -> None:
-    """A group that hangs keeps its files until its timeout, so counts may rise a few times. A leak raises them often."""
+    """A group that hangs keeps its files until its timeout: counts may rise sometimes. A leak raises them often."""
     agent, pid = start(job, snapshot_memory=1, global_batch=2, **settings), 0
     files, threads, sizes = list[int](), list[int](), list[int]()
     while len(files) < 20:

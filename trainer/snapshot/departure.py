@@ -38,16 +38,15 @@ class Departure:
             for end in (reads, writes):
                 self._context.callback(os.close, end)
             self._context.callback(thread.join)
-            self._context.callback(
-                os.write, writes, b"\0"
-            )  # a child may hold this end, so closing it would wake nobody
+            # A child may hold this end, so closing it would wake nobody.
+            self._context.callback(os.write, writes, b"\0")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._context.close()
 
     def leave(self) -> None:
-        """Hand the state over in the main thread. Does not return if the other thread does it: the process ends."""
+        """Hand the state over in the main thread. Does not return if the second thread does it: the process ends."""
         if self._reentry is not None and self._reentry.can_stay:
             with self._changing:
                 self._tell_and_hand_over(self._reentry)

@@ -80,13 +80,24 @@ def test_stacks_that_are_written_before_the_first_look_are_noticed(
         process.communicate()
 
 
-def test_a_process_that_had_no_turn_yet_is_waited_for(tmp_path: Path) -> None:
-    """On a busy machine that takes longer than an answer. Here the signal is blocked as long."""
-    waits = "end = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
-    answers = "signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})\ntime.sleep(600)"
-    late = ANSWERS.replace("time.sleep(600)", f"{waits}\n{answers}")
-    late = late.replace("print(", "signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL}); print(")
-    late = f"import signal\nfrom trainer.elastic.health.stacks import SIGNAL\n{late}"
+@pytest.mark.parametrize("rest_s", [0.0, 0.2])
+def test_a_process_that_had_no_turn_yet_is_waited_for(tmp_path: Path, rest_s: float) -> None:
+    """On a busy machine that takes longer than an answer. Here the signal is blocked as long, and a little longer after
+    it has reached the process."""
+    late = f"""
+import signal
+from trainer.elastic.health.stacks import SIGNAL
+signal.pthread_sigmask(signal.SIG_BLOCK, {{SIGNAL}})
+{ANSWERS.removesuffix("time.sleep(600)" + chr(10))}
+end = time.monotonic() + 1
+while time.monotonic() < end: pass
+if {rest_s}:
+    signal.sigwait({{SIGNAL}})
+    time.sleep({rest_s})
+    signal.raise_signal(SIGNAL)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {{SIGNAL}})
+time.sleep(600)
+"""
     command = [sys.executable, "-c", late, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
         try:

@@ -102,15 +102,16 @@ def _await(before: Mapping[int, int], workers: Mapping[int, Path]) -> None:
     """Wait until every file has grown and then stopped growing, or its process is gone, or the time is up."""
     began = time.monotonic()
     deadline, sizes, settled_at = began + _ANSWER_S, dict(before), began
-    while time.monotonic() < deadline or (time.monotonic() < began + _TURN_S and any(map(_awaits_turn, before))):
+    while (now := time.monotonic()) < deadline:
         time.sleep(_INTERVAL_S)
-        now = {pid: _size(workers[pid]) for pid in before}
-        if now != sizes:
-            sizes, settled_at = now, time.monotonic()
-        elif time.monotonic() - settled_at >= _SETTLED_S and all(
-            now[pid] > before[pid] or is_gone(pid) for pid in before
-        ):
+        found = {pid: _size(workers[pid]) for pid in before}
+        silent = [pid for pid in before if found[pid] == before[pid] and not is_gone(pid)]
+        if found != sizes:
+            sizes, settled_at = found, now
+        elif not silent and now - settled_at >= _SETTLED_S:
             return
+        if now < began + _TURN_S and any(map(_awaits_turn, silent)):
+            deadline = now + _ANSWER_S  # it answers after its turn
 
 
 def _spy(pid: int, folder: Path) -> None:

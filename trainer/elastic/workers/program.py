@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import shutil
 import sys
@@ -95,7 +96,12 @@ def find_shadowed(folder: Path, imported: Collection[str]) -> str | None:
     None if there is none. This follows Python's finders: built-in and frozen modules precede every folder, and a folder
     without `__init__.py` never precedes a module later on the path (PEP 420).
     """
-    heads = {name.partition(".")[0] for name in imported} - {OURS, "__main__"}
+    # Hundreds of modules are imported, and a restart waits for this: look only for those that the folder names.
+    try:
+        named = {name.partition(".")[0] for name in os.listdir(folder)}
+    except OSError:
+        return None
+    heads = ({name.partition(".")[0] for name in imported} & named) - {OURS, "__main__"}
     first = {name for name in heads if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name)}
     there = FileFinder(str(folder), *_LOADERS)
     found = ((name, there.find_spec(name)) for name in sorted(heads - first))

@@ -16,7 +16,6 @@ from tests.elastic.harness import wait_for
 from trainer.contract.env import parse_place
 from trainer.elastic.workers.reentry import Reentry
 from trainer.elastic.workers.survivors import Survivors
-from trainer.snapshot import departure
 from trainer.snapshot.departure import Departure
 
 
@@ -71,7 +70,7 @@ def test_a_forked_child_does_not_delay_the_end_of_the_context(rank: Rank) -> Non
 
 def test_a_rank_with_thousands_of_open_files_hands_over(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     """select(2) takes descriptors below 1024 only."""
-    monkeypatch.setattr(departure, "notices_within_s", lambda _: 0.0)
+    monkeypatch.setattr(Reentry, "notices_within_s", 0.0)
     monkeypatch.setattr("os._exit", lambda _: None)
     monkeypatch.setattr("os.pipe2", lambda flags: tuple(fcntl.fcntl(end, fcntl.F_DUPFD, 2000) for end in os.pipe()))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -86,7 +85,7 @@ def test_a_rank_with_thousands_of_open_files_hands_over(rank: Rank, monkeypatch:
 
 
 def test_a_rank_that_notices_the_loss_hands_over_once(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(departure, "notices_within_s", lambda _: 0.0)
+    monkeypatch.setattr(Reentry, "notices_within_s", 0.0)
     with rank.departure(rank.reentry) as own:
         own.leave()
         rank.order()
@@ -97,7 +96,7 @@ def test_a_rank_that_notices_the_loss_hands_over_once(rank: Rank, monkeypatch: p
 
 def test_an_update_of_a_late_rank_waits_for_the_handover(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside this test the process ends after the handover."""
-    monkeypatch.setattr(departure, "notices_within_s", lambda _: 0.0)
+    monkeypatch.setattr(Reentry, "notices_within_s", 0.0)
     monkeypatch.setattr("os._exit", lambda _: None)
     rank.goes_on.clear()
     with rank.departure(rank.reentry):
@@ -109,7 +108,7 @@ def test_an_update_of_a_late_rank_waits_for_the_handover(rank: Rank, monkeypatch
 
 
 def test_the_handover_of_a_late_rank_waits_for_an_update(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(departure, "notices_within_s", lambda _: 0.0)
+    monkeypatch.setattr(Reentry, "notices_within_s", 0.0)
     monkeypatch.setattr("os._exit", lambda _: None)
     with rank.departure(rank.reentry):
         with rank.changing:

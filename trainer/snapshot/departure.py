@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from trainer.elastic.workers.reentry import Reentry, Stage, find_readable, notices_within_s
+from trainer.elastic.workers.reentry import Reentry, Stage, find_readable
 
 
 class Departure:
@@ -32,6 +32,7 @@ class Departure:
 
     def __enter__(self) -> Departure:
         if self._reentry is not None:
+            self._reentry.has_second_thread = True
             reads, writes = os.pipe2(os.O_CLOEXEC)
             thread = threading.Thread(target=self._watch, args=(self._reentry, reads), name="departure", daemon=True)
             thread.start()
@@ -53,7 +54,7 @@ class Departure:
 
     def _watch(self, reentry: Reentry, left: int) -> None:
         is_ordered = reentry.await_order_unless(left)
-        if not is_ordered or find_readable(left, within_s=notices_within_s(reentry.step_s)):
+        if not is_ordered or find_readable(left, within_s=reentry.notices_within_s):
             return
         with self._changing:
             if not self._has_begun:

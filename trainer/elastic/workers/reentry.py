@@ -26,6 +26,7 @@ from trainer.worker.lost_peer import has_lost_peer
 _ORDER_WITHIN_S = 5.0  # an order follows a death at once; without a death there is none
 _LOOK_EVERY_S = 0.1
 _NOTICES_WITHIN_S, _STEPS = 0.5, 3.0  # in a collective, so within some steps
+_SECOND_THREAD_S = 2.0  # then the second thread must have begun (departure.py)
 _BYTES = 1 << 16
 
 T = TypeVar("T")
@@ -40,11 +41,6 @@ def find_readable(*files: int, within_s: float | None = None) -> list[int]:
     for file in files:
         poll.register(file, select.POLLIN)
     return [file for file, _ in poll.poll(None if within_s is None else 1000 * within_s)]
-
-
-def notices_within_s(step_s: float) -> float:
-    """Seconds from the order until a rank must have noticed the loss. `step_s` is how long a step takes."""
-    return _NOTICES_WITHIN_S + _STEPS * step_s
 
 
 class Stage(str, Enum):
@@ -65,24 +61,36 @@ class Reentry:
         self._answers = os.open(answers, os.O_WRONLY | os.O_CLOEXEC)
         self._received = b""
         self._stage = Stage.JOINED
-        self.step_s = 0.0  # the duration of a step that the agent knows
+        self._step_s = 0.0  # the duration of a step that the agent knows
+        self.has_second_thread = False  # which leaves the group if the main thread hangs in it
 
     @property
     def can_stay(self) -> bool:
         """Whether this process may outlive its group."""
         return self._stage is not Stage.JOINED
 
+    @property
+    def notices_within_s(self) -> float:
+        """Seconds from the order until the main thread must have noticed the loss."""
+        return _NOTICES_WITHIN_S + _STEPS * self._step_s
+
     def tell(self, generation: int, stage: Stage) -> None:
         if stage is Stage.JOINED:
-            self.step_s = 0.0
+            self._step_s = 0.0
         self._stage = stage
-        answer = {"pid": os.getpid(), "generation": generation, "stage": stage.value, "step_s": self.step_s}
+        leaves_within_s = self.notices_within_s + _SECOND_THREAD_S * self.has_second_thread
+        answer = {
+            "pid": os.getpid(),
+            "generation": generation,
+            "stage": stage.value,
+            "leaves_within_s": leaves_within_s,
+        }
         os.write(self._answers, json.dumps(answer).encode() + b"\n")
 
     def note_step(self, generation: int, step_s: float) -> None:
         """After each step. Tell the agent when the first one is complete, and when steps take much longer."""
-        if step_s > 2 * self.step_s:
-            self.step_s = step_s
+        if step_s > 2 * self._step_s:
+            self._step_s = step_s
             self.tell(generation, Stage.TRAINS)
 
     def await_order(self, generation: int, is_stopped: Callable[[], bool]) -> bool:

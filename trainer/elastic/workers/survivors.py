@@ -1,9 +1,9 @@
 """Workers that outlive their group: the agent orders them to join the next one, instead of starting new processes.
 
-In each generation, a worker that can stay says so after its first step, with the duration of a step. Earlier it cannot
-stay: in torch, a group that fails while it forms leaves traces in the process. An order is the environment of the
-worker's new place. The worker reads it once it has left its group, so the agent waits for nothing. A worker that does
-not notice the loss in time, or does not join, is replaced by a new process. The worker's side is reentry.py.
+In each generation, a worker that can stay says so after its first step, and how soon it leaves after a loss. Earlier it
+cannot stay: in torch, a group that fails while it forms leaves traces in the process. An order is the environment of
+the worker's new place. The worker reads it once it has left its group, so the agent waits for nothing. A worker that
+does not leave in time, or does not join, is replaced by a new process. The worker's side is reentry.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trainer.contract import env
-from trainer.elastic.workers.reentry import Stage, notices_within_s
+from trainer.elastic.workers.reentry import Stage
 
-_BEGINS_WITHIN_S = 2.0  # then the second thread must have begun the handover (departure.py)
 # A state can be large. After the handover, nothing is lost with a worker that is replaced.
 _WITHIN_S = {Stage.HANDS_OVER: 30.0, Stage.LEAVES: 1.5}
 _BYTES = 1 << 16
@@ -31,12 +30,12 @@ def _open_pipe() -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a worker told last. `step_s` is the duration of a step, 0 before the first."""
+    """What a worker told last. After an order it leaves its group within `leaves_within_s`."""
 
     pid: int = 0
     generation: int = 0
     stage: Stage = Stage.JOINED
-    step_s: float = 0.0
+    leaves_within_s: float = 0.0
 
 
 @dataclass
@@ -90,8 +89,7 @@ class Survivors:
     def order(self, local_rank: int, generation: int, environ: Mapping[str, str]) -> bool:
         """Order the worker to take a new place. False if the order cannot be written."""
         pipes = self._pipes[local_rank]
-        within_s = notices_within_s(pipes.answer.step_s) + _BEGINS_WITHIN_S
-        pipes.deadline_s = time.monotonic() + _WITHIN_S.get(pipes.answer.stage, within_s)
+        pipes.deadline_s = time.monotonic() + _WITHIN_S.get(pipes.answer.stage, pipes.answer.leaves_within_s)
         before, pipes.environ = pipes.environ, environ
         order = {
             "generation": generation,
@@ -116,5 +114,5 @@ class Survivors:
 
 
 def _parse(document: dict[str, object]) -> _Answer:
-    pid, generation, step_s = (str(document[name]) for name in ("pid", "generation", "step_s"))
-    return _Answer(int(pid), int(generation), Stage(document["stage"]), float(step_s))
+    pid, generation, within_s = (str(document[name]) for name in ("pid", "generation", "leaves_within_s"))
+    return _Answer(int(pid), int(generation), Stage(document["stage"]), float(within_s))

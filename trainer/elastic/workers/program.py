@@ -98,7 +98,7 @@ def find_shadowed(folder: Path, imported: Collection[str]) -> str | None:
     """
     # Hundreds of modules are imported, and a restart waits for this: look only for those that the folder names.
     try:
-        named = {name.partition(".")[0] for name in os.listdir(folder)}
+        named = {name.partition(".")[0] for name in os.listdir(folder)}  # noqa: PTH208  # may be many
     except OSError:
         return None
     heads = ({name.partition(".")[0] for name in imported} & named) - {OURS, "__main__"}

@@ -236,7 +236,7 @@ class ForkServer:
     def _why_fresh(self, program: Program) -> str:
         if self._unsafe is not None:
             return self._unsafe
-        shadowed = find_shadowed(program.folder, set(sys.modules))
+        shadowed = find_shadowed(program.folder, sys.modules)
         return "" if shadowed is None else f"{program.folder} has a {shadowed} of its own"
 
     def _reap(self) -> None:

@@ -93,15 +93,15 @@ def _is_this_python(name: str) -> bool:
 def find_shadowed(folder: Path, imported: Collection[str]) -> str | None:
     """A top-level module of `imported` that Python would have imported from `folder`, had it been first on the path.
 
-    None if there is none. This follows Python's finders: built-in and frozen modules precede every folder, and a folder
-    without `__init__.py` never precedes a module later on the path (PEP 420).
+    None if there is none. `imported` may be `sys.modules`. This follows Python's finders: built-in and frozen modules
+    precede every folder, and a folder without `__init__.py` never precedes a module later on the path (PEP 420).
     """
-    # Hundreds of modules are imported, and a restart waits for this: look only for those that the folder names.
+    # A restart waits for this. To go through `imported` would copy the pages of thousands of names after a fork.
     try:
         named = {name.partition(".")[0] for name in os.listdir(folder)}  # noqa: PTH208  # may be many
     except OSError:
         return None
-    heads = ({name.partition(".")[0] for name in imported} & named) - {OURS, "__main__"}
+    heads = {name for name in named - {OURS, "__main__"} if name in imported}
     first = {name for name in heads if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name)}
     there = FileFinder(str(folder), *_LOADERS)
     found = ((name, there.find_spec(name)) for name in sorted(heads - first))

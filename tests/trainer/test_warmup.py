@@ -5,26 +5,29 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from trainer.loop.warmup import warm_up
-from trainer.snapshot.state_reading import read_alone
+from trainer.snapshot.state_reading import read_state
 
 
 def test_a_warmup_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
     restored = []
 
-    def read_and_record(state, restore):
-        read_alone(state, restore)
-        restored.append(restore.manifest.step)
+    def read_and_record(state, restore, waits):
+        read_state(state, restore, waits)
+        restored.append((restore.source, state.num_moments > 0))
 
-    monkeypatch.setattr("trainer.loop.warmup.read_alone", read_and_record)
+    monkeypatch.setattr("trainer.loop.warmup.read_state", read_and_record)
+    files = set(Path("/proc/self/fd").iterdir())
     generator, threads, filters = torch.get_rng_state(), torch.get_num_threads(), list(warnings.filters)
     environ, alive = dict(os.environ), set(threading.enumerate())
     warm_up(tmp_path / "warmup")
-    assert restored == [0]
+    assert restored == [("memory", True), ("disk", True)]
+    assert set(Path("/proc/self/fd").iterdir()) == files
     assert not list(tmp_path.iterdir())
     assert torch.equal(torch.get_rng_state(), generator)
     assert torch.get_num_threads() == threads

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -30,7 +31,7 @@ def keep_process_groups() -> None:
     """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     make = getattr(c10d, "_new_process_group_helper", None)
-    if c10d is None or make is None:
+    if c10d is None or make is None or hasattr(make, "kept"):
         return
 
     @wraps(make)
@@ -44,8 +45,10 @@ def keep_process_groups() -> None:
     c10d._new_process_group_helper = make_and_keep  # type: ignore[attr-defined]
 
 
-def release_process_groups() -> None:
+def release_process_groups() -> threading.Thread:
     """Drop the references of `keep_process_groups`, so that the groups end. After `destroy_process_group`.
+
+    Returns the thread that does it.
 
     They are found at torch's function: a worker may import another copy of this module than the fork server did.
 
@@ -53,11 +56,26 @@ def release_process_groups() -> None:
     whether they must end. One may also wait in a collective until the group's timeout: gloo forgets a message if the
     write fails before another thread has seen the end of the connection (torch 2.13, `UnboundBuffer::waitSend`).
     """
+    _forget_meshes()
     make = getattr(dist.distributed_c10d, "_new_process_group_helper", None)
     kept: list[Any] = getattr(make, "kept", [])
     groups = kept.copy()
     kept.clear()
-    threading.Thread(target=groups.clear, name="leaving", daemon=True).start()
+    thread = threading.Thread(target=groups.clear, name="leaving", daemon=True)
+    thread.start()
+    return thread
+
+
+def _forget_meshes() -> None:
+    """Clear DTensor's caches: they keep a DeviceMesh, and in torch 2.13 that keeps its process groups.
+
+    This is `_clear_sharding_prop_cache` of `torch.distributed.tensor.debug`, whose import takes half a second. A torch
+    without one of its names keeps the groups.
+    """
+    tensor = sys.modules.get("torch.distributed.tensor")
+    with suppress(AttributeError):
+        tensor.DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()  # type: ignore[union-attr]
+        torch._C._clear_DTensor_sharding_propagator_cache()
 
 
 def store_of_the_group() -> dist.Store:

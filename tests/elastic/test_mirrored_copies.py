@@ -327,7 +327,7 @@ def test_what_a_mirror_has_was_sealed_at_any_moment(nodes: list[Node]) -> None:
                 copy = open_copy(path)
                 if copy is None:
                     continue
-                content = {float(copy.tensor(index)[-1]) for index in copy.header.tensors}
+                content = {float(copy.tensor(index)[-1]) for index in copy.header.contents.tensors}
                 try:
                     copy.verify()
                 except DamagedSnapshot:
@@ -379,7 +379,7 @@ def test_a_bit_that_flips_in_a_mirror_is_found(nodes: list[Node]) -> None:
     await_mirrors([nodes[0].writers[0]])
     path = next(path for path in nodes[1].mirrors if open_copy(path) is not None)
     remote = OpenFiles().open(CopyFile(path=path, server=nodes[1].buddies.url))
-    place = remote.header.tensors[MetadataIndex("a")]
+    place = remote.header.contents.tensors[MetadataIndex("a")]
     with Path(path).open("r+b") as file:
         file.seek(place.offset + 17)
         file.write(b"\xff")

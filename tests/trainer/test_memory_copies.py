@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -33,6 +33,7 @@ from trainer.snapshot.memory_reading import StateInMemory, find_states
 WORLD = 2
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8)
 Values = dict[MetadataIndex, torch.Tensor | BytesIO]
+Write = Callable[[str, SnapshotName, Values], CopyWriter]
 
 
 @pytest.fixture
@@ -60,9 +61,22 @@ def write(path: str, name: SnapshotName, values: Values, rank: int = 0, parts: i
     return writer
 
 
+def write_whole(path: str, name: SnapshotName, values: Values) -> CopyWriter:
+    """As a survivor hands its state over."""
+    writer = CopyWriter(path)
+    writer.erase()
+    writer.write_whole(values, make_manifest(name, {}), Metadata({}))
+    return writer
+
+
 def overwrite(writer: CopyWriter) -> None:
     writer.erase()
     writer.seal(build_values(1), make_manifest(SnapshotName(4, Term(1, 2)), {}), part=0, parts=WORLD, metadata=None)
+
+
+def overwrite_whole(writer: CopyWriter) -> None:
+    writer.erase()
+    writer.write_whole(build_values(1), make_manifest(SnapshotName(4, Term(1, 2)), {}), Metadata({}))
 
 
 def write_state(memory: MemoryFiles, name: SnapshotName, file: int = 0) -> None:
@@ -80,14 +94,15 @@ def same(values: Values, path: str) -> bool:
     return all(
         torch.equal(found.tensor(index).view(torch.uint8), value.reshape(value.shape).contiguous().view(torch.uint8))
         if isinstance(value, torch.Tensor)
-        else found.header.others[index] == value.getvalue()
+        else found.header.contents.others[index] == value.getvalue()
         for index, value in values.items()
     )
 
 
+@pytest.mark.parametrize("write", [write, write_whole])
 @given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(1, 5), min_size=1, max_size=3)), max_size=5))
 @settings(deadline=None)
-def test_a_copy_is_read_as_it_was_sealed(shapes: list[tuple[torch.dtype, list[int]]]) -> None:
+def test_a_copy_is_read_as_it_was_sealed(write: Write, shapes: list[tuple[torch.dtype, list[int]]]) -> None:
     memory = MemoryFiles(1)
     (path, _) = place_of(memory).own_copies
     values: Values = {
@@ -100,6 +115,28 @@ def test_a_copy_is_read_as_it_was_sealed(shapes: list[tuple[torch.dtype, list[in
     assert found.header.name == SnapshotName(3, Term(1, 2))
     assert same(values, path)
     memory.close()
+
+
+def test_a_whole_state_may_have_tensors_of_any_layout(memory: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call may write only a part of a tensor."""
+    path, _ = place_of(memory).own_copies
+    values: Values = {
+        MetadataIndex("transposed"): torch.arange(6000).view(60, 100).t(),
+        MetadataIndex("scalar"): torch.tensor(7, dtype=torch.bfloat16),
+        MetadataIndex("empty"): torch.empty(0, 3),
+        MetadataIndex("conjugate"): torch.randn(4, dtype=torch.complex64).conj(),
+        MetadataIndex("negative"): torch.randn(4, dtype=torch.complex64).conj().imag,
+        MetadataIndex("trained"): torch.ones(3, requires_grad=True),
+    }
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, content, offset: pwrite(file, content[:1000], offset))
+    write_whole(path, SnapshotName(3, Term(1, 2)), values)
+    found = open_copy(path)
+    assert found is not None
+    found.verify()
+    for index, value in values.items():
+        assert isinstance(value, torch.Tensor)
+        assert torch.equal(found.tensor(index), value)
 
 
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
@@ -120,8 +157,11 @@ def test_a_flipped_bit_is_found_or_is_outside_the_copy(where: float, bit: int) -
         memory.close()
 
 
+@pytest.mark.parametrize("overwrite", [overwrite, overwrite_whole])
 @pytest.mark.parametrize("after", range(6))
-def test_a_copy_that_was_cut_off_is_none(memory: MemoryFiles, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+def test_a_copy_that_was_cut_off_is_none(
+    memory: MemoryFiles, monkeypatch: pytest.MonkeyPatch, after: int, overwrite: Callable[[CopyWriter], None]
+) -> None:
     """The process ends before its next write, wherever that is."""
     path, _ = place_of(memory).own_copies
     writer = write(path, SnapshotName(3, Term(1, 2)), build_values())

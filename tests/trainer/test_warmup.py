@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import warnings
@@ -22,6 +23,7 @@ def test_a_warmup_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
         restored.append((restore.source, state.num_moments > 0))
 
     monkeypatch.setattr("trainer.loop.warmup.read_state", read_and_record)
+    gc.collect()  # what earlier tests left
     files = set(Path("/proc/self/fd").iterdir())
     generator, threads, filters = torch.get_rng_state(), torch.get_num_threads(), list(warnings.filters)
     environ, alive = dict(os.environ), set(threading.enumerate())

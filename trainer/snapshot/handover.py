@@ -83,5 +83,4 @@ class Handover:
         if free is not None and needed > free / 2:
             raise OSError(f"it needs {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free")
         writer.erase()
-        writer.reserve(sources)
-        writer.seal(values, manifest, part=0, parts=1, metadata=metadata)
+        writer.write_whole(values, manifest, metadata)

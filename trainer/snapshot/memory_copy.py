@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 
 import torch
@@ -52,19 +53,32 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
-    """What a copy holds: part number `part` of `parts`. `metadata` describes the whole state; only part 0 has it."""
+class Contents:
+    """What a copy holds. `metadata` describes the whole state; only part 0 has it."""
 
-    manifest: Manifest
-    part: int
-    parts: int
     tensors: dict[MetadataIndex, Place]
     others: dict[MetadataIndex, bytes]
     metadata: Metadata | None
 
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """Which copy it is: part number `part` of `parts`. `packed` has its contents."""
+
+    manifest: Manifest
+    part: int
+    parts: int
+    packed: bytes
+
     @property
     def name(self) -> SnapshotName:
         return SnapshotName(self.manifest.step, self.manifest.term)
+
+    @cached_property
+    def contents(self) -> Contents:
+        """Unpickled when it is needed: many copies are found, and one is read."""
+        found: Contents = pickle.loads(self.packed)
+        return found
 
 
 class CopyWriter:
@@ -86,7 +100,7 @@ class CopyWriter:
         end = FIRST_TENSOR_AT
         for index, source in sources.items():
             offsets[index] = end
-            end = -(-(end + source.nbytes) // _ALIGNMENT) * _ALIGNMENT
+            end = _end_after(end, source)
         os.posix_fallocate(self._file, 0, end)
         self._map, self._end = mmap.mmap(self._file, end), end
         memory = torch.frombuffer(self._map, dtype=torch.uint8)
@@ -117,25 +131,41 @@ class CopyWriter:
     ) -> None:
         """Write everything that is not in `view` yet, the header, and then the record."""
         tensors: dict[MetadataIndex, Place] = {}
-        others: dict[MetadataIndex, bytes] = {}
-        for index, value in staged.items():
-            if isinstance(value, BytesIO):
-                others[index] = value.getvalue()
-                continue
+        for index, value in _tensors_in(staged).items():
             offset, _ = self._views[index]
             view = self.view(index, value)
             if view.data_ptr() != value.data_ptr():
                 view.copy_(value)
-            tensors[index] = Place(
-                offset=offset, shape=tuple(value.shape), dtype=value.dtype, checksum=checksum_of(view)
-            )
-        header = pickle.dumps(
-            Header(manifest=manifest, part=part, parts=parts, tensors=tensors, others=others, metadata=metadata)
-        )
-        os.pwrite(self._file, header, self._end)
-        name = SnapshotName(manifest.step, manifest.term)
-        checksum = xxhash.xxh3_64_intdigest(header)
-        record = CopyRecord(name=name, header_at=self._end, header_bytes=len(header), checksum=checksum)
+            tensors[index] = _place_of(value, offset, xxhash.xxh3_64_intdigest(_bytes_of(view)))
+        contents = Contents(tensors=tensors, others=_others_in(staged), metadata=metadata)
+        self._finish(contents, manifest, part=part, parts=parts)
+
+    def write_whole(
+        self, values: Mapping[MetadataIndex, Tensor | BytesIO], manifest: Manifest, metadata: Metadata
+    ) -> None:
+        """Write a whole state once, without reserved memory: the kernel need not clear the pages before."""
+        tensors: dict[MetadataIndex, Place] = {}
+        self._end = FIRST_TENSOR_AT
+        for index, value in _tensors_in(values).items():
+            content = _bytes_of(value.resolve_conj().resolve_neg())  # no copy of other tensors
+            tensors[index] = _place_of(value, self._end, xxhash.xxh3_64_intdigest(content))
+            self._write(content, self._end)
+            self._end = _end_after(self._end, value)
+        contents = Contents(tensors=tensors, others=_others_in(values), metadata=metadata)
+        self._finish(contents, manifest, part=0, parts=1)
+
+    def _write(self, content: memoryview, offset: int) -> None:
+        """One call writes at most 2 GiB (write(2))."""
+        while content:
+            written = os.pwrite(self._file, content, offset)
+            content, offset = content[written:], offset + written
+
+    def _finish(self, contents: Contents, manifest: Manifest, *, part: int, parts: int) -> None:
+        header = Header(manifest=manifest, part=part, parts=parts, packed=pickle.dumps(contents))
+        content = pickle.dumps(header)
+        self._write(memoryview(content), self._end)
+        checksum = xxhash.xxh3_64_intdigest(content)
+        record = CopyRecord(name=header.name, header_at=self._end, header_bytes=len(content), checksum=checksum)
         self._sealed = record.render()
         os.pwrite(self._file, self._sealed, 0)
 
@@ -170,12 +200,12 @@ class MemoryCopy:
 
     def tensor(self, index: MetadataIndex) -> Tensor:
         """The stored part of a tensor. Do not write to it."""
-        place = self.header.tensors[index]
+        place = self.header.contents.tensors[index]
         return self._memory[place.offset : place.offset + place.size_bytes].view(place.dtype).view(place.shape)
 
     def verify(self) -> None:
         """Raises DamagedSnapshot for the first tensor whose checksum differs, and if the copy was replaced."""
-        tensors = self.header.tensors.items()
+        tensors = self.header.contents.tensors.items()
         if self._memory.numel() < _READ_ALONE_BYTES:
             for each in tensors:
                 self._verify(each)
@@ -226,9 +256,29 @@ def parse_header(content: bytes, record: CopyRecord) -> Header | None:
     if xxhash.xxh3_64_intdigest(content) != record.checksum:
         return None
     header: Header = pickle.loads(content)
-    is_inside = all(place.offset + place.size_bytes <= record.header_at for place in header.tensors.values())
-    return header if is_inside else None
+    return header
 
 
 def checksum_of(tensor: Tensor) -> int:
-    return xxhash.xxh3_64_intdigest(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
+    return xxhash.xxh3_64_intdigest(_bytes_of(tensor))
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor on the CPU, without a copy if it is contiguous."""
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _end_after(offset: int, tensor: Tensor) -> int:
+    return -(-(offset + tensor.nbytes) // _ALIGNMENT) * _ALIGNMENT
+
+
+def _place_of(tensor: Tensor, offset: int, checksum: int) -> Place:
+    return Place(offset=offset, shape=tuple(tensor.shape), dtype=tensor.dtype, checksum=checksum)
+
+
+def _tensors_in(values: Mapping[MetadataIndex, Tensor | BytesIO]) -> dict[MetadataIndex, Tensor]:
+    return {index: value for index, value in values.items() if isinstance(value, Tensor)}
+
+
+def _others_in(values: Mapping[MetadataIndex, Tensor | BytesIO]) -> dict[MetadataIndex, bytes]:
+    return {index: value.getvalue() for index, value in values.items() if isinstance(value, BytesIO)}

@@ -140,14 +140,14 @@ class MemoryReader(StorageReader):
     def __init__(self, copies: Sequence[MemoryCopy | RemoteCopy], name: str) -> None:
         self.path = f"{name} in memory"
         self._copies = copies
-        self._tensors = {index: copy for copy in copies for index in copy.header.tensors}
-        self._others = {index: value for copy in copies for index, value in copy.header.others.items()}
+        self._tensors = {index: copy for copy in copies for index in copy.header.contents.tensors}
+        self._others = {index: value for copy in copies for index, value in copy.header.contents.others.items()}
 
     def reset(self, checkpoint_id: object = None) -> None:
         """There is one state to read."""
 
     def read_metadata(self, *_: object, **__: object) -> Metadata:
-        metadata = self._copies[0].header.metadata
+        metadata = self._copies[0].header.contents.metadata
         assert metadata is not None
         return metadata
 

@@ -28,7 +28,7 @@ class RemoteCopy:
 
     def tensor(self, index: MetadataIndex) -> Tensor:
         """The stored part of a tensor. Raises DamagedSnapshot if its checksum differs."""
-        place = self.header.tensors[index]
+        place = self.header.contents.tensors[index]
         if not place.size_bytes:
             return torch.empty(place.shape, dtype=place.dtype)
         tensor = torch.frombuffer(

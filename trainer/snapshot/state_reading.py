@@ -28,7 +28,7 @@ from trainer.snapshot.reading import ContiguousReader
 from trainer.snapshot.run_state import KEY, RunState
 from trainer.snapshot.streams import open_reader, without_group_warning
 from trainer.snapshot.update_counts import NAMES, UPDATES, Counts, find_entries, find_order, unpack_counts
-from trainer.worker.agreement import on_every_rank
+from trainer.worker.agreement import succeed_together
 from trainer.worker.waits import Waits
 
 _MOMENTS = f"{KEY}.optimizer."
@@ -43,7 +43,7 @@ def read_state(state: RunState, restore: Restore, waits: Waits) -> None:
     Each rank plans and reads on its own, and then all agree that all succeeded. DCP's exchange of plans checks nothing
     more and takes several times as long.
     """
-    on_every_rank(lambda: read_alone(state, restore), waits)
+    succeed_together(lambda: read_alone(state, restore), waits)
 
 
 def read_alone(state: RunState, restore: Restore) -> None:

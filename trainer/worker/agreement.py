@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
 import torch.distributed as dist
 
 from trainer.worker.waits import Waits
@@ -25,6 +26,16 @@ def on_rank_zero(action: Callable[[], T], waits: Waits) -> T:
 def on_every_rank(action: Callable[[], T], waits: Waits) -> list[T]:
     """Run `action` on every rank, and return all results, or raise the exception of the lowest failing rank."""
     return share(attempt(action), waits)
+
+
+def succeed_together(action: Callable[[], None], waits: Waits) -> None:
+    """Like `on_every_rank`. If all ranks succeed this takes one small all-reduce, a third of the time."""
+    outcome = attempt(action)
+    failures = torch.tensor(float(outcome[1] is not None))
+    with waits.waiting():
+        dist.all_reduce(failures)
+    if failures.item():
+        share(outcome, waits)
 
 
 def share(outcome: Outcome[T], waits: Waits) -> list[T]:

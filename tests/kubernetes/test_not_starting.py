@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.backends.kubernetes.backend import KubernetesBackend
+from orchestrator.backends.kubernetes.backend import KubernetesBackend, render_moment
 from orchestrator.backends.kubernetes.client import KubernetesClient
 from orchestrator.backends.kubernetes.rights import RIGHTS
 from orchestrator.backends.kubernetes.site import KubernetesSite
@@ -161,6 +161,23 @@ def test_an_unreachable_api_server_is_the_reason_with_its_time(
     since = re.search(r"since (\d{4}-\d\d-\d\d \d\d:\d\d) UTC", world.job().reason)
     assert since is not None, "a time on another day has its date"
     assert since[1].endswith(reason[1])
+
+
+@pytest.mark.parametrize("latest", ["jobs", "pods"])
+def test_the_api_server_is_silent_since_its_last_answer_to_any_request(
+    api: FakeApi, world: Supervised, latest: str
+) -> None:
+    """The requests for Jobs and for pods do not end at the same time."""
+    world.go_on(1)
+    api.close()
+    while world.answers:
+        world.go_on(1, seconds=0.0)
+    watchers = world.backend._watchers
+    for name in ("jobs", "pods"):
+        watchers[name].answered_at -= 3600 * (name != latest)
+    world.add()
+    job = world.until(lambda job: "has not answered since" in job.reason)
+    assert render_moment(watchers[latest].answered_at, world.clock.now().timestamp()) in job.reason
 
 
 def test_a_service_that_starts_without_the_api_server_starts_no_job(api: FakeApi, world: Supervised) -> None:

@@ -185,13 +185,13 @@ class KubernetesBackend:
         deadline = time.monotonic() + self._first_answer_s
         for watcher in self._watchers.values():
             watcher.first_answer.wait(max(0.0, deadline - time.monotonic()))
-        for name in ("jobs", "pods"):
-            watcher = self._watchers[name]
+        watchers = [self._watchers[name] for name in ("jobs", "pods")]
+        for watcher in watchers:
             problem = watcher.problem()
             if problem is not None and watcher.forbidden:
                 raise Forbidden(problem)
             if problem is not None:
-                since = render_moment(watcher.answered_at, self._now())
+                since = render_moment(max(each.answered_at for each in watchers), self._now())
                 raise BackendUnavailable(
                     f"the Kubernetes API server has not answered since {since}: {problem.removeprefix(f'{SILENT}: ')}"
                 )

@@ -86,6 +86,7 @@ _SMOKE = Suite(
         "tests/trainer/test_completed_step.py",
         "tests/trainer/test_reading.py",
         "tests/trainer/test_sharding.py",
+        "tests/trainer/test_warmup.py",
     ),
     workers=0,
 )

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from trainer.contract.config import TrainerConfig
 from trainer.parallel.precision import PRECISIONS, REDUCE_DTYPES
 from trainer.parallel.strategy import Layout
+from trainer.worker.torch_compat import note_mesh
 
 
 def shard(
@@ -38,8 +39,9 @@ def shard(
 
 def _build_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     if layout.replicas == 1:
-        return init_device_mesh(device.type, (layout.shards,), mesh_dim_names=("shard",))
-    return init_device_mesh(device.type, (layout.replicas, layout.shards), mesh_dim_names=("replica", "shard"))
+        return note_mesh(init_device_mesh(device.type, (layout.shards,), mesh_dim_names=("shard",)))
+    sizes = (layout.replicas, layout.shards)
+    return note_mesh(init_device_mesh(device.type, sizes, mesh_dim_names=("replica", "shard")))
 
 
 def _cast_policy(config: TrainerConfig) -> MixedPrecisionPolicy:

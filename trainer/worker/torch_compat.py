@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import suppress
+import weakref
 from functools import wraps
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+_meshes: list[weakref.ref[DeviceMesh]] = []
 
 
 def keep_process_groups() -> None:
@@ -45,6 +48,16 @@ def keep_process_groups() -> None:
     c10d._new_process_group_helper = make_and_keep  # type: ignore[attr-defined]
 
 
+def note_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """`release_process_groups` drops the references of this mesh, too.
+
+    DTensor's caches keep a DeviceMesh for ever, and its `_pg_registry` keeps its groups (2.13 to 2.15), for use while
+    code is compiled. A torch without that name finds groups only by their names.
+    """
+    _meshes.append(weakref.ref(mesh))
+    return mesh
+
+
 def release_process_groups() -> threading.Thread:
     """Drop the references of `keep_process_groups`, so that the groups end. After `destroy_process_group`.
 
@@ -56,7 +69,8 @@ def release_process_groups() -> threading.Thread:
     whether they must end. One may also wait in a collective until the group's timeout: gloo forgets a message if the
     write fails before another thread has seen the end of the connection (torch 2.13, `UnboundBuffer::waitSend`).
     """
-    _forget_meshes()
+    while _meshes:
+        getattr(_meshes.pop()(), "_pg_registry", {}).clear()
     make = getattr(dist.distributed_c10d, "_new_process_group_helper", None)
     kept: list[Any] = getattr(make, "kept", [])
     groups = kept.copy()
@@ -64,18 +78,6 @@ def release_process_groups() -> threading.Thread:
     thread = threading.Thread(target=groups.clear, name="leaving", daemon=True)
     thread.start()
     return thread
-
-
-def _forget_meshes() -> None:
-    """Clear DTensor's caches: they keep a DeviceMesh, and in torch 2.13 that keeps its process groups.
-
-    This is `_clear_sharding_prop_cache` of `torch.distributed.tensor.debug`, whose import takes half a second. A torch
-    without one of its names keeps the groups.
-    """
-    tensor = sys.modules.get("torch.distributed.tensor")
-    with suppress(AttributeError):
-        tensor.DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()  # type: ignore[union-attr]
-        torch._C._clear_DTensor_sharding_propagator_cache()
 
 
 def store_of_the_group() -> dist.Store:

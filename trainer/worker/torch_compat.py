@@ -15,9 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
-_meshes: list[weakref.ref[DeviceMesh]] = []
+_meshes: list[weakref.ref[dist.DeviceMesh]] = []
 
 
 def keep_process_groups() -> None:
@@ -48,7 +47,7 @@ def keep_process_groups() -> None:
     c10d._new_process_group_helper = make_and_keep  # type: ignore[attr-defined]
 
 
-def note_mesh(mesh: DeviceMesh) -> DeviceMesh:
+def note_mesh(mesh: dist.DeviceMesh) -> dist.DeviceMesh:
     """`release_process_groups` drops the references of this mesh, too.
 
     DTensor's caches keep a DeviceMesh for ever, and its `_pg_registry` keeps its groups (2.13 to 2.15), for use while

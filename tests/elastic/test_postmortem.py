@@ -154,7 +154,7 @@ def test_the_newest_step_of_each_rank_is_read_despite_torn_lines(tmp_path: Path)
         for rank, step in ((0, 4), (1, 3), (0, 5), (None, 7), ([], 8))
     ]
     (tmp_path / "p").write_text('": 9}\n' + "\n".join(lines) + '\n{"at": "", "ra')
-    assert read_steps(tmp_path / "p") == {0: 5, 1: 3}
+    assert read_steps(tmp_path / "p").of(None) == {0: 5, 1: 3}
 
 
 def test_steps_of_earlier_generations_are_not_those_of_the_generation_that_failed(tmp_path: Path) -> None:
@@ -164,8 +164,9 @@ def test_steps_of_earlier_generations_are_not_those_of_the_generation_that_faile
         for rank, generation, step in ((0, 1, 5), (1, 1, 5), (0, 2, 3))
     ]
     (tmp_path / "p").write_text("\n".join(lines) + "\n")
-    assert read_steps(tmp_path / "p", generation=2) == {0: 3}
-    assert read_steps(tmp_path / "p") == {0: 5, 1: 5}
+    steps = read_steps(tmp_path / "p")
+    assert (steps.of(2), steps.of(1), steps.of(3)) == ({0: 3}, {0: 5, 1: 5}, {})
+    assert steps.highest == 5
 
 
 def test_ranks_and_exit_codes_are_read_from_torchruns_summary(tmp_path: Path) -> None:
@@ -178,10 +179,10 @@ def test_ranks_and_exit_codes_are_read_from_torchruns_summary(tmp_path: Path) ->
 def test_a_death_is_explained_despite_a_broken_journal_and_pipes_in_place_of_logs(tmp_path: Path) -> None:
     """A worker may write anything and replace any file in its folder."""
     (tmp_path / "progress.jsonl").write_text('{"rank": 0, "step": 3}\n' + "[" * 50_000 + "\nnull\n")
-    assert read_steps(tmp_path / "progress.jsonl") == {0: 3}
+    assert read_steps(tmp_path / "progress.jsonl").of(None) == {0: 3}
     for name in ("log", "log.1", "error.json", "pipe.jsonl"):
         os.mkfifo(tmp_path / name)
-    assert read_steps(tmp_path / "pipe.jsonl") == {}
+    assert read_steps(tmp_path / "pipe.jsonl").highest is None
     assert find_failure(death(tmp_path, exit_code=3), {}).failure.message.endswith("exit code 3")
 
 

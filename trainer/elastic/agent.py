@@ -150,8 +150,7 @@ class Agent:
             return
         if self.history.began:
             self.history.notice(before.ended_s)
-        step = max(self._causes.read_steps().values(), default=None)
-        self._ending = self.history.end(change=before.change, step=step)
+        self._ending = self.history.end(change=before.change, step=self._causes.read_steps().highest)
         self._devices.await_release(before.state.pids)
 
     def _note(self) -> None:
@@ -309,12 +308,13 @@ class Agent:
             return End.SUCCEEDED
         hang = self._find_hang(local)
         if hang is not None:
-            return self._follow(self._judge_hang(hang, local), hang=True)
+            step = self._causes.read_steps().highest
+            return self._follow(self._judge_hang(hang, local), step, hang=True)
         change = self._rendezvous.find_change()
         if change is not None:
             self.history.notice()
             self._report_lost(self._rendezvous.find_lost())
-            return self._follow(True, change=change)
+            return self._follow(True, self._causes.read_steps().highest, change=change)
         return None
 
     def _report_lost(self, lost: Sequence[Member]) -> None:
@@ -324,10 +324,15 @@ class Agent:
             sentence = f"the group lost {', '.join(sorted(member.address for member in lost))}"
             self._record.journal(EventKind.PEER_LOST, sentence, self.generation, replicas=replicas)
 
-    def _follow(self, restarts: bool, *, change: str = "", hang: bool = False, survivors: Collection[int] = ()) -> End:
-        """End the workers without waiting for them: SIGTERM, save stacks, SIGKILL. `survivors` continue."""
+    def _follow(
+        self, restarts: bool, step: int | None, *, change: str = "", hang: bool = False, survivors: Collection[int] = ()
+    ) -> End:
+        """End the workers without waiting for them: SIGTERM, save stacks, SIGKILL. `survivors` continue.
+
+        `step` is the highest completed one.
+        """
         self._end_workers(0.0, hang=hang, survivors=survivors if restarts else ())
-        self._ending = self.history.end(change=change, step=max(self._causes.read_steps().values(), default=None))
+        self._ending = self.history.end(change=change, step=step)
         return End.AGAIN if restarts else End.FAILED
 
     def _run_requests(self, local: LocalWorkers) -> None:
@@ -351,14 +356,14 @@ class Agent:
         """Explain the deaths. A worker that lost its peers because the group changed has not failed."""
         self.history.notice()
         steps = self._causes.read_steps()
-        failure = self._causes.find(deaths, local)
+        failure = self._causes.find(deaths, steps.of(self.generation), local)
         reason = self._explain_change(failure, local)
         if reason is not None:
             self._report_lost(self._rendezvous.find_lost())
-            return self._follow(True, change=reason)
+            return self._follow(True, steps.highest, change=reason)
         survivors = self._find_survivors(local)
-        restarts = self._judge(failure, local, max(steps.values(), default=None), survivors=survivors)
-        return self._follow(restarts, survivors=survivors)
+        restarts = self._judge(failure, local, steps.highest, survivors=survivors)
+        return self._follow(restarts, steps.highest, survivors=survivors)
 
     def _explain_change(self, failure: Failure, local: LocalWorkers) -> str | None:
         """Why the workers may have ended without a failure: they lost their peers, or all agreed to stop with them.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from trainer.contract import layout
 from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo, signal_name
 from trainer.elastic.health.oom import count_oom_kills, read_oom_kills
-from trainer.elastic.health.postmortem import Death, Finding, find_failure, first_cause, read_steps
+from trainer.elastic.health.postmortem import Death, Finding, Steps, find_failure, first_cause, read_steps
 from trainer.elastic.records.record import Record
 from trainer.elastic.resource_sampler import ResourceSampler
 from trainer.elastic.workers.local_workers import LocalWorkers
@@ -29,20 +30,20 @@ class Causes:
         """Call this before the workers of a generation start."""
         self._oom_kills = read_oom_kills()
 
-    def read_steps(self, generation: int | None = None) -> dict[int, int]:
-        """Return the newest step of each rank, of all generations or of one. Empty outside a job."""
-        if self._record is None:
-            return {}
-        return read_steps(self._record.incarnation_dir / layout.PROGRESS, generation=generation)
+    def read_steps(self) -> Steps:
+        """Return the completed steps. There are none outside a job."""
+        return Steps() if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
 
-    def find(self, deaths: list[Death], local: LocalWorkers) -> Failure:
-        """Return the first failure. Waits up to 0.3 s for it if all known deaths only follow from others."""
-        return self._add_last_minute(first_cause(self._explain(deaths, local)))
+    def find(self, deaths: list[Death], steps: Mapping[int, int], local: LocalWorkers) -> Failure:
+        """Return the first failure. Waits up to 0.3 s for it if all known deaths only follow from others.
 
-    def _explain(self, deaths: list[Death], local: LocalWorkers) -> list[Finding]:
+        `steps` are those that each rank has completed.
+        """
+        return self._add_last_minute(first_cause(self._explain(deaths, steps, local)))
+
+    def _explain(self, deaths: list[Death], steps: Mapping[int, int], local: LocalWorkers) -> list[Finding]:
         policy = None if self._record is None else self._record.policy
         patterns = () if policy is None else policy.patterns
-        steps = self.read_steps(local.place.group.generation)
         deadline = time.monotonic() + _GRACE_S
         while True:
             findings = [

@@ -160,7 +160,7 @@ def _explain(code: int, record: Record | None) -> Failure:
         folder = record.incarnation_dir / f"g{generation}"
         deaths = parse_summary(read_tail(agent_log, _SUMMARY_BYTES), folder) or _traced(folder, code)
         if deaths:
-            steps = read_steps(record.incarnation_dir / layout.PROGRESS, generation=generation)
+            steps = read_steps(record.incarnation_dir / layout.PROGRESS).of(generation)
             patterns = () if record.policy is None else record.policy.patterns
             return first_cause([find_failure(death, steps, patterns=patterns) for death in deaths])
     kind = FailureKind.LAUNCH if code in (126, 127) else FailureKind.UNKNOWN

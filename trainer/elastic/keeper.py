@@ -208,8 +208,8 @@ class Keeper:
 
     def _count_death(self, ended_s: float) -> None:
         """A new step or a minute is progress, as for generations."""
-        progress = {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
-        step = max(progress.values(), default=-1)
+        highest = None if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS).highest
+        step = -1 if highest is None else highest
         began_s, self._agent_began_s = self._agent_began_s, 0.0  # the next agent may never begin
         lasted = began_s > 0 and ended_s - began_s >= UPTIME_AS_PROGRESS_S
         self._deaths = 1 if step > self._best_step or lasted else self._deaths + 1

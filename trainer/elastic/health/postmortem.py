@@ -7,6 +7,7 @@ import json
 import os
 import re
 import tempfile
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,21 +188,38 @@ def parse_error_file(document: Mapping[str, object]) -> tuple[str | None, float 
     return str(details.get("py_callstack") or "") or None, _seconds(details.get("timestamp"))
 
 
-def read_steps(progress: Path, *, generation: int | None = None) -> dict[int, int]:
-    """The highest completed step of each rank in the end of a replica's progress journal.
+class Steps:
+    """The completed steps that a replica's progress journal tells. A generation may begin at an earlier step."""
 
-    With `generation`, only steps that this generation completed: a later one may begin at an earlier step.
-    """
-    steps: dict[int, int] = {}
+    def __init__(self) -> None:
+        self._by_generation: defaultdict[int | None, dict[int, int]] = defaultdict(dict)
+
+    def add(self, generation: int | None, rank: int, step: int) -> None:
+        own = self._by_generation[generation]
+        own[rank] = max(step, own.get(rank, 0))
+
+    def of(self, generation: int | None) -> dict[int, int]:
+        """The highest step that each rank completed in a generation."""
+        return self._by_generation.get(generation, {})
+
+    @property
+    def highest(self) -> int | None:
+        """The highest step of any rank in any generation."""
+        return max((max(own.values()) for own in self._by_generation.values()), default=None)
+
+
+def read_steps(progress: Path) -> Steps:
+    """Read the end of a replica's progress journal."""
+    steps = Steps()
     for line in read_tail(progress, _PROGRESS_TAIL_BYTES).splitlines():
         try:
             entry = json.loads(line)
             rank, step = entry["rank"], entry["step"]
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # the first or last line of the tail may be torn, and not every line has a step
-        is_counted = generation is None or entry.get("generation") == generation
-        if is_counted and isinstance(rank, int) and isinstance(step, int):
-            steps[rank] = max(step, steps.get(rank, 0))
+        if isinstance(rank, int) and isinstance(step, int):
+            generation = entry.get("generation")
+            steps.add(generation if isinstance(generation, int) else None, rank, step)
     return steps
 
 

@@ -194,6 +194,8 @@ class _Loop:
             self.run.waits.expect(step_s)
             self.saver.start_provenance()
             self.observer.after(state, result, step_s)
+            if result.compare:
+                self.handover.plan(state)
             if barrier is not None:
                 self._evaluate(barrier)
             if result.skipped:

@@ -60,14 +60,9 @@ def found(memory: MemoryFiles) -> StateInMemory | None:
 
 
 def test_a_state_is_read_as_it_was_handed_over(memory: MemoryFiles) -> None:
-    written, read = build_state(seed=3), build_state(seed=1)
+    written = build_state(seed=3)
     write(build_handover(memory), written)
-    state = found(memory)
-    assert state is not None
-    state.verify()
-    restore = Restore(path=Path(str(NAME)), manifest=state.manifest, is_own=True, memory=state.files)
-    read.step = read.samples_seen = 0
-    read_alone(read, restore)
+    read = read_back(memory)
     assert (read.step, read.samples_seen) == (7, 70)
     assert all(
         torch.equal(mine, theirs)
@@ -75,6 +70,36 @@ def test_a_state_is_read_as_it_was_handed_over(memory: MemoryFiles) -> None:
     )
     before, after = (each.state_dict()["optimizer"] for each in (written, read))
     assert all(torch.equal(before[name][key], after[name][key]) for name in before for key in before[name])
+
+
+def read_back(memory: MemoryFiles) -> RunState:
+    state, read = found(memory), build_state(seed=1)
+    assert state is not None
+    state.verify()
+    read.step = read.samples_seen = 0
+    read_alone(read, Restore(path=Path(str(NAME)), manifest=state.manifest, is_own=True, memory=state.files))
+    return read
+
+
+@pytest.mark.parametrize("planned_after", [0, 2])  # at first the optimizer has no tensors
+def test_what_is_planned_ahead_is_written_as_it_is_later(memory: MemoryFiles, planned_after: int) -> None:
+    state, following = build_state(seed=planned_after), build_handover(memory)
+    following.plan(state)
+    state.model(torch.randn(5, 3)).sum().backward()
+    state.optimizer.step()
+    state.samples_seen = 75
+    write(following, state)
+    read = read_back(memory)
+    assert read.samples_seen == 75
+    expected, actual = state.state_dict(), read.state_dict()
+    torch.testing.assert_close(actual["model"], expected["model"], rtol=0, atol=0)
+    torch.testing.assert_close(actual["optimizer"], expected["optimizer"], rtol=0, atol=0)
+
+
+def test_a_state_that_cannot_be_planned_ends_no_training(memory: MemoryFiles) -> None:
+    state = build_state(seed=1)
+    state.optimizer.state[next(iter(state.parameters.values()))]["extra"] = "not a tensor"
+    build_handover(memory).plan(state)
 
 
 def test_the_memory_is_given_back_after_the_next_step(memory: MemoryFiles) -> None:

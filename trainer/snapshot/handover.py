@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan
 
 from trainer.contract.env import WorkerPlace
 from trainer.contract.manifest import Manifest
@@ -49,6 +51,7 @@ class Handover:
 
     def __init__(self, place: WorkerPlace, *, is_wanted: bool) -> None:
         self._path, self._ranks = place.own_handover, place.local_world_size
+        self._plan: tuple[SavePlan, Metadata] | None = None
         self.is_possible = is_wanted and place.is_on_one_node and place.world_size > 1
         self._is_freed = self._path is None
 
@@ -58,6 +61,12 @@ class Handover:
             self._is_freed = True
             with suppress(OSError):
                 CopyWriter(self._path).free()
+
+    def plan(self, state: State) -> None:
+        """Plan ahead what `write` writes, so that a restart does not wait for that. Not collective. Never raises."""
+        if self.is_possible:
+            with suppress(Exception):  # `write` reports it
+                self._plan = _plan_whole(_planner_of(state))
 
     def write(self, state: State, describe: Callable[[], Manifest]) -> None:
         """Write the state, if it is whole and there is memory for it. Not collective. Never raises."""
@@ -72,9 +81,10 @@ class Handover:
             print(f"the state of step {state.step} could not be handed over: {error}", file=sys.stderr, flush=True)
 
     def _write(self, state: State, manifest: Manifest, writer: CopyWriter) -> None:
-        planner = DefaultSavePlanner()
-        planner.set_up_planner(state.contents(), is_coordinator=True)
-        (own,), metadata = planner.create_global_plan([planner.create_local_plan()])
+        planner = _planner_of(state)
+        if self._plan is None or len(self._plan[0].items) != len(planner.state_dict):
+            self._plan = _plan_whole(planner)
+        own, metadata = self._plan
         values = {item.index: planner.resolve_data(item) for item in own.items}
         sources = {index: value for index, value in values.items() if isinstance(value, Tensor)}
         if not all(state.is_steady(index.fqn) for index in sources):
@@ -84,3 +94,14 @@ class Handover:
             raise OSError(f"it needs {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free")
         writer.erase()
         writer.write_whole(values, manifest, metadata)
+
+
+def _planner_of(state: State) -> DefaultSavePlanner:
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(state.contents(), is_coordinator=True)
+    return planner
+
+
+def _plan_whole(planner: DefaultSavePlanner) -> tuple[SavePlan, Metadata]:
+    (own,), metadata = planner.create_global_plan([planner.create_local_plan()])
+    return own, metadata

@@ -46,6 +46,7 @@ from trainer.snapshot.run_state import RunState
 from trainer.snapshot.state_reading import read_alone, read_state
 from trainer.worker.agreement import on_rank_zero
 from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.malloc import keep_freed_memory
 from trainer.worker.run import Run
 from trainer.worker.torch_compat import keep_process_groups, release_process_groups
 from trainer.worker.waits import Waits
@@ -53,6 +54,7 @@ from trainer.worker.waits import Waits
 _SHAPE = Shape(width=32, layers=4, heads=4, feed_forward=96)
 _TOKENS, _VOCABULARY = 32, 256
 _CPU = torch.device("cpu")
+_KEPT_BYTES = 31 << 20  # more would not stay (malloc.py)
 
 
 def warm_up(folder: Path) -> None:
@@ -85,6 +87,8 @@ def _go_through(folder: Path) -> None:
         with _handed_over(state, on_disk) as in_memory:
             _train(replace(config, strategy="ddp"), in_memory)
         _train(replace(config, strategy="fsdp"), on_disk)
+    keep_freed_memory(os.environ)
+    torch.empty(_KEPT_BYTES, dtype=torch.uint8).fill_(0)  # the worker allocates it again, without page faults
 
 
 def _draft(config: TrainerConfig) -> Decoder:

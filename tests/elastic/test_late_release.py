@@ -54,6 +54,10 @@ def test_the_twin_frees_the_memory_of_a_killed_worker() -> None:
     assert float(str(large["twin_cpu_s"])) > 4 * float(str(small["twin_cpu_s"]))
 
 
+def test_the_memory_is_freed_after_a_restart() -> None:
+    assert float(str(run_entry("1")["later_s"])) > 0.2
+
+
 def test_the_twin_of_a_worker_that_dies_at_once_ends_too() -> None:
     for _ in range(5):
         assert run_entry("1", "at-once")["codes"] == [-signal.SIGKILL, 0]

@@ -4,7 +4,7 @@ The kernel frees the memory of a killed process first. Only then does it close t
 parent: tens of milliseconds for 250 MB, seconds for many gigabytes. Meanwhile the agent knows of no death, and other
 ranks wait in a collective. Memory that two processes share is freed by the one that ends last. So a worker has a
 *twin*: a process that shares its memory (clone(2), CLONE_VM) and takes no signals. It waits for the worker's end
-(pidfd_open(2)), and then ends too.
+(pidfd_open(2)), and then for as long as a restart usually takes, and ends too.
 
 The twin runs no Python, because it would share the interpreter too. Its few calls to the C library are a chain of
 contexts (makecontext(3)). docs/adr/0037-a-death-is-seen-at-once.md has the reasons.
@@ -29,12 +29,19 @@ _NAME = b"frees-memory"
 # No cancellation point, unlike ppoll() itself: that would change the state of the worker's main thread.
 _PPOLL = {"x86_64": 271}  # asm/unistd.h; other machines are not tested
 _STACK_BYTES = 16 << 10
+_PAUSE_NS = 200_000_000  # the restart needs the cores more than the memory
 
 
 class _Wait(ctypes.Structure):
     """struct pollfd."""
 
     _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
+
+
+class _Time(ctypes.Structure):
+    """struct timespec."""
+
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
 class _Context(ctypes.Structure):
@@ -77,18 +84,20 @@ def release_memory_late() -> int | None:
 
 def _start_twin(library: ctypes.CDLL, poll: int, worker: int) -> int:
     name, wait = ctypes.create_string_buffer(_NAME), _Wait(fd=0, events=select.POLLIN)
+    pause = _Time(nanoseconds=_PAUSE_NS)
     calls = (
         (library.dup2, (worker, 0)),
         (library.close_range, (1, 0xFFFFFFFF, 0)),
         (library.prctl, (_PR_SET_NAME, ctypes.addressof(name), 0, 0, 0)),
         (library.syscall, (poll, ctypes.addressof(wait), 1, 0, 0, 0)),
+        (library.syscall, (poll, 0, 0, ctypes.addressof(pause), 0, 0)),
         (library._exit, (0,)),
     )
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # contexts have this mask
     try:
         contexts, stacks = _chain(library, calls)
         stack = ctypes.create_string_buffer(_STACK_BYTES)
-        _kept.extend((name, wait, contexts, stacks, stack))
+        _kept.extend((name, wait, pause, contexts, stacks, stack))
         top = (ctypes.addressof(stack) + _STACK_BYTES) & ~15
         return int(library.clone(library.setcontext, ctypes.c_void_p(top), _CLONE_VM, ctypes.byref(contexts[0])))
     finally:

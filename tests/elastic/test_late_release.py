@@ -41,9 +41,10 @@ sys.exit(7)
 """
 
 
-def run_entry(*arguments: str) -> dict[str, object]:
+def run_entry(*arguments: str, **variables: str) -> dict[str, object]:
     command = [sys.executable, "-m", "tests.elastic.late_release_entry", *arguments]
-    answer = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    environ = {**os.environ, **variables}
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120, env=environ).stdout)
     assert isinstance(answer, dict)
     return answer
 
@@ -52,6 +53,11 @@ def test_the_twin_frees_the_memory_of_a_killed_worker() -> None:
     small, large = run_entry("1"), run_entry("400")
     assert small["codes"] == large["codes"] == [-signal.SIGKILL, 0]
     assert float(str(large["twin_cpu_s"])) > 4 * float(str(small["twin_cpu_s"]))
+
+
+def test_the_twin_outlives_the_interpreter_of_its_worker() -> None:
+    """MALLOC_PERTURB_ overwrites freed memory (mallopt(3))."""
+    assert run_entry("1", "exits", MALLOC_PERTURB_="165")["codes"] == [0, 0]
 
 
 def test_the_memory_is_freed_after_a_restart() -> None:

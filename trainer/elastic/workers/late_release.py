@@ -4,7 +4,7 @@ The kernel frees the memory of a killed process first. Only then does it close t
 parent: tens of milliseconds for 250 MB, seconds for many gigabytes. Meanwhile the agent knows of no death, and other
 ranks wait in a collective. Memory that two processes share is freed by the one that ends last. So a worker has a
 *twin*: a process that shares its memory (clone(2), CLONE_VM) and takes no signals. It waits for the worker's end
-(pidfd_open(2)), and then for as long as a restart usually takes, and ends too.
+(pidfd_open(2)), then 0.2 s more, and ends.
 
 The twin runs no Python, because it would share the interpreter too. Its few calls to the C library are a chain of
 contexts (makecontext(3)). docs/adr/0037-a-death-is-seen-at-once.md has the reasons.
@@ -28,8 +28,9 @@ _PR_SET_NAME = 15  # linux/prctl.h
 _NAME = b"frees-memory"
 # No cancellation point, unlike ppoll() itself: that would change the state of the worker's main thread.
 _PPOLL = {"x86_64": 271}  # asm/unistd.h; other machines are not tested
+_EVERY = 0xFFFFFFFF  # as the last descriptor
 _STACK_BYTES = 16 << 10
-_PAUSE_NS = 200_000_000  # the restart needs the cores more than the memory
+_PAUSE_NS = 200_000_000  # a restart takes 0.1 to 0.2 s, and needs the cores
 
 
 class _Wait(ctypes.Structure):
@@ -57,13 +58,16 @@ class _Context(ctypes.Structure):
     )
 
 
-_kept: list[object] = []  # what the twin uses
+_kept: list[object] = []  # what the twin uses, also after the interpreter's end
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
 
 
 def release_memory_late() -> int | None:
     """Start the twin of this process. Returns its pid, or None if there is one already or this system cannot."""
     library, poll = ctypes.CDLL(None, use_errno=True), _PPOLL.get(platform.machine())
     if poll is None or not all(hasattr(library, name) for name in ("makecontext", "close_range")):
+        return None
+    if library.close_range(_EVERY, _EVERY, 0) != 0:  # a kernel before 5.9, or not allowed
         return None
     if _kept or not hasattr(os, "pidfd_open") or has_gpu(os.environ):  # not tried with a GPU's driver
         return None
@@ -87,7 +91,7 @@ def _start_twin(library: ctypes.CDLL, poll: int, worker: int) -> int:
     pause = _Time(nanoseconds=_PAUSE_NS)
     calls = (
         (library.dup2, (worker, 0)),
-        (library.close_range, (1, 0xFFFFFFFF, 0)),
+        (library.close_range, (1, _EVERY, 0)),
         (library.prctl, (_PR_SET_NAME, ctypes.addressof(name), 0, 0, 0)),
         (library.syscall, (poll, ctypes.addressof(wait), 1, 0, 0, 0)),
         (library.syscall, (poll, 0, 0, ctypes.addressof(pause), 0, 0)),

@@ -82,6 +82,21 @@ for pid, number in given.items():
     assert output == "True\n"
 
 
+def test_a_spare_needs_no_right_to_change_its_oom_score(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+from trainer.elastic.workers import spares as module
+module._OOM_SCORE = Path("absent/oom_score_adj")
+work(spares.fork_one())
+until(spares.collect_ready)
+pid = spares.give({"path": "order", "text": "works"})
+assert os.waitpid(pid, 0)[1] == 0
+assert Path("order").read_text() == f"{pid} works"
+""",
+    )
+
+
 def test_a_spare_that_warms_up_is_paused_while_a_group_starts(tmp_path: Path) -> None:
     (tmp_path / "warmup.py").write_text(WARMUP)
     output = run(

@@ -141,8 +141,7 @@ class Spares:
 
 
 def _wait_for_order(end: Channel, warmup: str | None, folder: Path | None) -> dict[str, object]:
-    usual_score = _OOM_SCORE.read_text()
-    _OOM_SCORE.write_text(_FIRST_TO_GO)
+    usual_score = _set_oom_score(_FIRST_TO_GO)
     try:
         if warmup is not None and folder is not None:
             importlib.import_module(warmup).warm_up(folder / str(os.getpid()))
@@ -156,10 +155,19 @@ def _wait_for_order(end: Channel, warmup: str | None, folder: Path | None) -> di
             orders = end.receive()
     if orders is None:
         os._exit(0)  # the server is gone
-    _OOM_SCORE.write_text(usual_score)
+    _set_oom_score(usual_score)
     while signal.sigtimedwait(HELD, 0):
         pass  # discard signals that were sent to the whole job before this process became a worker
     return orders[0]
+
+
+def _set_oom_score(score: str) -> str:
+    """Returns the one before. Does nothing where the system allows no change."""
+    before = score
+    with suppress(OSError):
+        before = _OOM_SCORE.read_text()
+        _OOM_SCORE.write_text(score)
+    return before
 
 
 def _private_bytes() -> int:

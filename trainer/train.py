@@ -230,10 +230,13 @@ class _Loop:
     def hand_over(self) -> None:
         """Write the state for the next generation, if all ranks have agreed that each has all of it. Never raises."""
         self.copies.finish()
+        if not self.handover.is_possible:
+            return  # a part of the state is on the lost rank
         if self.shared.covers(self.state):
             self.handover.write(self.state, lambda: self.saver.describe(self.state))
         else:
-            print("the state is not handed over: the ranks have different optimizer state", file=sys.stderr)
+            sentence = "the state is not handed over: the ranks have not agreed that each has all of it"
+            print(sentence, file=sys.stderr, flush=True)
 
     def _copy(self) -> None:
         """Copy the state as a part of the step, which is reported after this. Collective."""

@@ -17,6 +17,7 @@ import pytest
 
 from tests.elastic.generations import await_steps, latest, losses, restored, settle, steps_of
 from tests.elastic.harness import SCRIPTS, TWO, Agent, Job, short_tmpdir, wait_for
+from trainer.contract import layout
 from trainer.elastic.health.processes import is_gone
 
 
@@ -102,6 +103,9 @@ def test_sharded_survivors_continue_from_a_copy(job: Job, tmp_path: Path, strate
     assert agent.wait() == 0, agent.printed()
     assert losses(agent) == losses(undisturbed)
     assert {found["source"] for found in restored(agent)} == {"memory"}
+    logs = [path.read_text() for path in job.folder.rglob(layout.WORKER_LOG)]
+    assert logs
+    assert not any("handed over" in log for log in logs), "no rank has the whole state"
 
 
 def test_a_survivor_that_does_not_follow_is_replaced(job: Job) -> None:

@@ -133,7 +133,7 @@ def test_without_peers_on_this_node_nothing_is_handed_over(memory: MemoryFiles, 
 def test_a_node_without_room_keeps_the_older_states(
     memory: MemoryFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(handover, "read_free_memory", lambda: 1000)
+    monkeypatch.setattr(handover, "read_free_memory", lambda: 500)
     write(build_handover(memory), build_state(seed=1))
     assert found(memory) is None
     assert "step 7 could not be handed over: it needs" in capsys.readouterr().err

@@ -10,19 +10,17 @@ pass may have changed buffers. In both cases the next generation restores a copy
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Protocol
 
-from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import SavePlan
 
 from trainer.contract.env import WorkerPlace
 from trainer.contract.manifest import Manifest
 from trainer.elastic.health.oom import read_free_memory
 from trainer.snapshot.memory_copy import CopyWriter
+from trainer.snapshot.writing import Plan, open_planner, resolve, tensors_in
 
 
 class State(Protocol):
@@ -51,7 +49,7 @@ class Handover:
 
     def __init__(self, place: WorkerPlace, *, is_wanted: bool) -> None:
         self._path, self._ranks = place.own_handover, place.local_world_size
-        self._plan: tuple[SavePlan, Metadata] | None = None
+        self._plan: Plan | None = None
         self.is_possible = is_wanted and place.is_on_one_node and place.world_size > 1
         self._is_freed = self._path is None
 
@@ -66,42 +64,44 @@ class Handover:
         """Plan ahead what `write` writes, so that a restart does not wait for that. Not collective. Never raises."""
         if self.is_possible:
             with suppress(Exception):  # `write` reports it
-                self._plan = _plan_whole(_planner_of(state))
+                self._plan = _plan_whole(open_planner(state.contents(), is_coordinator=True))
 
     def write(self, state: State, describe: Callable[[], Manifest]) -> None:
         """Write the state, if it is whole and there is memory for it. Not collective. Never raises."""
-        try:
-            if self._path is not None and self.is_possible:
-                if not state.is_whole:
-                    raise OSError(
-                        "it has changed since, an update has begun, or the ranks have different optimizer state"
-                    )
-                self._write(state, describe(), CopyWriter(self._path))
-        except Exception as error:  # noqa: BLE001  # an older state remains
-            print(f"the state of step {state.step} could not be handed over: {error}", file=sys.stderr, flush=True)
-
-    def _write(self, state: State, manifest: Manifest, writer: CopyWriter) -> None:
-        planner = _planner_of(state)
-        if self._plan is None or len(self._plan[0].items) != len(planner.state_dict):
-            self._plan = _plan_whole(planner)
-        own, metadata = self._plan
-        values = {item.index: planner.resolve_data(item) for item in own.items}
-        sources = {index: value for index, value in values.items() if isinstance(value, Tensor)}
-        if not all(state.is_steady(index.fqn) for index in sources):
+        if self._path is None or not self.is_possible:
             return
-        needed, free = self._ranks * sum(source.nbytes for source in sources.values()), read_free_memory()
+        try:
+            why_not = self._write(state, describe, CopyWriter(self._path))
+        except Exception as error:  # noqa: BLE001  # an older state remains
+            why_not = str(error)
+        if why_not:
+            print(f"the state of step {state.step} could not be handed over: {why_not}", file=sys.stderr, flush=True)
+
+    def _write(self, state: State, describe: Callable[[], Manifest], writer: CopyWriter) -> str:
+        """Why nothing was written, or an empty text."""
+        if not state.is_whole:
+            return "it has changed since, an update has begun, or the ranks have different optimizer state"
+        planner = open_planner(state.contents(), is_coordinator=True)
+        if self._plan is None or _names_in(self._plan) != planner.state_dict.keys():
+            self._plan = _plan_whole(planner)
+        values = resolve(planner, self._plan)
+        sources = tensors_in(values)
+        if not all(state.is_steady(index.fqn) for index in sources):
+            return "the model has buffers, which a forward pass may have changed"
+        survivors = self._ranks - 1
+        needed, free = survivors * sum(source.nbytes for source in sources.values()), read_free_memory()
         if free is not None and needed > free / 2:
-            raise OSError(f"it needs {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free")
+            return f"it needs {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free"
+        assert self._plan.metadata is not None
         writer.erase()
-        writer.write_whole(values, manifest, metadata)
+        writer.write_whole(values, describe(), self._plan.metadata)
+        return ""
 
 
-def _planner_of(state: State) -> DefaultSavePlanner:
-    planner = DefaultSavePlanner()
-    planner.set_up_planner(state.contents(), is_coordinator=True)
-    return planner
-
-
-def _plan_whole(planner: DefaultSavePlanner) -> tuple[SavePlan, Metadata]:
+def _plan_whole(planner: DefaultSavePlanner) -> Plan:
     (own,), metadata = planner.create_global_plan([planner.create_local_plan()])
-    return own, metadata
+    return Plan(own, metadata)
+
+
+def _names_in(plan: Plan) -> Collection[str]:
+    return () if plan.metadata is None else plan.metadata.state_dict_metadata.keys()

@@ -1,4 +1,4 @@
-"""A part of the state in a file that its agent holds in memory: how it is written, verified and read.
+"""A part of the state, or a survivor's whole state, in a file in memory: how it is written, verified and read.
 
 The file begins with a record of where the header is. The header names each tensor's place and checksum. A copy that was
 cut off anywhere has no record. What was changed after that fails its checksum. A reader looks at the record again when
@@ -32,6 +32,7 @@ from trainer.contract.copy_record import (
 )
 from trainer.contract.manifest import Manifest, SnapshotName
 from trainer.errors import DamagedSnapshot
+from trainer.snapshot.writing import tensors_in
 
 _ALIGNMENT = 64  # of each tensor
 _READERS = 4  # xxhash releases the interpreter lock
@@ -86,7 +87,6 @@ class CopyWriter:
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._map: mmap.mmap | None = None
         self._views: dict[MetadataIndex, tuple[int, Tensor]] = {}
         self._sealed = NO_RECORD
         self._end = FIRST_TENSOR_AT
@@ -102,8 +102,8 @@ class CopyWriter:
             offsets[index] = end
             end = _end_after(end, source)
         os.posix_fallocate(self._file, 0, end)
-        self._map, self._end = mmap.mmap(self._file, end), end
-        memory = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._end = end
+        memory = torch.frombuffer(mmap.mmap(self._file, end), dtype=torch.uint8)
         self._views = {
             index: (offset, memory[offset : offset + sources[index].nbytes].view(sources[index].dtype))
             for index, offset in offsets.items()
@@ -131,7 +131,7 @@ class CopyWriter:
     ) -> None:
         """Write everything that is not in `view` yet, the header, and then the record."""
         tensors: dict[MetadataIndex, Place] = {}
-        for index, value in _tensors_in(staged).items():
+        for index, value in tensors_in(staged).items():
             offset, _ = self._views[index]
             view = self.view(index, value)
             if view.data_ptr() != value.data_ptr():
@@ -146,7 +146,7 @@ class CopyWriter:
         """Write a whole state once, without reserved memory: the kernel need not clear the pages before."""
         tensors: dict[MetadataIndex, Place] = {}
         self._end = FIRST_TENSOR_AT
-        for index, value in _tensors_in(values).items():
+        for index, value in tensors_in(values).items():
             content = _bytes_of(value.resolve_conj().resolve_neg())  # no copy of other tensors
             tensors[index] = _place_of(value, self._end, xxhash.xxh3_64_intdigest(content))
             self._write(content, self._end)
@@ -274,10 +274,6 @@ def _end_after(offset: int, tensor: Tensor) -> int:
 
 def _place_of(tensor: Tensor, offset: int, checksum: int) -> Place:
     return Place(offset=offset, shape=tuple(tensor.shape), dtype=tensor.dtype, checksum=checksum)
-
-
-def _tensors_in(values: Mapping[MetadataIndex, Tensor | BytesIO]) -> dict[MetadataIndex, Tensor]:
-    return {index: value for index, value in values.items() if isinstance(value, Tensor)}
 
 
 def _others_in(values: Mapping[MetadataIndex, Tensor | BytesIO]) -> dict[MetadataIndex, bytes]:

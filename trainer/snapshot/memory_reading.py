@@ -95,10 +95,12 @@ def forget_outdated(files: Iterable[str], term: Term, base_step: int) -> None:
     for path in files:
         with suppress(OSError):
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            record = parse_record(os.pread(file, RECORD_BYTES, 0))
-            if record is not None and record.name.term < term and record.name.step > base_step:
-                os.pwrite(file, NO_RECORD, 0)
-            os.close(file)
+            try:
+                record = parse_record(os.pread(file, RECORD_BYTES, 0))
+                if record is not None and record.name.term < term and record.name.step > base_step:
+                    os.pwrite(file, NO_RECORD, 0)
+            finally:
+                os.close(file)
 
 
 def find_intact(found: Iterable[FoundPart], tell_damaged: Callable[[DamagedSnapshot], None]) -> list[FoundPart]:

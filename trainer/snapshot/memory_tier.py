@@ -29,7 +29,7 @@ from trainer.elastic.health.oom import read_free_memory
 from trainer.snapshot.memory_copy import CopyWriter
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.staging import Stager
-from trainer.snapshot.writing import Plan, SharedPlan, Values, values_of
+from trainer.snapshot.writing import Plan, SharedPlan, Values, tensors_in, values_of
 from trainer.worker.run import Run
 
 _SHARE = 0.01  # of training time that copies may take by default
@@ -159,7 +159,7 @@ class MemoryTier:
         if is_begun:
             self._copy(state, plan)
         else:
-            sources = {index: value for index, value in values_of(state, plan).items() if isinstance(value, Tensor)}
+            sources = tensors_in(values_of(state, plan))
             self._stager.begin({}, state.is_steady, self._guarded(lambda _: self._reserve(plan, sources)))
         self._waited_s = time.monotonic() - self._last_at
         return is_begun

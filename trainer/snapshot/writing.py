@@ -7,9 +7,10 @@ hold. Only planning is collective.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -75,10 +76,25 @@ class SharedPlan:
         return self._plan
 
 
-def values_of(state: RunState, plan: Plan) -> Values:
-    """This rank's part: live tensors, and everything else serialized now."""
-    planner = _plan_of(state)
+def tensors_in(values: Mapping[MetadataIndex, Tensor | BytesIO]) -> dict[MetadataIndex, Tensor]:
+    return {index: value for index, value in values.items() if isinstance(value, Tensor)}
+
+
+def open_planner(contents: dict[str, Any], *, is_coordinator: bool) -> DefaultSavePlanner:
+    """A planner of DCP for this state."""
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(contents, is_coordinator=is_coordinator)
+    return planner
+
+
+def resolve(planner: DefaultSavePlanner, plan: Plan) -> Values:
+    """What the plan names: live tensors, and everything else serialized now."""
     return {item.index: planner.resolve_data(item) for item in plan.own.items}
+
+
+def values_of(state: RunState, plan: Plan) -> Values:
+    """This rank's part."""
+    return resolve(open_planner(state.contents(), is_coordinator=dist.get_rank() == 0), plan)
 
 
 def write_part(
@@ -153,9 +169,3 @@ def _refuse_incomplete(plans: list[SavePlan]) -> None:
                 f"{index.fqn} is not whole: the ranks have {held[index.fqn]} of its {part.size.numel()} values; the "
                 "optimizer must have state for the same sharded parameters on all ranks"
             )
-
-
-def _plan_of(state: RunState) -> DefaultSavePlanner:
-    planner = DefaultSavePlanner()
-    planner.set_up_planner(state.contents(), is_coordinator=dist.get_rank() == 0)
-    return planner

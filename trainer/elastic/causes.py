@@ -31,13 +31,13 @@ class Causes:
         self._oom_kills = read_oom_kills()
 
     def read_steps(self) -> Steps:
-        """Return the completed steps. There are none outside a job."""
+        """Read the progress journal. There are no steps outside a job."""
         return Steps() if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
 
     def find(self, deaths: list[Death], steps: Mapping[int, int], local: LocalWorkers) -> Failure:
         """Return the first failure. Waits up to 0.3 s for it if all known deaths only follow from others.
 
-        `steps` are those that each rank has completed.
+        `steps` has the highest step that each rank completed in this generation.
         """
         return self._add_last_minute(first_cause(self._explain(deaths, steps, local)))
 

@@ -189,7 +189,10 @@ def parse_error_file(document: Mapping[str, object]) -> tuple[str | None, float 
 
 
 class Steps:
-    """The completed steps that a replica's progress journal tells. A generation may begin at an earlier step."""
+    """The completed steps in the end of a replica's progress journal, by generation. One may begin at an earlier step.
+
+    Generation None is that of lines that name none.
+    """
 
     def __init__(self) -> None:
         self._by_generation: defaultdict[int | None, dict[int, int]] = defaultdict(dict)
@@ -198,7 +201,7 @@ class Steps:
         own = self._by_generation[generation]
         own[rank] = max(step, own.get(rank, 0))
 
-    def of(self, generation: int | None) -> dict[int, int]:
+    def of(self, generation: int | None) -> Mapping[int, int]:
         """The highest step that each rank completed in a generation."""
         return self._by_generation.get(generation, {})
 

@@ -82,6 +82,7 @@ BENCHMARKS = (
     Benchmark("nodes", "nodes", "--times 6", "--nodes 2 --times 1 --how killed", _needs_namespaces),
     Benchmark("suspicion", "suspicion", "", "--hours 2"),
     Benchmark("snapshot", "snapshot", "", "--preset nano --strategies ddp --rounds 1"),
+    Benchmark("copies", "copies", "", "--strategies ddp --rounds 2 --turn 3"),
     Benchmark("trainer", "trainer", "", _SMALL_TRAINER),
     Benchmark(
         "recovery_gpu",

@@ -17,80 +17,32 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.frame import Figures, begin, build_parser, finish, render_table
 from benchmarks.trainer.contestants import Contestant
+from benchmarks.trainer.turns import Tally
 from benchmarks.trainer.work import STRATEGIES, USUAL, Work
 
-# Then both sides start again. On a CPU the layout of a process's memory makes its steps some percent longer or shorter
-# during its whole life. On a GPU a new start would compile again for minutes.
-ROUNDS_OF_A_PAIR = {"cpu": 4, "cuda": 10**9}
 _OURS, _BY_HAND = SIDES = ("ours", "handwritten")
 
 
-@dataclass
-class Tally:
-    """The times of both sides. A pair keeps its processes for ROUNDS_OF_A_PAIR."""
-
-    times: dict[str, list[float]] = field(default_factory=lambda: {side: [] for side in SIDES})  # medians of turns
-    steps: Counter[str] = field(default_factory=Counter)
-    cpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SIDES, 0.0))
-    ideal_s: float | None = None
-
-    @property
-    def rounds(self) -> int:
-        return len(self.times[_OURS])
-
-    def play(self, work: Work, rounds: int, folder: Path) -> None:
-        """Play `rounds` rounds with one pair."""
-        pair = {side: Contestant(work, side == _OURS, folder / side) for side in SIDES}
-        goal, turn_s = self.rounds + rounds, work.turn_s
-        try:
-            for contestant in pair.values():
-                contestant.start()
-            self._count(pair, -1)
-            while self.rounds < goal:
-                order = SIDES if self.rounds % 2 else reversed(SIDES)
-                turns = {side: pair[side].run_for(turn_s) for side in order}
-                if min(map(len, turns.values())) < 2:  # the machine was too busy for a step
-                    turn_s *= 2
-                    continue
-                for side, turn in turns.items():
-                    self.times[side].append(statistics.median(turn))
-            self._count(pair, 1)
-            self.ideal_s = pair[_OURS].ideal_step_s()
-        finally:
-            for contestant in pair.values():
-                contestant.end()
-
-    def _count(self, pair: dict[str, Contestant], sign: int) -> None:
-        for side, contestant in pair.items():
-            self.steps[side] += sign * contestant.steps()
-            self.cpu_s[side] += sign * contestant.cpu_s()
-
-
 def contest(work: Work, folder: Path) -> Figures:
-    tally = Tally()
-    while tally.rounds < work.rounds:
-        pair = folder / str(tally.rounds)
-        pair.mkdir()
-        tally.play(work, min(ROUNDS_OF_A_PAIR[work.device], work.rounds - tally.rounds), pair)
+    tally = Tally(statistics.median)
+    tally.play(work, folder, lambda pair: {side: Contestant(work, side == _OURS, pair / side) for side in SIDES})
     ratios = [by_hand / ours for ours, by_hand in zip(tally.times[_OURS], tally.times[_BY_HAND], strict=True)]
     first, _, third = statistics.quantiles(ratios, n=4)
-    cpu_s = {side: tally.cpu_s[side] / tally.steps[side] for side in SIDES}
     figures: Figures = {"strategy": work.strategy, "device": work.device, "rounds": work.rounds}
     for side in SIDES:
         figures |= speed_of(side, statistics.median(tally.times[side]), work, tally.ideal_s)
-        figures[f"{side}_cpu_ms"] = round(1000 * cpu_s[side], 1)
+        figures[f"{side}_cpu_ms"] = round(1000 * tally.cpu_per_step_s(side), 1)
     return {
         **figures,
         "ratio": round(statistics.median(ratios), 3),
         "quartiles": [round(first, 3), round(third, 3)],
-        "cpu_ratio": round(cpu_s[_BY_HAND] / cpu_s[_OURS], 3),
+        "cpu_ratio": round(tally.cpu_per_step_s(_BY_HAND) / tally.cpu_per_step_s(_OURS), 3),
         "limit": work.limit,
     }
 

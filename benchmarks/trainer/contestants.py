@@ -21,6 +21,8 @@ from benchmarks.frame import start_ranks
 from benchmarks.trainer.work import Work
 from trainer.contract import env, layout
 from trainer.contract.clock import parse_time
+from trainer.contract.copy_record import RECORD_BYTES, parse_record
+from trainer.elastic.memory_files import MemoryFiles
 
 _NEVER = 10**9
 _HANDWRITTEN = str(Path(__file__).with_name("handwritten.py"))
@@ -39,12 +41,18 @@ class End:
 
 @dataclass
 class Contestant:
-    """Ours is `python -m trainer`, but with DDP's wrapper also for a single rank. Call `end` when done."""
+    """Ours is `python -m trainer`, but with DDP's wrapper also for a single rank. Call `end` when done.
+
+    With `has_copies` its ranks have files in memory, as under `elasticrun`, and so copy their state.
+    """
 
     work: Work
     is_ours: bool
     folder: Path
+    has_copies: bool = False
     ranks: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    files: MemoryFiles | None = None
+    turns_with_copy: int = 0  # a new copy was complete at their end
 
     @property
     def lines(self) -> Path:
@@ -53,6 +61,9 @@ class Contestant:
     def start(self) -> None:
         self.folder.mkdir()
         marks = {"PYTHONPATH": _ROOT, env.JOB_DIR: str(self.folder), env.REPLICA_DIR: str(self.folder)}
+        if self.has_copies:
+            self.files = MemoryFiles(self.work.world_size)
+            marks |= self.files.environment
         with (self.folder / "printed").open("ab") as printed:
             self.ranks = start_ranks(self._command(), self.work.world_size, self.work.device, printed, **marks)
         self._until_steps(3)
@@ -65,11 +76,13 @@ class Contestant:
 
     def run_for(self, seconds: float) -> list[float]:
         """Continue for a while. Returns the seconds per step of each window that began and ended in that time."""
-        began = time.time()
+        began, copied = time.time(), self._newest_copy()
         for rank in self.ranks:
             rank.send_signal(signal.SIGCONT)
         time.sleep(seconds)
         self.pause()
+        self._refuse_ended()
+        self.turns_with_copy += self._newest_copy() != copied
         return times_of_steps([end for end in self._ends() if end.at_s > began], self.work.window)
 
     def steps(self) -> int:
@@ -89,6 +102,8 @@ class Contestant:
         for rank in self.ranks:
             rank.kill()
             rank.wait()
+        if self.files is not None:
+            self.files.close()
 
     def _command(self) -> list[str]:
         work = self.work
@@ -100,10 +115,24 @@ class Contestant:
 
     def _until_steps(self, count: int) -> None:
         deadline = time.monotonic() + _PATIENCE_S + (_COMPILES_WITHIN_S if self.work.is_compiled else 0.0)
-        while len(self._ends()) < count:
-            if time.monotonic() > deadline or any(rank.poll() is not None for rank in self.ranks):
-                raise RuntimeError((self.folder / "printed").read_text(errors="replace")[-3000:])
+        while len(self._ends()) < count or not self._has_copied():
+            self._refuse_ended(is_late=time.monotonic() > deadline)
             time.sleep(0.05)
+
+    def _refuse_ended(self, *, is_late: bool = False) -> None:
+        """Raise RuntimeError with what the ranks printed, if one has ended."""
+        if is_late or any(rank.poll() is not None for rank in self.ranks):
+            raise RuntimeError((self.folder / "printed").read_text(errors="replace")[-3000:])
+
+    def _has_copied(self) -> bool:
+        """Whether each rank has filled its files. The first copies take longer: they are planned, and get memory."""
+        files = [] if self.files is None else [file for own in self.files.copies for file in own]
+        return all(parse_record(os.pread(file, RECORD_BYTES, 0)) for file in files)
+
+    def _newest_copy(self) -> list[bytes]:
+        """What identifies the newest copy of each rank in memory."""
+        files = () if self.files is None else self.files.served()
+        return [os.pread(file, RECORD_BYTES, 0) for file in files]
 
     def _ends(self) -> list[End]:
         """When rank 0 ended the last step of each window."""

@@ -92,9 +92,10 @@ class Handover:
         needed, free = survivors * sum(source.nbytes for source in sources.values()), read_free_memory()
         if free is not None and needed > free / 2:
             return f"it needs {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free"
+        manifest = describe()
         assert self._plan.metadata is not None
         writer.erase()
-        writer.write_whole(values, describe(), self._plan.metadata)
+        writer.write_whole(values, manifest, self._plan.metadata)
         return ""
 
 

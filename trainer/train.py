@@ -118,6 +118,7 @@ def _run_in_group(
         observer=observer,
         stop=stop,
         reentry=reentry,
+        is_from_memory=beginning.restore is not None and bool(beginning.restore.memory),
     )
     departure = Departure(reentry, run.place.generation, loop.hand_over, state.changing)
     with trainee.on_backward_done(run.waits.begin), closing(feeder), observer, saver, copies, departure:
@@ -172,12 +173,15 @@ class _Loop:
     observer: Observer
     stop: StopFlag
     reentry: Reentry | None
+    is_from_memory: bool  # the state was restored from memory, where it may have come before its evaluation
     unreadable: dict[int, BadSample] = field(default_factory=dict)  # by their index
 
     def train(self) -> int:
         """Step until the last step or a stop, and return the exit code. Collective."""
         state, config = self.state, self.run.config
-        barrier = None if self.task.evaluation is None else Barrier(self.run.waits)
+        barrier = Barrier(self.run.waits) if self.task.evaluation is not None else None
+        if self.is_from_memory:
+            self._evaluate(barrier)
         while state.step < config.steps:
             own_times = self.observer.before(state.step + 1)
             started = time.perf_counter()
@@ -196,8 +200,7 @@ class _Loop:
             self.observer.after(state, result, step_s)
             if result.compare:
                 self.handover.plan(state)
-            if barrier is not None:
-                self._evaluate(barrier)
+            self._evaluate(barrier)
             if result.skipped:
                 self._note_skipped(result)
             is_end = state.step == config.steps
@@ -244,12 +247,12 @@ class _Loop:
         self.copies.take(self.state)
         self.saver.cost.add_copy(time.perf_counter() - started)
 
-    def _evaluate(self, barrier: Barrier) -> None:
+    def _evaluate(self, barrier: Barrier | None) -> None:
         """After every `evaluate_every` steps, and after the last one. Collective."""
         config, step, heartbeat = self.run.config, self.state.step, self.run.heartbeat
         evaluation, every = self.task.evaluation, config.evaluate_every
         is_due = step == config.steps or (every is not None and step % every == 0)
-        if evaluation is None or not is_due:
+        if evaluation is None or barrier is None or not is_due:
             return
         heartbeat.beat(Phase.EVALUATION, step)
         barrier.wait(f"the evaluation after step {step}", timeout_s=_EVALUATION_TIMEOUT_S)

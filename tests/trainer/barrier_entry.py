@@ -1,6 +1,7 @@
-"""Two ranks meet once. The second time rank 1 is absent until rank 0 has given up."""
+"""Two ranks meet once. The second time rank 1 is absent until rank 0 has given up. With `dies`, rank 1 dies instead."""
 
 import os
+import sys
 from contextlib import suppress
 
 from trainer.contract.env import parse_place
@@ -8,6 +9,7 @@ from trainer.errors import RankAbsent
 from trainer.worker.barrier import Barrier
 from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.lost_peer import has_lost_peer
 from trainer.worker.torch_compat import store_of_the_group
 from trainer.worker.waits import Waits
 
@@ -17,6 +19,14 @@ with process_group(place, waits):
     barrier = Barrier(waits)
     barrier.wait("the first evaluation", timeout_s=20)
     print("met", flush=True)
+    if "dies" in sys.argv:
+        if place.rank == 1:
+            os._exit(0)
+        try:
+            barrier.wait("the evaluation after step 7", timeout_s=300)
+        except RuntimeError as error:
+            print(has_lost_peer(error), error, flush=True)
+        os._exit(0)
     if place.rank == 1:
         with suppress(RuntimeError):  # the store may have ended with rank 0
             store_of_the_group().wait(["given up"])

@@ -140,6 +140,26 @@ def test_survivors_that_hang_in_a_collective_hand_their_states_over(job: Job, ra
     assert len(agent.events("worker.failed")) == 1, "the replacements cost no restart"
 
 
+@pytest.mark.parametrize("settings", [{"snapshot_memory": "off"}, {"snapshot_memory": 1, "keep_survivors": False}])
+def test_an_evaluation_that_a_death_interrupts_is_made_again(job: Job, settings: dict[str, object]) -> None:
+    task = {"task": "tests.elastic.scripts.evaluating:task", "steps": 8, "evaluate_every": 4, "global_batch": 4}
+    config = json.dumps({**task, "micro_batch": 1, "strategy": "ddp", "snapshot_interval": 1000, **settings})
+    agent = job.policy(max_restarts=2).start(TWO, "-m", "trainer", "--config", config)
+    for generation, step in ((1, 4), (2, 8)):
+        pids = agent.pids(generation)
+        wait_for(partial(evaluates, agent, generation, step), f"the evaluation of step {step}")
+        os.kill(pids[1], signal.SIGKILL)
+    assert agent.wait() == 0, agent.printed()
+    assert [found["step"] for found in restored(agent)] == [4, 8]
+    lines = [line for generation in (1, 2, 3) for line in agent.progress(generation)]
+    reported = [line["step"] for line in lines if "evaluation_loss" in (line.get("metrics") or {})]  # type: ignore[operator]
+    assert reported == [4, 8]
+
+
+def evaluates(agent: Agent, generation: int, step: int) -> bool:
+    return any(line["phase"] == "evaluation" and line["step"] == step for line in agent.progress(generation))
+
+
 def test_survivors_end_with_a_job_that_may_not_restart(job: Job) -> None:
     config = json.dumps({**CONFIG, "strategy": "ddp"})
     agent = job.policy(max_restarts=0).start(TWO, "-m", "trainer", "--config", config)

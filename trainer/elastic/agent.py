@@ -35,7 +35,7 @@ from trainer.elastic.rendezvous.formation import Formation, name_ranks
 from trainer.elastic.rendezvous.join import known_generation
 from trainer.elastic.rendezvous.rounds import Ending, Member, WorkersStore
 from trainer.elastic.resource_sampler import ResourceSampler
-from trainer.elastic.workers.ending import end_workers
+from trainer.elastic.workers.ending import end_workers, kill_workers
 from trainer.elastic.workers.fork_server_client import ForkServerClient
 from trainer.elastic.workers.job_environment import render_job_environment
 from trainer.elastic.workers.local_workers import LocalWorkers
@@ -234,9 +234,11 @@ class Agent:
         return local
 
     def _start_process(self, local: LocalWorkers, local_rank: int) -> None:
-        """Start a new process, in place of the one that had this local rank, if any."""
-        replaced = {rank: each for rank, each in local.running.items() if rank == local_rank}
-        end_workers(replaced, patience_s=0.0, folder_of=local.folders.get)
+        """Start a new process, in place of the one that had this local rank, if any.
+
+        That one is killed without a warning: it could still join, and the group would form with a process that ends.
+        """
+        kill_workers([each for rank, each in local.running.items() if rank == local_rank])
         environ, output = local.environs[local_rank], local.outputs.get(local_rank)
         self._survivors.replace(local_rank, environ)
         local.processes[local_rank] = self._fork_server.start(

@@ -15,8 +15,11 @@ class StopFlag:
         self.is_set = False
 
     def install(self) -> None:
-        """Handle SIGTERM. Further signals change nothing: schedulers often send several."""
+        """Handle SIGTERM, which the agent may have blocked so far. Further signals change nothing: schedulers often
+        send several.
+        """
         signal.signal(signal.SIGTERM, self._set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def _set(self, number: int, frame: FrameType | None) -> None:
         self.is_set = True

@@ -19,6 +19,7 @@ from tests.elastic.generations import await_steps, latest, losses, restored, set
 from tests.elastic.harness import SCRIPTS, TWO, Agent, Job, short_tmpdir, wait_for
 from trainer.contract import layout
 from trainer.elastic.health.processes import is_gone
+from trainer.elastic.launch import SPARES
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +159,42 @@ def test_an_evaluation_that_a_death_interrupts_is_made_again(job: Job, settings:
 
 def evaluates(agent: Agent, generation: int, step: int) -> bool:
     return any(line["phase"] == "evaluation" and line["step"] == step for line in agent.progress(generation))
+
+
+def test_a_stop_during_a_restart_saves_the_state_of_the_survivor(job: Job) -> None:
+    config = json.dumps({**CONFIG, "strategy": "ddp"})
+    agent = job.policy(max_restarts=9, stop_timeout_s=60).start(
+        TWO, "-m", "trainer", "--config", config, **{SPARES: "0"}
+    )
+    pids = settle(agent)
+    os.kill(pids[1], signal.SIGKILL)
+    agent.pids(2)
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.wait() == 143, agent.printed()
+    assert agent.events("stacks.saved") == [], "no worker had to be killed"
+    (saved,) = agent.events("snapshot.committed")
+    newest = max(step for steps in steps_of(agent, 1).values() for step in steps)
+    assert saved["evidence"]["step"] > newest  # type: ignore[index]
+
+
+def test_a_survivor_that_wakes_up_too_late_is_replaced_once(job: Job) -> None:
+    agent = start(job, strategy="ddp")
+    pids = settle(agent)
+    os.kill(pids[0], signal.SIGSTOP)
+    os.kill(pids[1], signal.SIGKILL)
+    wait_for(lambda: is_gone(pids[0]) or has_pending(pids[0], signal.SIGTERM), "the replacement")
+    with suppress(ProcessLookupError):
+        os.kill(pids[0], signal.SIGCONT)
+    await_steps(agent, 2, 3)
+    assert len(agent.events("worker.failed")) == 1, agent.printed()
+    assert len(agent.events("worker.replaced")) == 1
+
+
+def has_pending(pid: int, number: int) -> bool:
+    """Whether a signal to this process waits (proc(5), status, ShdPnd)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    mask = next(int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd"))
+    return bool(mask >> (number - 1) & 1)
 
 
 def test_survivors_end_with_a_job_that_may_not_restart(job: Job) -> None:

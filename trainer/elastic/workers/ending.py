@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,17 +32,22 @@ def end_workers(
     saved = _save_stacks(running, folder_of) if hang else []
     for process in processes.values():
         process.send_signal(signal.SIGTERM)
-    _await_end(processes, patience_s)
+    _await_end(processes.values(), patience_s)
     stubborn = {rank: process for rank, process in processes.items() if process.poll() is None}
     if not stubborn:
         return saved
     saved = saved or _save_stacks(stubborn, folder_of)
-    for process in stubborn.values():
+    kill_workers(stubborn.values())
+    return saved
+
+
+def kill_workers(processes: Collection[ForkedProcess]) -> None:
+    """Send SIGKILL to those that run, without a warning, and wait for their end."""
+    for process in processes:
         if process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-    _await_end(stubborn, _KILL_WAIT_S)
-    return saved
+    _await_end(processes, _KILL_WAIT_S)
 
 
 def _save_stacks(processes: Mapping[int, ForkedProcess], folder_of: Callable[[int], Path | None]) -> list[int]:
@@ -52,8 +57,8 @@ def _save_stacks(processes: Mapping[int, ForkedProcess], folder_of: Callable[[in
     return [rank for rank, process in processes.items() if process.pid in saved]
 
 
-def _await_end(processes: Mapping[int, ForkedProcess], patience_s: float) -> None:
+def _await_end(processes: Collection[ForkedProcess], patience_s: float) -> None:
     deadline = time.monotonic() + patience_s
-    for process in processes.values():
+    for process in processes:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))

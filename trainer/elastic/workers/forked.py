@@ -31,14 +31,19 @@ def become(order: dict[str, object], agent_server: int) -> None:
     for number in (*HELD, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+    program = None if order["because"] else program_of(order)
+    blocked: set[signal.Signals] = set()
+    if program is not None and program.is_bundled:
+        blocked = {
+            signal.SIGTERM
+        }  # until it handles it (StopFlag). If it ended now, its peers would wait
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, set(HELD) - blocked)
     settle_environment(order)
     child.prepare_environment()
     _open_outputs(order)
     folder = child.redirect(str(order["local_rank"]))
-    program = program_of(order)
     command = names_of(order["command"])
-    if order["because"] or program is None:
+    if program is None:
         child.execute(command)
     show_command(command)
     show_place(os.environ)

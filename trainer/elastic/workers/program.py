@@ -44,6 +44,11 @@ class Program:
         return {"target": self.target, "is_module": self.is_module, "arguments": list(self.arguments)}
 
     @property
+    def is_bundled(self) -> bool:
+        """Whether it is the bundled trainer, if no package of its name takes precedence."""
+        return self.is_module and self.target == OURS
+
+    @property
     def folder(self) -> Path:
         """What Python puts first on its path: the script's folder, links resolved; for a module, the current folder."""
         return Path.cwd() if self.is_module else Path(self.target).resolve().parent
@@ -57,7 +62,7 @@ def runs_our_trainer(command: Sequence[str]) -> bool:
 def find_imports(command: Sequence[str]) -> list[str]:
     """Modules that the program of a worker's command imports before its first step, besides torch."""
     program = parse_program(command)
-    is_ours = isinstance(program, Program) and program.is_module and program.target == OURS
+    is_ours = isinstance(program, Program) and program.is_bundled
     # All that trainer/__main__.py imports, and torch._dynamo, whose import by DDP takes most of a second. Not
     # trainer.__main__ itself, because runpy warns about a module that is already imported.
     ours = ["torch.distributed.elastic.multiprocessing.errors", "torch._dynamo", f"{OURS}.train"]

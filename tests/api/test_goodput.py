@@ -72,4 +72,4 @@ def test_the_goodput_of_a_job_has_its_cost_and_gains(world: World) -> None:
     found = world.client.get(f"/api/v1/jobs/{job_id}/goodput").json()
     assert (found["cost"], found["lost_cost"], found["currency"]) == (0.0, 0.0, "EUR")
     assert [(gain["name"], gain["device_seconds"]) for gain in found["gains"]] == [("snapshot-interval", None)]
-    assert "nothing has failed yet" in found["gains"][0]["sentence"]
+    assert "no failure so far has cost the steps since a snapshot" in found["gains"][0]["sentence"]

@@ -52,6 +52,18 @@ def test_measurements_are_read_from_a_life() -> None:
     )
 
 
+@pytest.mark.parametrize("source", ["survivor", "memory", "buddy"])
+def test_snapshots_on_disk_would_not_have_helped_where_a_state_in_memory_counted(source: str) -> None:
+    life = failing_life()
+    (own,) = life.attempts
+    first, second = own.generations
+    remembered = replace(own, generations=(first, replace(second, restored_from=source)))
+    life = replace(life, attempts=(remembered,))
+    gain = judge_interval(measure(life, lay_out(life, at(25))))
+    assert gain.device_us is None
+    assert gain.sentence.endswith("no failure so far has cost the steps since a snapshot")
+
+
 def test_the_gain_of_another_interval_is_the_difference_of_dalys_run_times() -> None:
     gain = judge_interval(MEASURED)
     assert gain.sentence == (
@@ -82,7 +94,7 @@ def test_no_interval_is_shorter_than_a_step() -> None:
 @pytest.mark.parametrize(
     ("lacking", "changed"),
     [
-        ("nothing has failed yet", {"failures": 0, "mtbf_s": 0.0, "restart_s": 0.0}),
+        ("no failure so far has cost the steps since a snapshot", {"failures": 0, "mtbf_s": 0.0, "restart_s": 0.0}),
         ("fewer than two snapshots reported their cost", {"snapshots": 1}),
         ("no step that counts was reported", {"work_s": 0.0}),
         ("no step that counts was reported", {"mtbf_s": 0.0}),

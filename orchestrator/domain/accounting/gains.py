@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from orchestrator.domain.accounting.goodput import Bin, Stretch, take_apart
 from orchestrator.domain.accounting.life import Life
@@ -15,6 +16,7 @@ from orchestrator.domain.counted import counted
 from trainer.contract.daly import daly_run_s, young_daly_s
 
 _TRAINING = frozenset({Bin.LOAD, Bin.COMPILE, Bin.PRODUCTIVE, Bin.RE_DONE})
+_DISK = "disk"  # of GenerationLife.restored_from
 _FEWEST_SNAPSHOTS = 2  # an interval lies between two
 _WORST = 30.0  # mean times between failures in an interval; beyond it the model's run time exceeds e to the 30
 
@@ -30,7 +32,10 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Measurements of one job. Times are wall-clock seconds. `failures` ended a generation or an attempt."""
+    """Measurements of one job. Times are wall-clock seconds.
+
+    `failures` ended a generation or an attempt, and cost the steps since a snapshot: no state in memory was restored.
+    """
 
     work_s: float  # steps that count, without stalls
     steps: int
@@ -58,7 +63,7 @@ def measure(life: Life, stretches: Sequence[Stretch]) -> Measured:
     stall_s, snapshots = sum(each.stall_s for each in kept), sum(each.snapshots for each in kept)
     productive = [each for each in stretches if each.bin is Bin.PRODUCTIVE]
     wall_us = sum(each.lasted_us for each in productive)
-    failures = _count_failures(life).total()
+    every, failures = _count_failures(life).total(), _count_without_memory(life)
     trained_s = sum(each.lasted_us for each in stretches if each.bin in _TRAINING) / 1e6
     recovered_s = sum(each.lasted_us for each in stretches if each.bin is Bin.RECOVERING) / 1e6
     return Measured(
@@ -69,7 +74,7 @@ def measure(life: Life, stretches: Sequence[Stretch]) -> Measured:
         stall_s=stall_s / snapshots if snapshots else 0.0,
         failures=failures,
         mtbf_s=trained_s / failures if failures else 0.0,
-        restart_s=recovered_s / failures if failures else 0.0,
+        restart_s=recovered_s / every if every else 0.0,
     )
 
 
@@ -93,7 +98,7 @@ def judge_interval(run: Measured) -> Gain:
 
 def _lacking(run: Measured) -> str | None:
     if run.failures == 0:
-        return "nothing has failed yet"
+        return "no failure so far has cost the steps since a snapshot"
     if run.snapshots < _FEWEST_SNAPSHOTS:
         return "fewer than two snapshots reported their cost"
     if run.work_s <= 0 or run.mtbf_s <= 0:
@@ -134,3 +139,12 @@ def _judge_causes(life: Life, stretches: Sequence[Stretch]) -> list[Gain]:
 def _count_failures(life: Life) -> Counter[str]:
     """Count ends of generations, and of attempts without a generation."""
     return Counter(cause for attempt in life.attempts for cause in attempt.causes if cause is not None)
+
+
+def _count_without_memory(life: Life) -> int:
+    """Count the failures after which training did not continue from a state in memory."""
+    return sum(
+        cause is not None and (following is None or following.restored_from == _DISK)
+        for attempt in life.attempts
+        for cause, following in zip_longest(attempt.causes, attempt.generations[1:])
+    )

@@ -107,7 +107,7 @@ class Agent:
                 read=lambda pids: read_activities(pids, fork_server.server_pid, without={os.getpid()}),
             )
         self._sampler = None if record is None else _build_sampler(record, self._devices)
-        self._causes = Causes(record, self._sampler)
+        self._causes = Causes(record, self._sampler, lambda: fork_server.spares_ended)
         self._local: LocalWorkers | None = None
         self._orders: Sequence[int] = ()  # of workers; if each of these ends with 0, the generation has succeeded
         self._ending = Ending()  # of the previous generation

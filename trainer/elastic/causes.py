@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from trainer.contract import layout
@@ -20,15 +20,21 @@ _LOOK_EVERY_S = 0.02
 
 
 class Causes:
-    """Explains deaths by what the workers left behind. Without a `record`, it knows neither steps nor patterns."""
+    """Explains deaths by what the workers left behind. Without a `record`, it knows neither steps nor patterns.
 
-    def __init__(self, record: Record | None, sampler: ResourceSampler | None) -> None:
-        self._record, self._sampler = record, sampler
+    `count_spares_ended` returns how many spare workers have ended so far. The kernel's OOM killer chooses them first.
+    """
+
+    def __init__(
+        self, record: Record | None, sampler: ResourceSampler | None, count_spares_ended: Callable[[], int]
+    ) -> None:
+        self._record, self._sampler, self._count_spares_ended = record, sampler, count_spares_ended
         self._oom_kills: int | None = None  # the count before the workers started
+        self._spares_ended = 0  # by then
 
     def begin(self) -> None:
         """Call this before the workers of a generation start."""
-        self._oom_kills = read_oom_kills()
+        self._oom_kills, self._spares_ended = read_oom_kills(), self._count_spares_ended()
 
     def read_steps(self) -> Steps:
         """Read the progress journal. There are no steps outside a job."""
@@ -47,8 +53,7 @@ class Causes:
         deadline = time.monotonic() + _GRACE_S
         while True:
             findings = [
-                find_failure(death, steps, patterns=patterns, oom_kills=count_oom_kills(self._oom_kills))
-                for death in deaths
+                find_failure(death, steps, patterns=patterns, oom_kills=self._count_oom_kills()) for death in deaths
             ]
             everyone = len(deaths) == len(local.processes)
             has_cause = any(not (is_collateral(f.failure) or is_echo(f.failure)) for f in findings)
@@ -56,6 +61,10 @@ class Causes:
                 return findings
             time.sleep(_LOOK_EVERY_S)
             deaths = local.find_deaths()
+
+    def _count_oom_kills(self) -> int:
+        """Kills of workers since they started."""
+        return max(0, count_oom_kills(self._oom_kills) - (self._count_spares_ended() - self._spares_ended))
 
     def _add_last_minute(self, failure: Failure) -> Failure:
         """If a rank ran out of memory, add what it used in its last minute."""

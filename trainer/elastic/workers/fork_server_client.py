@@ -75,6 +75,7 @@ class ForkServerClient:
         self.imported_s = 0.0  # time that the server has spent on imports
         self.rss_bytes = 0  # of the server
         self.spare_bytes = 0  # private memory of the newest spare
+        self.spares_ended = 0  # without an order; killed because memory ran out, in all likelihood
         self._spares_wanted, self._spares_ready = 0, 0
         self._warm_until_s: float | None = None
         self._processes: dict[int, ForkedProcess] = {}  # by number, those that have not ended
@@ -169,6 +170,8 @@ class ForkServerClient:
         elif "spare" in message:
             self.spare_bytes = int(str(message["bytes"]))
             self._spares_ready += 1
+        elif "spare_ended" in message:
+            self.spares_ended += 1
         elif "early" in message:
             self._spares_ready = int(str(message["early"]))
         elif "refused" in message:

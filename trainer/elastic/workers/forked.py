@@ -34,9 +34,7 @@ def become(order: dict[str, object], agent_server: int) -> None:
     program = None if order["because"] else program_of(order)
     blocked: set[signal.Signals] = set()
     if program is not None and program.is_bundled:
-        blocked = {
-            signal.SIGTERM
-        }  # until it handles it (StopFlag). If it ended now, its peers would wait
+        blocked = {signal.SIGTERM}  # until it handles it (StopFlag). If it ended now, its peers would wait
     signal.pthread_sigmask(signal.SIG_UNBLOCK, set(HELD) - blocked)
     settle_environment(order)
     child.prepare_environment()

@@ -31,6 +31,7 @@ and receives
     {"refused": number, "why": text}
     {"ended": pid, "code": as subprocess.Popen.returncode}
     {"spare": pid, "bytes": private memory}   the spare is ready
+    {"spare_ended": pid}   it had no order yet
     {"early": how many spares are ready}
 """
 
@@ -259,7 +260,8 @@ class ForkServer:
                         failed.add(pid)
                 elif pid == self._agent:
                     agent_ended = os.waitstatus_to_exitcode(status)
-                self._spares.forget(pid)
+                if self._spares.forget(pid):
+                    self._tell(spare_ended=pid)
         except ChildProcessError:
             pass
         if agent_ended is not None:

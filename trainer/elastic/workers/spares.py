@@ -112,12 +112,17 @@ class Spares:
                     return pid
         return None
 
-    def forget(self, pid: int) -> None:
-        """Forget a dead spare and stop forking spares: it was probably killed because memory ran out."""
+    def forget(self, pid: int) -> bool:
+        """Forget a dead spare and stop forking spares: it was probably killed because memory ran out.
+
+        False if it is none.
+        """
         end = self._ready.pop(pid, None) or self._warming.pop(pid, None)
-        if end is not None:
-            end.close()
-            self.wanted, self._is_paused = 0, False
+        if end is None:
+            return False
+        end.close()
+        self.wanted, self._is_paused = 0, False
+        return True
 
     def close(self) -> None:
         """In a forked worker, close what belongs to the server."""

@@ -272,7 +272,7 @@ class FakeForkServer:
     """The fork server of one agent. It starts fake workers."""
 
     server_pid = None
-    imported_s, rss_bytes, spare_bytes = 0.0, 0, 0
+    imported_s, rss_bytes, spare_bytes, spares_ended = 0.0, 0, 0, 0
 
     def __init__(self, nodes: Nodes, node: str) -> None:
         self._nodes, self._node = nodes, node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -24,7 +25,7 @@ def test_a_warmup_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.loop.warmup.read_state", read_and_record)
     files = set(Path("/proc/self/fd").iterdir())
     generator, threads, filters = torch.get_rng_state(), torch.get_num_threads(), list(warnings.filters)
-    environ, alive = dict(os.environ), set(threading.enumerate())
+    environ, alive, excepthook = dict(os.environ), set(threading.enumerate()), sys.excepthook
     warm_up(tmp_path / "warmup")
     assert restored == [("memory", True), ("disk", True)]
     assert set(Path("/proc/self/fd").iterdir()) <= files  # threads of earlier tests may close some
@@ -33,6 +34,7 @@ def test_a_warmup_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
     assert torch.get_num_threads() == threads
     assert (warnings.filters, dict(os.environ)) == (filters, environ)
     assert set(threading.enumerate()) <= alive
+    assert sys.excepthook is excepthook
     assert not dist.is_initialized()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -107,6 +108,7 @@ def _build(config: TrainerConfig) -> RunState:
 def _group_of_one() -> Iterator[None]:
     """A group without other ranks, that leaves no thread."""
     keep_process_groups()
+    excepthook = sys.excepthook  # the group replaces it by one that adds its rank
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield
@@ -114,6 +116,7 @@ def _group_of_one() -> Iterator[None]:
         gc.collect()  # the group ends only when nothing refers to it
         dist.destroy_process_group()
         release_process_groups().join()
+        sys.excepthook = excepthook
 
 
 def _train(config: TrainerConfig, restore: Restore) -> None:

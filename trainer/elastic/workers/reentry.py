@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import select
+import sys
 import time
 from collections.abc import Callable
 from enum import Enum
@@ -145,6 +146,7 @@ def train_again(
 
     `train` has left its group when it raises. `forget` removes what the process must not keep from a generation.
     """
+    excepthook = sys.excepthook  # each group replaces it by one that adds its rank
     while True:
         reentry.tell(place.generation, Stage.JOINED)
         try:
@@ -155,6 +157,7 @@ def train_again(
                 raise
         gc.collect()  # what is left of the broken group
         forget()
+        sys.excepthook = excepthook
         place = parse_place(os.environ)
 
 

@@ -88,6 +88,13 @@ def signal_name(exit_code: int) -> str | None:
         return None
 
 
+def describe_end(exit_code: int) -> str:
+    """How a child process ended, for a sentence: "was killed by SIGKILL", "ended with exit code 1"."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    return f"was killed by {signal_name(exit_code) or f'signal {-exit_code}'}"
+
+
 @dataclass(frozen=True)
 class Pattern:
     """A Python regular expression that is searched in each line, and the kind of failure that a match means."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
-from trainer.contract.failure import Failure, FailureKind, is_collateral, is_stop
+from trainer.contract.failure import Failure, FailureKind, describe_end, is_collateral, is_stop
 from trainer.elastic.agent_requests import AgentRequests, Group
 from trainer.elastic.causes import Causes
 from trainer.elastic.flags import Flags
@@ -255,20 +255,21 @@ class Agent:
             process = local.processes[local_rank]
             if self._survivors.has_joined(local_rank, process.pid, self.generation):
                 self._ordered.remove(local_rank)
-            elif process.poll() is not None or self._survivors.is_late(local_rank):
+            elif (code := process.poll()) is not None or self._survivors.is_late(local_rank):
                 self._ordered.remove(local_rank)
                 self._start_process(local, local_rank)
                 self._orders = local.orders
-                self._tell_replaced(local, local_rank)
+                how = "was late" if code is None else describe_end(code)
+                self._tell_replaced(local, local_rank, f"process {process.pid} {how}")
                 self._note()
 
-    def _tell_replaced(self, local: LocalWorkers, local_rank: int) -> None:
+    def _tell_replaced(self, local: LocalWorkers, local_rank: int, because: str) -> None:
         pids = {rank: worker.pid for rank, worker in local.by_rank.items()}
         if self._sampler is not None:
             self._sampler.begin(self.generation, pids)
         if self._record is not None:
             rank = local.place.ranks[local_rank]
-            sentence = f"the process of rank {rank} did not join generation {self.generation}; a new one replaces it"
+            sentence = f"rank {rank} joins generation {self.generation} as a new process: {because}"
             self._record.journal(EventKind.WORKER_REPLACED, sentence, self.generation, rank=rank, pid=pids.get(rank))
 
     def _render_environments(self, place: AgentPlace, store: WorkersStore, survivors: int) -> dict[int, dict[str, str]]:

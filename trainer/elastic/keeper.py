@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from trainer.contract import layout
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
-from trainer.contract.failure import Failure, FailureKind, signal_name
+from trainer.contract.failure import Failure, FailureKind, describe_end
 from trainer.contract.restart_policy import UPTIME_AS_PROGRESS_S
 from trainer.elastic.flags import Flags
 from trainer.elastic.health.postmortem import read_steps
@@ -127,7 +127,8 @@ class Keeper:
             self._read_notes()
             self._notes.forget_rest()
             if self._agent or self._server.exit_code:
-                how = _describe_end(self._server.exit_code)
+                code = self._server.exit_code
+                how = "has closed its socket" if code is None else describe_end(code)
                 self._follow_death(self._agent, "the fork server", how)
             else:  # after an agent's death it has ended itself, because it must not fork
                 self._order_at_s = time.monotonic()
@@ -146,7 +147,7 @@ class Keeper:
                 self._read_notes()
                 self._notes.forget_rest()
                 if self._notes.result is None:
-                    how = str(message["why"]) or _describe_end(int(str(message["code"])))
+                    how = str(message["why"]) or describe_end(int(str(message["code"])))
                     pid = int(str(message["agent_ended"]))
                     self._follow_death(pid, "the agent", how)
 
@@ -231,8 +232,3 @@ class Keeper:
             return record, verdict
         outcome = self._stop.outcome(self._record)
         return build_exit_record(outcome, generation=record.generation, restarts=record.restarts), verdict
-
-
-def _describe_end(code: int | None) -> str:
-    name = None if code is None else signal_name(code)
-    return f"ended with exit code {code}" if name is None else f"was killed by {name}"

@@ -9,7 +9,7 @@ from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.states import Standing, explain_pause, explain_wait, find_cause, find_timeout, meaning
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
-from trainer.contract.failure import Failure, FailureKind, signal_name
+from trainer.contract.failure import Failure, FailureKind, describe_end
 from trainer.contract.node import Departure
 
 _CLOCKS_S = 600.0  # maximum clock difference: munge(7) refuses credentials that are 300 s off, and sbatch adds a delay
@@ -193,8 +193,7 @@ def _departed(departure: Departure, traces: Traces) -> ReplicaSighting:
     if departure.recorded and replica not in traces.recorded:
         words = f"replica {replica}'s agent has ended; its exit record is not visible yet"
         return ReplicaSighting(replica=replica, liveness=Liveness.UNKNOWN, evidence=words, node=departure.node)
-    how = f"was killed by {signal_name(code) or -code}" if code < 0 else f"ended with exit code {code}"
-    words = f"replica {replica}'s agent on {departure.node} {how}"
+    words = f"replica {replica}'s agent on {departure.node} {describe_end(code)}"
     # The Slurm job is not over, so other processes of it may run, unless the agent succeeded.
     return ReplicaSighting(replica=replica, liveness=Liveness.DEAD, evidence=words, leftovers=code != 0)
 

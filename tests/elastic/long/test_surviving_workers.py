@@ -118,11 +118,26 @@ def test_a_survivor_that_does_not_follow_is_replaced(job: Job) -> None:
     os.kill(pids[1], signal.SIGKILL)
     wait_for(lambda: agent.events("worker.replaced"), "a replaced worker")
     (replaced,) = agent.events("worker.replaced")
+    assert replaced["sentence"] == f"rank 0 joins generation 2 as a new process: process {pids[0]} was late"
     assert replaced["evidence"]["rank"] == 0  # type: ignore[index]
     agent.worker_pids.add(int(replaced["evidence"]["pid"]))  # type: ignore[index]
     await_steps(agent, 2, 3)
     agent.pids(2)
     assert len(agent.events("worker.failed")) == 1, "the replacement costs no restart"
+
+
+def test_a_survivor_that_is_killed_before_it_joins_is_replaced(job: Job) -> None:
+    agent = start(job, strategy="ddp")
+    pids = settle(agent)
+    os.kill(pids[0], signal.SIGSTOP)
+    os.kill(pids[1], signal.SIGKILL)
+    wait_for(lambda: agent.events("worker.failed"), "the first death")
+    os.kill(pids[0], signal.SIGKILL)
+    wait_for(lambda: agent.events("worker.replaced") or len(agent.events("worker.failed")) > 1, "the second death")
+    (replaced,) = agent.events("worker.replaced")
+    assert (
+        replaced["sentence"] == f"rank 0 joins generation 2 as a new process: process {pids[0]} was killed by SIGKILL"
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.smoke)])

@@ -18,6 +18,7 @@ from trainer.contract.failure import (
     FailureKind,
     Pattern,
     classify_failure,
+    describe_end,
     find_telling_line,
     is_collateral,
     is_echo,
@@ -243,10 +244,7 @@ def _message(exit_code: int, traceback: str | None, last_lines: str, is_telling:
     if traceback:
         return exception_line(traceback)[:_MESSAGE_LIMIT]
     last = last_lines.splitlines()[-1].strip() if last_lines and (exit_code >= 0 or is_telling) else ""
-    end = f"ended with exit code {exit_code}"
-    if exit_code < 0:
-        end = f"was killed by {signal_name(exit_code) or f'signal {-exit_code}'}"
-    return f"the worker {end}{': ' + last if last else ''}"[:_MESSAGE_LIMIT]
+    return f"the worker {describe_end(exit_code)}{': ' + last if last else ''}"[:_MESSAGE_LIMIT]
 
 
 def _seconds(value: object) -> float | None:

@@ -40,6 +40,7 @@ from orchestrator.wire.insight import (
     WhyView,
 )
 from orchestrator.wire.job_views import FailureView
+from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import FailureKind
 
 _MICROSECONDS = 1e6
@@ -175,19 +176,22 @@ class Accounts:
         return None if found is None else tell_last_minute(*found)
 
     def _last_lines(self, chronicle: Chronicle, cause: Cause) -> list[str]:
-        """Return the last lines of the failed rank in the generation that failed. Empty if its log is gone."""
+        """Return the last lines of the failed rank in the generation that failed. Empty if its log is gone.
+
+        Also empty for a fault that somebody requested: the lines do not lead to it.
+        """
         rank = cause.failure.rank
-        if rank is None:
+        if rank is None or cause.chaos is not None:
             return []
         request = LogRequest(attempt=cause.attempt, rank=rank, generation=cause.generation, tail=_LAST_LINES)
         return self._tail(chronicle, request)
 
     def _find_stacks(self, chronicle: Chronicle, cause: Cause) -> FramesView | None:
-        """Return the saved stacks of the failed rank. A stopped worker leaves none, but others of its group may.
+        """Return the stacks that the failed rank saved as it was ended. A stopped worker saves none, but others may.
 
-        None if the failure has a traceback: it tells the place, and older stacks would contradict it.
+        None if the failure has a traceback, which tells the place. Stacks of an earlier request show another moment.
         """
-        if cause.failure.traceback is not None:
+        if cause.failure.traceback is not None or not _saved_at_end(chronicle, cause):
             return None
         first = [] if cause.failure.rank is None else [cause.failure.rank]
         for rank in [*first, *cause.collateral_ranks][:_RANKS_TRIED]:
@@ -209,6 +213,16 @@ class Accounts:
             return self._logs.tail(job.id, request, Known(context, chronicle.events))
         except (NotFound, OSError):
             return []
+
+
+def _saved_at_end(chronicle: Chronicle, cause: Cause) -> bool:
+    """Return whether an agent saved stacks when it ended this generation, and not only on request."""
+    return any(
+        event.kind == EventKind.STACKS_SAVED
+        and "wish" not in event.evidence
+        and (event.attempt, event.generation) == (cause.attempt, cause.generation)
+        for event in chronicle.events
+    )
 
 
 def _view_of_ledger(ledger: Ledger, stretches: Sequence[Stretch], life: Life) -> GoodputView:

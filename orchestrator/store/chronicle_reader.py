@@ -22,6 +22,8 @@ from orchestrator.store.tables import AttemptRow, EventRow, JobRow, SnapshotRow,
 _EVENTS = select(*EventRow.__table__.columns)
 _TRIED = exists().where(AttemptRow.job_id == JobRow.id)
 _THERE = select(SnapshotRow.name).where(SnapshotRow.job_id == JobRow.id, SnapshotRow.state != "deleted")
+_COMMITTED = (SnapshotRow.job_id == JobRow.id) & (SnapshotRow.state == "committed")
+_NEWEST_STEP = select(func.max(SnapshotRow.step)).where(_COMMITTED).correlate(JobRow).scalar_subquery()
 _NEWEST = select(func.max(AttemptRow.number)).where(AttemptRow.job_id == JobRow.id).correlate(JobRow).scalar_subquery()
 _ITS_TRAINING = (TrainingRow.job_id == AttemptRow.job_id) & (TrainingRow.attempt == AttemptRow.number)
 _OF_TRAINING = ("step_generation", "step", "step_at", "progress_at", "stored")
@@ -33,6 +35,7 @@ _ATTEMPTS = (
         AttemptRow,
         *(getattr(TrainingRow, name) for name in _OF_TRAINING),
         _THERE.correlate(JobRow).exists().label("has_snapshot"),
+        _NEWEST_STEP.label("snapshot_step"),
     )
     .options(defer(JobRow.spec))
     .outerjoin(AttemptRow, AttemptRow.job_id == JobRow.id)
@@ -73,6 +76,7 @@ class ChronicleReader:
                 },
                 reported=frozenset(row.AttemptRow.number for row in tried if row.progress_at is not None),
                 has_snapshot=rows[-1].has_snapshot,
+                snapshot_step=rows[-1].snapshot_step,
             )
 
     def lifespans(

@@ -43,7 +43,8 @@ class RestartsView(Answer):
 
     `source` is `survivor`, `memory`, `buddy` (a mirror on another node), `disk`, or `other` if no restore was reported.
     `none` has costs that no restart has followed. `steps_repeated` counts the repeated steps of all restarts but
-    `steps_unknown` of them. `mean_to_next_step_s` is the mean time from the end of a generation to the next step.
+    `steps_unknown` of them. `mean_to_next_step_s` is the mean time from the end of a generation until the next step is
+    complete, where it is known.
     """
 
     source: str

@@ -83,6 +83,10 @@ def test_why_shows_the_innermost_frames_of_the_hung_rank_or_of_another_that_left
     def stacks() -> object:
         return world.client.get(f"/api/v1/jobs/{job_id}/why").json()["cause"]["stacks"]
 
+    for place, evidence in enumerate(({"wish": 1, "stacks": {"0": "at line 7"}}, {"ranks": [0, 1]})):
+        assert stacks() is None, "they were saved on request, at another time"
+        saved = make_journal_event("stacks.saved", evidence=evidence)
+        world.journals.ingest([make_batch(job_id, events=[(20 + place, saved)])], arrived_at=now)
     assert stacks() == {"rank": 0, "frames": ["all_reduce (train.py:7)"]}
     world.write_log(job_id, "\n".join([head, frame.format(8, "wait")]), where="1/g1/local-1/stacks.txt")
     assert stacks() == {"rank": 1, "frames": ["wait (train.py:8)"]}

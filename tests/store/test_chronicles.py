@@ -70,13 +70,15 @@ def test_a_chronicle_has_the_events_for_accounts_and_the_time_of_the_newest_step
 
 def test_a_chronicle_has_a_snapshot_until_it_is_deleted(stores: Stores) -> None:
     stores.add_with_attempt()
-    assert not stores.chronicles.chronicle("job-1").has_snapshot
+    chronicle = stores.chronicles.chronicle("job-1")
+    assert (chronicle.has_snapshot, chronicle.snapshot_step) == (False, None)
     known = []
     for place, what in enumerate(("committed", "quarantined", "deleted"), 1):
         event = make_journal_event(f"snapshot.{what}", evidence={"name": "step-00000010-a1-g1"})
         stores.ingest(make_batch(events=[(place, event)]))
-        known.append(stores.chronicles.chronicle("job-1").has_snapshot)
-    assert known == [True, True, False]
+        chronicle = stores.chronicles.chronicle("job-1")
+        known.append((chronicle.has_snapshot, chronicle.snapshot_step))
+    assert known == [(True, 10), (True, None), (False, None)]
 
 
 @pytest.mark.parametrize("step", [10**30, -(10**30), True, "many"])

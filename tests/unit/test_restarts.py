@@ -52,7 +52,7 @@ def test_each_source_has_its_restarts_with_their_steps_and_times() -> None:
         Source.MEMORY: (1, 1, 0, 6, 0),
         Source.DISK: (1, 8, 0, 6, 2),
     }
-    assert [row.mean_to_next_step_s for row in sum_restarts(life, lay_out(life, at(32)))] == [3, 3, 3]
+    assert [row.mean_to_next_step_s for row in sum_restarts(life, lay_out(life, at(32)))] == [4, 4, 4]
 
 
 def test_without_a_restore_the_source_and_the_repeated_steps_are_unknown() -> None:

@@ -110,7 +110,7 @@ def verdict_of(chronicle: Chronicle, now: datetime = NOW) -> str:
 
 def test_a_group_that_lost_a_node_runs_on_the_others_and_training_continued() -> None:
     whole = shrunken(MARKED)
-    assert verdict_of(whole) == "Running on 1 of 2 nodes. Node n2 was lost at 12:00 UTC; training continued 6 s later."
+    assert verdict_of(whole) == "Running on 1 of 2 nodes. Node n2 was lost at 12:00 UTC; training continued 7 s later."
     assert "Node n2 was lost on May 4 at 12:00 UTC" in verdict_of(whole, NOW + timedelta(days=2))
     early = replace(whole, events=whole.events[:-1])
     assert "An agent was lost" in verdict_of(early), "no node has reported yet"
@@ -118,12 +118,12 @@ def test_a_group_that_lost_a_node_runs_on_the_others_and_training_continued() ->
 
 def test_an_agent_that_is_gone_is_no_lost_node() -> None:
     """It was killed, or its pod was deleted. Only what the cluster says of the node speaks against the node."""
-    assert "The agent on n2 was lost at 12:00 UTC; training continued 6 s later." in verdict_of(shrunken())
+    assert "The agent on n2 was lost at 12:00 UTC; training continued 7 s later." in verdict_of(shrunken())
     earlier = replace(MARKED, at=at(-5))
     assert "The agent on n2 was lost" in verdict_of(shrunken(earlier)), "the node was lost before this generation"
     of_replicas = shrunken(generations=[*joined(0, 1), *joined(1, 1), *in_group(1, 0, {0: "n1", 1: "n2"})])
     later = replace(of_replicas, events=[*of_replicas.events, *in_group(2, 12, {0: "n1"})])
-    assert "Replica 1 on n2 was lost at 12:00 UTC; training continued 6 s later." in verdict_of(later)
+    assert "Replica 1 on n2 was lost at 12:00 UTC; training continued 7 s later." in verdict_of(later)
     marked = replace(later, events=[*later.events, MARKED])
     assert "Node n2 was lost at 12:00 UTC" in verdict_of(marked)
 
@@ -165,7 +165,7 @@ def test_a_deleted_pod_is_told_in_the_words_of_its_cluster() -> None:
     why = explain(whole, read_life(whole), Ledger(), NOW)
     assert why.verdict == (
         "Running on 1 of 2 nodes. Replica 1 was lost at 12:00 UTC. Pod train-1-x on n2 was deleted in the cluster, "
-        "but not by us. Training continued 6 s later."
+        "but not by us. Training continued 7 s later."
     )
     assert why.cause is not None
     assert why.cause.failure == DELETED
@@ -179,7 +179,7 @@ def test_a_deleted_pod_is_told_in_the_words_of_its_cluster() -> None:
 @pytest.mark.parametrize(
     ("notes", "words"),
     [
-        ([], "Replicas 1, 2 were lost at 12:00 UTC; training continued 6 s later."),
+        ([], "Replicas 1, 2 were lost at 12:00 UTC; training continued 7 s later."),
         ([noted(1, 1, SILENT, node="n2")], "Replicas 1, 2 were lost at 12:00 UTC. Node n2 does not answer."),
         ([noted(1, 1, DELETED), noted(2, 1, DELETED)], "Replicas 1, 2 were lost at 12:00 UTC. Pod train-1-x"),
         (
@@ -317,6 +317,35 @@ def test_a_failed_job_without_a_known_error_may_be_retried() -> None:
     ended = make_attempt(state=AttemptState.FAILED, ended_at=at(9), failure=ODD)
     why = why_of(make_job(state=JobState.FAILED, reason="the budget is spent"), [ended], [])
     assert (why.remedy, why.next) == (None, "Run `orchestrator retry job-1`.")
+
+
+@pytest.mark.parametrize(
+    ("snapshot_step", "run", "rest"),
+    [
+        (None, {"trainer": {}}, " It starts from the beginning and repeats 30 steps."),
+        (20, {"trainer": {}}, " It starts from the newest snapshot and repeats 10 steps."),
+        (20, {"script": "a.py"}, " It starts from the newest snapshot and repeats 10 steps."),
+        (30, {"trainer": {}}, ""),
+        (None, {"script": "a.py"}, ""),
+    ],
+)
+def test_a_failed_jobs_retry_says_which_steps_it_repeats(
+    snapshot_step: int | None, run: dict[str, object], rest: str
+) -> None:
+    """The state was only in memory, and ended with the attempt."""
+    ended = make_attempt(state=AttemptState.FAILED, ended_at=at(9), failure=ODD)
+    job = make_job(spec=make_spec(run=run), state=JobState.FAILED, reason="the budget is spent")
+    chronicle = Chronicle(
+        job=job,
+        attempts=[ended],
+        events=[started(1, seconds=1), failed(1, seconds=8, kind="unknown", message="odd")],
+        kept={},
+        heard_at={},
+        has_snapshot=snapshot_step is not None,
+        snapshot_step=snapshot_step,
+    )
+    why = explain(chronicle, read_life(chronicle), Ledger(), NOW)
+    assert why.next == f"Run `orchestrator retry job-1`.{rest}"
 
 
 def test_a_job_that_succeeded_names_its_last_failure() -> None:

@@ -66,6 +66,7 @@ class Chronicle:
     heard_step: Mapping[tuple[int, int], int] = field(default_factory=dict)
     reported: Collection[int] = frozenset()  # attempts with a worker that has reported
     has_snapshot: bool = False  # one that was not deleted; a quarantined one counts
+    snapshot_step: int | None = None  # of the newest snapshot that is neither deleted nor quarantined
 
 
 def read_life(whole: Chronicle) -> Life:

@@ -40,7 +40,7 @@ EXPLAINED: Mapping[Bin, str] = {
     Bin.LOAD: "Workers starting and reading a snapshot.",
     Bin.COMPILE: "The first step, beyond the time of a usual one.",
     Bin.PRODUCTIVE: "Steps that count.",
-    Bin.RE_DONE: "Steps lost to a failure and done again.",
+    Bin.RE_DONE: "Steps that a failure lost, and the one that it interrupted.",
     Bin.SNAPSHOT_STALL: "Training paused for a snapshot.",
     Bin.STALLED: "No progress, until it was noticed.",
     Bin.RECOVERING: "From a failure until training resumed.",

@@ -211,7 +211,7 @@ def _mark_course(attempt: AttemptLife, *, afresh: bool, after: str | None, repor
         yield mark(attempt.agent_at, Bin.START_UP)
     if attempt.ready_at is not None:
         yield mark(attempt.ready_at, Bin.RENDEZVOUS)
-    for end in _list_ends(attempt):
+    for end in list_ends(attempt):
         if reports_steps:
             yield from _mark_generation(end, afresh=afresh, after=after)
         else:
@@ -236,7 +236,7 @@ def _between(attempt: AttemptLife, at: datetime, into: Bin, cause: str | None) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _End:
+class End:
     """A generation with its end. `over_at` is None while it is live."""
 
     attempt: AttemptLife
@@ -261,12 +261,13 @@ class _End:
         )
 
 
-def _list_ends(attempt: AttemptLife) -> Iterator[_End]:
+def list_ends(attempt: AttemptLife) -> Iterator[End]:
+    """Yield an attempt's generations with their ends, in order."""
     generations = attempt.generations
     for one, following, cause in zip_longest(generations, generations[1:], attempt.causes[: len(generations)]):
         after = None if following is None else following.noticed_at or following.started_at
         known: Sequence[datetime] = [at for at in (one.failed_at, after, attempt.ended_at) if at is not None]
-        yield _End(
+        yield End(
             attempt=attempt,
             generation=one,
             over_at=min(known, default=None),
@@ -275,7 +276,7 @@ def _list_ends(attempt: AttemptLife) -> Iterator[_End]:
         )
 
 
-def _mark_silent_generation(end: _End) -> Iterator[Stretch]:
+def _mark_silent_generation(end: End) -> Iterator[Stretch]:
     """Mark a generation whose workers report no steps."""
     one = end.generation
     yield end.mark(one.started_at, Bin.NOT_REPORTED)
@@ -283,7 +284,7 @@ def _mark_silent_generation(end: _End) -> Iterator[Stretch]:
         yield end.mark(max(one.started_at, end.over_at - timedelta(seconds=one.silent_s)), Bin.STALLED, end.cause)
 
 
-def _mark_generation(end: _End, *, afresh: bool, after: str | None) -> Iterator[Stretch]:
+def _mark_generation(end: End, *, afresh: bool, after: str | None) -> Iterator[Stretch]:
     one = end.generation
     yield end.mark(one.started_at, Bin.LOAD if afresh else Bin.RECOVERING, after)
     if one.restored_at is not None:

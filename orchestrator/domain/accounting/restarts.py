@@ -11,11 +11,13 @@ bins `recovering` and `re_done`, to the microsecond.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
+from statistics import fmean
 
 from orchestrator.domain.accounting.goodput import Bin, Stretch, take_apart
-from orchestrator.domain.accounting.life import GenerationLife, Life, Rest
+from orchestrator.domain.accounting.life import End, GenerationLife, Life, Rest, list_ends
 
 Term = tuple[int | None, int | None]  # attempt and generation
 
@@ -56,9 +58,10 @@ def show_repeated(repeated: int, unknown: int) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class RestartSum:
-    """The restarts from one source. `recovered_us` is wall-clock time; the other times are device-microseconds.
+    """The restarts from one source. Times are device-microseconds.
 
     `repeated` has the steps of the restarts of which they are known, `unknown` the number of the others.
+    `to_next_step_s` has the seconds from the end of each generation to the next step, where they are known.
     """
 
     source: Source
@@ -67,17 +70,15 @@ class RestartSum:
     unknown: int = 0
     recovering_us: int = 0
     re_done_us: int = 0
-    recovered_us: int = 0
+    to_next_step_s: list[float] = field(default_factory=list)
 
     @property
     def mean_to_next_step_s(self) -> float | None:
-        """Mean seconds from the end of a generation to the next step."""
-        return self.recovered_us / 1e6 / self.restarts if self.restarts else None
+        return fmean(self.to_next_step_s) if self.to_next_step_s else None
 
     def add_costs(self, other: RestartSum) -> None:
         self.recovering_us += other.recovering_us
         self.re_done_us += other.re_done_us
-        self.recovered_us += other.recovered_us
 
 
 def sum_restarts(life: Life, stretches: Sequence[Stretch]) -> tuple[RestartSum, ...]:
@@ -87,10 +88,12 @@ def sum_restarts(life: Life, stretches: Sequence[Stretch]) -> tuple[RestartSum, 
     for attempt, before, one in _list_restarts(life):
         row = rows[find_source(one)]
         sources[attempt, one.number] = row.source
-        repeated = count_repeated(before, one)
+        repeated = count_repeated(None if before is None else before.generation, one)
         row.restarts += 1
         row.repeated += repeated or 0
         row.unknown += repeated is None
+        took_s = None if before is None or before.over_at is None else find_time_to_next_step(before.over_at, one)
+        row.to_next_step_s += [] if took_s is None else [took_s]
     _add_costs(rows, sources, stretches)
     return tuple(row for row in rows.values() if row.restarts or row.recovering_us or row.re_done_us)
 
@@ -107,17 +110,27 @@ def count_repeated(before: GenerationLife | None, one: GenerationLife) -> int | 
     return max(0, before.reached_step - one.restored_step)
 
 
-def _list_restarts(life: Life) -> Iterator[tuple[int, GenerationLife | None, GenerationLife]]:
+def find_time_to_next_step(lost_at: datetime, one: GenerationLife) -> float | None:
+    """Return seconds from a failure until the generation's first step is complete. None if not known.
+
+    Not known are a step that was later repeated, and a time before the failure: the clocks of nodes differ.
+    """
+    if one.kept is None or one.kept.first_at < lost_at:
+        return None
+    return (one.kept.first_at - lost_at).total_seconds()
+
+
+def _list_restarts(life: Life) -> Iterator[tuple[int, End | None, GenerationLife]]:
     """Yield each restart with its attempt and the generation before it. None if an attempt without one was before."""
     rested, before = True, None
     for part in life.parts:
         if isinstance(part, Rest):
             rested = True
             continue
-        for one in part.generations:
+        for end in list_ends(part):
             if not rested:
-                yield part.number, before, one
-            rested, before = False, one
+                yield part.number, before, end.generation
+            rested, before = False, end
         rested = False
 
 
@@ -136,5 +149,4 @@ def _add_costs(rows: Mapping[Source, RestartSum], sources: Mapping[Term, Source]
         elif each.bin is Bin.RECOVERING:
             row = rows[sources.get(term, Source.NONE)] if each.generation is not None else open_cost
             row.recovering_us += amount_us
-            row.recovered_us += each.lasted_us
     rows[Source.NONE].add_costs(open_cost)

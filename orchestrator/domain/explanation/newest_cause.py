@@ -10,7 +10,7 @@ from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.accounting.injections import Injection, find_cause
 from orchestrator.domain.accounting.life import Life, Trouble
 from orchestrator.domain.accounting.losses import Lost, name_nodes
-from orchestrator.domain.accounting.restarts import count_repeated
+from orchestrator.domain.accounting.restarts import count_repeated, find_time_to_next_step
 from orchestrator.domain.counted import counted
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import JobState
@@ -86,12 +86,11 @@ def _find_continuation(life: Life, cause: Cause) -> Continuation | None:
     if first is None:
         return None
     one = generations[first]
-    next_at = None if one.kept is None else one.kept.first_at
     return Continuation(
         step=one.restored_step,
         source=one.restored_from,
         repeated=count_repeated(failed, one),
-        seconds=None if next_at is None or next_at < cause.at else (next_at - cause.at).total_seconds(),
+        seconds=find_time_to_next_step(cause.at, one),
     )
 
 

@@ -99,7 +99,7 @@ def _tell_continuation(life: Life, cause: Cause) -> str | None:
     later = [
         one for each in life.attempts for one in each.generations if (each.number, one.number) > (cause.attempt, number)
     ]
-    trained = next((one.kept.began_at for one in later if one.kept is not None), None)
+    trained = next((one.kept.first_at for one in later if one.kept is not None), None)
     if trained is None and not later:
         return None
     what, began_at = (

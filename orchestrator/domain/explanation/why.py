@@ -9,6 +9,7 @@ from datetime import datetime
 from orchestrator.domain.accounting.chronicle import ACTIONS, Chronicle
 from orchestrator.domain.accounting.goodput import LOSSES, Bin, Ledger, show_bin
 from orchestrator.domain.accounting.life import Life
+from orchestrator.domain.counted import counted
 from orchestrator.domain.explanation.newest_cause import Cause, find_newest_cause
 from orchestrator.domain.explanation.obstacles import tell_next
 from orchestrator.domain.explanation.remedies import KILLED, SCRIPT_ERROR, Remedy, find_remedy
@@ -55,7 +56,7 @@ def explain(chronicle: Chronicle, life: Life, ledger: Ledger, now: datetime, *, 
         deeds=_list_actions(chronicle.events, None if cause is None else cause.at),
         lost=_tell_lost(ledger),
         remedy=remedy,
-        next=_advise(chronicle, remedy) if quiet is None else _advise_quiet(chronicle.job),
+        next=_advise(chronicle, life, remedy) if quiet is None else _advise_quiet(chronicle.job),
         quiet=quiet,
     )
 
@@ -100,20 +101,20 @@ def _find_remedy(job: Job, cause: Cause) -> Remedy | None:
 
 
 def _tell_lost(ledger: Ledger) -> str:
-    """Sum up the device-seconds of repeated work, of hangs and of recovery."""
+    """Sum up the losses, in device-seconds, of those that the job held."""
     if not ledger.lost_us:
         return _NOT_REPORTED if ledger.bins.get(Bin.NOT_REPORTED) else "nothing"
     lost = {each: ledger.bins.get(each, 0) for each in LOSSES}
     parts = ", ".join(f"{us / 1e6:.1f} {show_bin(each)}" for each, us in lost.items() if us)
     rest = f". The rest is {_NOT_REPORTED}" if ledger.bins.get(Bin.NOT_REPORTED) else ""
-    return f"{ledger.lost_us / 1e6:.1f} of {ledger.whole_us / 1e6:.1f} device-seconds ({parts}){rest}"
+    return f"{ledger.lost_us / 1e6:.1f} of {ledger.held_us / 1e6:.1f} device-seconds ({parts}){rest}"
 
 
-def _advise(chronicle: Chronicle, remedy: Remedy | None) -> str:
+def _advise(chronicle: Chronicle, life: Life, remedy: Remedy | None) -> str:
     job = chronicle.job
     match job.state:
         case JobState.FAILED:
-            retry = f"`orchestrator retry {job.id}`."
+            retry = f"`orchestrator retry {job.id}`.{_tell_repeated(chronicle, life)}"
             return f"Run {retry}" if remedy is None else f"{remedy.fix} Then run {retry}"
         case JobState.SUSPENDED:
             return f"Run `orchestrator resume {job.id}`."
@@ -124,6 +125,19 @@ def _advise(chronicle: Chronicle, remedy: Remedy | None) -> str:
             return tell_next(job, chronicle.attempts[-1] if chronicle.attempts else None)
         case _:
             return "Nothing to do."
+
+
+def _tell_repeated(chronicle: Chronicle, life: Life) -> str:
+    """Say what a retry makes again, if it is known: a state in memory ends with the attempt. "" for nothing."""
+    spec, saved = chronicle.job.spec, chronicle.snapshot_step
+    if saved is None and (chronicle.has_snapshot or spec.snapshot.source is not None or spec.run.trainer is None):
+        return ""
+    reached = max((one.reached_step or 0 for each in life.attempts for one in each.generations), default=0)
+    repeated = reached - (saved or 0)
+    if repeated <= 0:
+        return ""
+    beginning = tell_beginning(spec, has_snapshot=chronicle.has_snapshot)
+    return f" It starts from {beginning} and repeats {counted(repeated, 'step')}."
 
 
 def _advise_quiet(job: Job) -> str:

@@ -425,10 +425,12 @@ def test_a_restart_in_place_of_several_nodes_is_one_action() -> None:
     assert [action.sentence for action in why.deeds] == ["2: n1", "3: n1"]
 
 
-def test_losses_are_those_of_the_ledger() -> None:
+def test_losses_are_those_of_the_ledger_without_the_time_in_the_queue() -> None:
     events = [started(1, seconds=0), failed(1, seconds=14), started(2, seconds=16)]
     chronicle = Chronicle(
-        job=make_job(spec=make_spec(topology={"nodes": "1", "workers_per_node": 2}), state=JobState.RUNNING),
+        job=make_job(
+            spec=make_spec(topology={"nodes": "1", "workers_per_node": 2}), state=JobState.RUNNING, created_at=at(-30)
+        ),
         attempts=[make_attempt(created_at=at(0))],
         events=events,
         kept={(1, 1): kept(1, 10), (1, 2): kept(17, 21)},

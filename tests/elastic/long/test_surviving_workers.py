@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.tools import missing
 from tests.elastic.generations import await_steps, latest, losses, restored, settle, steps_of
-from tests.elastic.harness import SCRIPTS, TWO, Agent, Job, short_tmpdir, wait_for
+from tests.elastic.harness import ELASTICRUN, SCRIPTS, TWO, Agent, Job, short_tmpdir, wait_for
 from trainer.contract import layout
 from trainer.elastic.health.processes import is_gone
 from trainer.elastic.launch import SPARES
@@ -107,6 +109,22 @@ def test_sharded_survivors_continue_from_a_copy(job: Job, tmp_path: Path, strate
     logs = [path.read_text() for path in job.folder.rglob(layout.WORKER_LOG)]
     assert logs
     assert not any("handed over" in log for log in logs), "no rank has the whole state"
+
+
+@pytest.mark.parametrize(("strategy", "source"), [("ddp", "survivor"), ("fsdp", "memory")])
+def test_neither_survivors_nor_copies_need_dev_shm(job: Job, strategy: str, source: str) -> None:
+    own_mounts = ["unshare", "--map-root-user", "--mount", "sh", "-ec"]
+    fill = "mount -t tmpfs -o size=64k tmpfs /dev/shm; head -c 64k /dev/zero > /dev/shm/full; "
+    if subprocess.run([*own_mounts, fill], capture_output=True, timeout=60, check=False).returncode:
+        missing("this machine allows no mount namespaces")
+    config = json.dumps({**CONFIG, "strategy": strategy, "snapshot_memory": 1})
+    program = [*own_mounts, fill + 'exec "$@"', "sh", *ELASTICRUN]
+    agent = job.policy(max_restarts=9).start(TWO, "-m", "trainer", "--config", config, program=program)
+    for generation in (1, 2):
+        settle(agent)
+        os.kill(agent.pids(generation)[generation % 2], signal.SIGKILL)
+        await_steps(agent, generation + 1, 3)
+    assert [found["source"] for found in restored(agent)] == [source] * 2
 
 
 def test_a_survivor_that_does_not_follow_is_replaced(job: Job) -> None:

@@ -33,10 +33,10 @@ from trainer.contract.memory import copies_bytes
 from trainer.contract.shapes import SHAPES
 from trainer.contract.workload import BYTES_VOCABULARY, build_workload
 from trainer.elastic.copies import copy_client, copy_server
-from trainer.elastic.copies import mirror as mirroring
 from trainer.elastic.copies.buddies import Buddies
 from trainer.elastic.copies.copy_client import CopyClient
 from trainer.elastic.copies.mirror import Mirror, MirroredNode
+from trainer.elastic.health import oom
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.rendezvous.rounds import Member, Round, Stage
 from trainer.errors import DamagedSnapshot
@@ -392,7 +392,7 @@ def test_a_bit_that_flips_in_a_mirror_is_found(nodes: list[Node]) -> None:
 
 def test_without_room_nothing_is_mirrored(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(mirroring, "read_free_memory", lambda: asked.append(1) or SIZE)
+    monkeypatch.setattr(oom, "read_free_memory", lambda: asked.append(1) or SIZE)
     begin(nodes, 1)
     seal(nodes[0].writers[0], 5, 1)
     wait_for(lambda: asked, "mirror")

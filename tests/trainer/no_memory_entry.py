@@ -3,8 +3,8 @@
 import sys
 
 from trainer.__main__ import main
-from trainer.snapshot import memory_tier
+from trainer.elastic.health import oom
 
 if __name__ == "__main__":
-    memory_tier.read_free_memory = lambda: 1000
+    oom.read_free_memory = lambda: 1000
     sys.exit(main())

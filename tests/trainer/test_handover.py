@@ -13,9 +13,9 @@ from tests.trainer.harness import make_manifest
 from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
 from trainer.contract.manifest import SnapshotName
+from trainer.elastic.health import oom
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.parallel.precision import LossScale
-from trainer.snapshot import handover
 from trainer.snapshot.handover import Handover
 from trainer.snapshot.lineage import Restore
 from trainer.snapshot.memory_reading import StateInMemory, find_states
@@ -133,10 +133,10 @@ def test_without_peers_on_this_node_nothing_is_handed_over(memory: MemoryFiles, 
 def test_a_node_without_room_keeps_the_older_states(
     memory: MemoryFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(handover, "read_free_memory", lambda: 500)
+    monkeypatch.setattr(oom, "read_free_memory", lambda: 500)
     write(build_handover(memory), build_state(seed=1))
     assert found(memory) is None
-    assert "step 7 could not be handed over: it needs" in capsys.readouterr().err
+    assert "step 7 could not be handed over: 0.00 GB are needed, more than half of" in capsys.readouterr().err
 
 
 def test_a_handover_that_fails_does_not_hide_the_failure_of_the_group(memory: MemoryFiles) -> None:

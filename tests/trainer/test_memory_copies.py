@@ -379,7 +379,9 @@ def test_a_node_without_room_keeps_no_copies(tmp_path: Path, memory: MemoryFiles
     with start_group(tmp_path, 1, entry=entry, variables=memory.environment, snapshot_memory=1, steps=6) as group:
         assert group.wait() == [0], group.outputs()
     (ignored,) = group.events("setting.ignored")
-    assert ignored["sentence"].startswith("snapshot_memory has no effect: copies need 0.02 GB"), json.dumps(ignored)
+    assert ignored["sentence"].startswith("snapshot_memory has no effect: 0.02 GB are needed, more than half of"), (
+        json.dumps(ignored)
+    )
     assert "half of the 0.00 GB that are free" in ignored["sentence"]
 
 

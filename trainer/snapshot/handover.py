@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from trainer.contract.env import WorkerPlace
 from trainer.contract.manifest import Manifest
-from trainer.elastic.health.oom import read_free_memory
+from trainer.elastic.health.oom import find_shortage
 from trainer.snapshot.memory_copy import CopyWriter
 from trainer.snapshot.writing import Plan, open_planner, resolve, tensors_in
 
@@ -89,9 +89,9 @@ class Handover:
         if not all(state.is_steady(index.fqn) for index in sources):
             return "the model has buffers, which a forward pass may have changed"
         survivors = self._ranks - 1
-        needed, free = survivors * sum(source.nbytes for source in sources.values()), read_free_memory()
-        if free is not None and needed > free / 2:
-            return f"it needs {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free"
+        shortage = find_shortage(survivors * sum(source.nbytes for source in sources.values()))
+        if shortage is not None:
+            return shortage
         manifest = describe()
         assert self._plan.metadata is not None
         writer.erase()

@@ -81,6 +81,17 @@ class Header:
         found: Contents = pickle.loads(self.packed)
         return found
 
+    def verify(self, index: MetadataIndex, content: Tensor) -> None:
+        """Raises DamagedSnapshot if the checksum of a tensor's content differs."""
+        if xxhash.xxh3_64_intdigest(_bytes_of(content)) != self.contents.tensors[index].checksum:
+            what = f"part {self.part} has changed in memory (checksum of {index.fqn} differs)"
+            raise DamagedSnapshot(str(self.name), what)
+
+    def refuse_replaced(self, sealed: bytes, now: bytes) -> None:
+        """Raises DamagedSnapshot if the file has another record than when this copy was opened."""
+        if now != sealed:
+            raise DamagedSnapshot(str(self.name), f"part {self.part} was replaced in memory")
+
 
 class CopyWriter:
     """Writes one copy after another to a file. Raises OSError."""
@@ -205,7 +216,7 @@ class MemoryCopy:
 
     def verify(self) -> None:
         """Raises DamagedSnapshot for the first tensor whose checksum differs, and if the copy was replaced."""
-        tensors = self.header.contents.tensors.items()
+        tensors = self.header.contents.tensors
         if self._memory.numel() < _READ_ALONE_BYTES:
             for each in tensors:
                 self._verify(each)
@@ -216,14 +227,10 @@ class MemoryCopy:
 
     def refuse_replaced(self) -> None:
         """Raises DamagedSnapshot if another copy was begun in the same file since this one was opened."""
-        if os.pread(self._file, RECORD_BYTES, 0) != self._record:
-            raise DamagedSnapshot(str(self.header.name), f"part {self.header.part} was replaced in memory")
+        self.header.refuse_replaced(self._record, os.pread(self._file, RECORD_BYTES, 0))
 
-    def _verify(self, item: tuple[MetadataIndex, Place]) -> None:
-        index, place = item
-        if checksum_of(self.tensor(index)) != place.checksum:
-            what = f"part {self.header.part} has changed in memory (checksum of {index.fqn} differs)"
-            raise DamagedSnapshot(str(self.header.name), what)
+    def _verify(self, index: MetadataIndex) -> None:
+        self.header.verify(index, self.tensor(index))
 
 
 def open_copy(path: str) -> MemoryCopy | None:
@@ -257,10 +264,6 @@ def parse_header(content: bytes, record: CopyRecord) -> Header | None:
         return None
     header: Header = pickle.loads(content)
     return header
-
-
-def checksum_of(tensor: Tensor) -> int:
-    return xxhash.xxh3_64_intdigest(_bytes_of(tensor))
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

@@ -25,7 +25,7 @@ from trainer.contract.copy_record import CopyFile
 from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import Manifest
 from trainer.elastic.copies.mirror import MOST_BYTES_PER_S
-from trainer.elastic.health.oom import read_free_memory
+from trainer.elastic.health.oom import find_shortage
 from trainer.snapshot.memory_copy import CopyWriter
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.staging import Stager
@@ -146,14 +146,12 @@ class MemoryTier:
             dist.all_reduce(done := torch.zeros((), device=self._run.device))
             done.item()
 
-    def begin(self, state: RunState) -> bool:
-        """Copy the state. Collective.
-
-        The first call only reserves memory and returns False, as does the next one after a change of the plan.
-        """
-        return self._begin(state, self._plan.of(state))
+    def begin(self, state: RunState) -> None:
+        """Copy the state, or at first and after a change of the plan only reserve memory for it. Collective."""
+        self._begin(state, self._plan.of(state))
 
     def _begin(self, state: RunState, plan: Plan) -> bool:
+        """Return False if this only reserves memory."""
         self._last_at, self._mirrored_s = time.monotonic(), 0.0
         is_begun = plan is self._reserved
         if is_begun:
@@ -177,9 +175,9 @@ class MemoryTier:
         own = len(self._files) * sum(source.nbytes for source in sources.values()) - held
         mirrored, ranks = 1 if self._run.place.is_on_one_node else 2, self._run.place.local_world_size
         self._node_bytes = ranks * sum(source.nbytes for source in sources.values())
-        needed, free = mirrored * own * ranks, read_free_memory()
-        if free is not None and needed > free / 2:
-            raise OSError(f"copies need {needed / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free")
+        shortage = find_shortage(mirrored * own * ranks)
+        if shortage is not None:
+            raise OSError(shortage)
         writers = self._writers or [CopyWriter(path) for path in self._files]
         for writer in writers:
             writer.reserve(sources)

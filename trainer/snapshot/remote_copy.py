@@ -9,7 +9,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from trainer.contract.copy_record import CopyFile, parse_record
 from trainer.elastic.copies.copy_client import CopyClient
 from trainer.errors import DamagedSnapshot
-from trainer.snapshot.memory_copy import checksum_of, parse_header
+from trainer.snapshot.memory_copy import parse_header
 
 
 class RemoteCopy:
@@ -34,12 +34,9 @@ class RemoteCopy:
         tensor = torch.frombuffer(
             self._client.read(self.file.number, place.offset, place.size_bytes), dtype=torch.uint8
         )
-        if checksum_of(tensor) != place.checksum:
-            what = f"part {self.header.part} has changed in memory (checksum of {index.fqn} differs)"
-            raise DamagedSnapshot(str(self.header.name), what)
+        self.header.verify(index, tensor)
         return tensor.view(place.dtype).view(place.shape)
 
     def refuse_replaced(self) -> None:
         """Raises DamagedSnapshot if another copy was begun in the same file since this one was opened."""
-        if self._client.read_record(self.file.number) != self._record:
-            raise DamagedSnapshot(str(self.header.name), f"part {self.header.part} was replaced in memory")
+        self.header.refuse_replaced(self._record, self._client.read_record(self.file.number))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from trainer.contract.copy_record import FIRST_TENSOR_AT, NO_RECORD, RECORD_BYTES, CopyRecord, parse_record
 from trainer.elastic.copies.copy_client import CopyClient
-from trainer.elastic.health.oom import read_free_memory
+from trainer.elastic.health.oom import find_shortage
 from trainer.elastic.records.files import say
 
 _CHUNK = 1 << 22
@@ -113,11 +113,10 @@ class Mirror:
         """Reserve memory, unless all files together would need more than half of what is free."""
         every = [file for own in self._files() for file in own]
         more = sum(max(0, size_bytes - os.fstat(file).st_size) for file in every)
-        free = read_free_memory()
-        if free is not None and more > free / 2:
+        shortage = find_shortage(more)
+        if shortage is not None:
             if not self._lacked_room:
-                need = f"they need {more / 1e9:.2f} GB, more than half of the {free / 1e9:.2f} GB that are free"
-                say(f"another node's copies are not mirrored: {need}")
+                say(f"another node's copies are not mirrored: {shortage}")
             self._lacked_room = True
             return False
         os.posix_fallocate(target, 0, size_bytes)

@@ -53,6 +53,14 @@ def read_free_memory(proc: Path = _PROC, meminfo: Path = _MEMINFO) -> int | None
     return max(0, min(rooms)) if rooms else None
 
 
+def find_shortage(needed: int) -> str | None:
+    """Why copies of the state may not take this many bytes: at most half of what is free. None if they may."""
+    free = read_free_memory()
+    if free is None or needed <= free / 2:
+        return None
+    return f"{needed / 1e9:.2f} GB are needed, more than half of the {free / 1e9:.2f} GB that are free"
+
+
 def _limits(proc: Path) -> list[tuple[Path, int]]:
     """The folders of this process's cgroup and of those above it that have a limit, and the limit in bytes."""
     counters = [Path(path) for path in find_counters(read_text(proc / "cgroup"), read_text(proc / "mountinfo"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
@@ -39,17 +40,17 @@ _NOTHING_DESIRED = Desired()
 
 
 def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
-    """`spec` is the parsed spec of the row, if the caller already has it."""
+    """`spec` is the parsed spec of the row, if the caller already has it. Jobs share equal texts."""
     return Job(
         id=row.id,
         spec=JobSpec.model_validate(row.spec) if spec is None else spec,
         state=JobState(row.state),
-        reason=row.reason,
+        reason=sys.intern(row.reason),
         desired=desired_of(row),
         created_at=row.created_at,
         updated_at=row.updated_at,
         finished_at=row.finished_at,
-        owner=row.owner,
+        owner=None if row.owner is None else sys.intern(row.owner),
         retries_done=row.retries_done,
         spent={name: int(str(count)) for name, count in row.spent.items()} if row.spent else _NOTHING_SPENT,
         fruitless=row.fruitless,

@@ -39,12 +39,13 @@ class SharedSpecs:
 
         A spec that this version cannot parse is logged and left out.
         """
-        found = {job.id: self._of_jobs.get((job.id, job.desired_number)) for job in jobs}
-        numbers = {job.id: job.desired_number for job in jobs if found[job.id] is None}
-        rows: Iterable[Any] = session.execute(_STORED, {"ids": list(numbers)}) if numbers else ()
+        keys = {job.id: (job.id, job.desired_number) for job in jobs}
+        found = {job_id: self._of_jobs.get(key) for job_id, key in keys.items()}
+        unknown = [job_id for job_id, spec in found.items() if spec is None]
+        rows: Iterable[Any] = session.execute(_STORED, {"ids": unknown}) if unknown else ()
         for job_id, document in rows:
             try:
-                found[job_id] = self._of_jobs[job_id, numbers[job_id]] = self.parse(document)
+                found[job_id] = self._of_jobs[keys[job_id]] = self.parse(document)
             except ValidationError as error:
                 log.error("job is left out: its spec cannot be parsed", job=job_id, reason=str(error))
         return {job_id: spec for job_id, spec in found.items() if spec is not None}

@@ -33,6 +33,16 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_jobs(stores: Sto
     assert len(held) == 20
 
 
+def test_jobs_share_equal_texts(stores: Stores) -> None:
+    """Thousands of jobs may wait for the same reason."""
+    for job_id in ("job-0", "job-1"):
+        stores.add(job_id, owner="alice")
+    first, second = (each.job for each in stores.supervisor.supervised("local"))
+    assert first.reason
+    assert first.reason is second.reason
+    assert first.owner is second.owner
+
+
 def test_the_exit_record_of_each_replicas_newest_incarnation_counts(stores: Stores) -> None:
     stores.add_with_attempt()
     died, refused = make_exit_record(Outcome.FAILED), make_exit_record(Outcome.REFUSED)

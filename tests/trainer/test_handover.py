@@ -12,7 +12,7 @@ from torch import nn
 from tests.trainer.harness import make_manifest
 from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
-from trainer.contract.manifest import SnapshotName
+from trainer.contract.manifest import Manifest, SnapshotName
 from trainer.elastic.health import oom
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.parallel.precision import LossScale
@@ -137,6 +137,20 @@ def test_a_node_without_room_keeps_the_older_states(
     write(build_handover(memory), build_state(seed=1))
     assert found(memory) is None
     assert "step 7 could not be handed over: 0.00 GB are needed, more than half of" in capsys.readouterr().err
+
+
+def test_a_state_that_changes_meanwhile_is_not_handed_over(
+    memory: MemoryFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = build_state(seed=1)
+
+    def change_and_describe() -> Manifest:
+        state.is_whole = False
+        return make_manifest(NAME, {})
+
+    build_handover(memory).write(state, change_and_describe)
+    assert found(memory) is None
+    assert "it has changed meanwhile" in capsys.readouterr().err
 
 
 def test_a_handover_that_fails_does_not_hide_the_failure_of_the_group(memory: MemoryFiles) -> None:

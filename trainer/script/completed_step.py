@@ -6,7 +6,8 @@ begins. Everything else is copied after each step, because nobody knows when a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
@@ -30,8 +31,11 @@ class CompletedStep:
     if nothing is handed over.
     """
 
-    def __init__(self, objects: Mapping[str, object], step: int) -> None:
+    def __init__(self, objects: Mapping[str, object], step: int, changing: threading.Lock | None = None) -> None:
+        """No update begins while another thread holds `changing`."""
         self.step, self.fingerprint = step, 0
+        self.is_at_rest: Callable[[], bool] = lambda: True  # asked before and after another thread reads the objects
+        self._changing = threading.Lock() if changing is None else changing
         self.layout = fingerprint_layout(objects)
         self.why_not = find_obstacle(objects)
         self._objects = objects
@@ -67,10 +71,11 @@ class CompletedStep:
 
     def note(self, done: int) -> None:
         """The script has completed `done` steps. Without an update since the last one, that one's state stays."""
-        if self._is_updated:
-            self.step = done
-            self._take(with_values=not self._is_compared)
-            self._is_compared = True
+        with self._changing:
+            if self._is_updated:
+                self.step = done
+                self._take(with_values=not self._is_compared)
+                self._is_compared = True
 
     def note_agreed(self) -> None:
         """All ranks have the same fingerprint."""
@@ -87,7 +92,7 @@ class CompletedStep:
         Changes through `.data` are not noticed.
         """
         is_changed = self._is_updated or self._is_evaluating or self._layouts != self._agreed
-        return not is_changed and self._has_same_parameters()
+        return not is_changed and self._has_same_parameters() and self.is_at_rest()
 
     def _has_same_parameters(self) -> bool:
         return self._versions == [version_of(each) for each in self._parameters]
@@ -117,7 +122,8 @@ class CompletedStep:
         return name not in self._unsteady
 
     def _note_update(self, *_: object) -> None:
-        self._is_updated = True
+        with self._changing:
+            self._is_updated = True
 
     def _take(self, *, with_values: bool = False) -> None:
         """`with_values`: the fingerprint covers the values of all tensors. That takes too long for each step."""

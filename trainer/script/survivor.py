@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,8 +16,10 @@ import torch.distributed as dist
 
 from trainer.contract.env import WorkerPlace
 from trainer.contract.manifest import Manifest
-from trainer.elastic.workers.reentry import Reentry, Stage, train_again
+from trainer.elastic.health.stack_frames import Frame, waits_for_peers
+from trainer.elastic.workers.reentry import Reentry, train_again
 from trainer.script.completed_step import CompletedStep
+from trainer.snapshot.departure import Departure
 from trainer.snapshot.handover import Handover
 from trainer.worker.lost_peer import has_lost_peer
 from trainer.worker.signals import StopFlag
@@ -31,15 +34,16 @@ def run_again(train: Callable[[], T], place: WorkerPlace, reentry: Reentry) -> T
 
     def train_once(place: WorkerPlace) -> T:
         Survivor.current = survivor = Survivor(place, reentry, stop)
-        try:
-            return train()
-        except RuntimeError as error:
-            if reentry.can_stay and has_lost_peer(error):
-                survivor.hand_over()
-                leave_group(error)
-            raise
-        finally:
-            Survivor.current = None
+        with Departure(reentry, place.generation, survivor.hand_over, survivor.changing) as departure:
+            try:
+                return train()
+            except RuntimeError as error:
+                if reentry.can_stay and has_lost_peer(error):
+                    departure.leave()
+                    leave_group(error)
+                raise
+            finally:
+                Survivor.current = None
 
     def forget() -> None:
         generators.reset()
@@ -68,7 +72,8 @@ class Survivor:
     current: ClassVar[Survivor | None] = None
 
     def __init__(self, place: WorkerPlace, reentry: Reentry, stop: StopFlag) -> None:
-        self.stop = stop
+        self.stop, self.changing = stop, threading.Lock()
+        self._thread = threading.get_ident()
         self._generation, self._reentry = place.generation, reentry
         self._handover = Handover(place, is_wanted=True)
         self._state: CompletedStep | None = None
@@ -91,7 +96,7 @@ class Survivor:
         """
         if self._state is not None:
             self._state.close()
-        self._state, self._describe = CompletedStep(objects, step), describe
+        self._state, self._describe = CompletedStep(objects, step, self.changing), describe
 
     def note_update(self, done: int) -> None:
         """The script has completed `done` steps. Before the ranks agree on what follows."""
@@ -112,16 +117,28 @@ class Survivor:
         return nullcontext() if self._state is None else self._state.evaluating()
 
     def hand_over(self) -> None:
-        """Write the state of the last completed step for the next generation, if there is one. Not collective."""
-        self._reentry.tell(self._generation, Stage.HANDS_OVER)
+        """Write the state of the last completed step for the next generation, if there is one. Not collective.
+
+        Another thread than the script's writes it only while the script hangs in a collective or a backward pass:
+        elsewhere it may change its objects, in ways that nobody notices.
+        """
         state, describe, self._state = self._state, self._describe, None
-        if state is not None and describe is not None:
-            if state.why_not:
-                print(f"the state is not handed over: {state.why_not}", file=sys.stderr, flush=True)
-            else:
-                self._handover.write(state, lambda: describe(state.step))
-            state.close()
-        self._reentry.tell(self._generation, Stage.LEAVES)
+        if state is None or describe is None:
+            return
+        if threading.get_ident() != self._thread:
+            state.is_at_rest = lambda: _waits_for_peers(self._thread)
+        if state.why_not:
+            print(f"the state is not handed over: {state.why_not}", file=sys.stderr, flush=True)
+        else:
+            self._handover.write(state, lambda: describe(state.step))
+        state.close()
+
+
+def _waits_for_peers(thread: int) -> bool:
+    frame = sys._current_frames().get(thread)  # documented
+    if frame is None:
+        return False
+    return waits_for_peers([Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)])
 
 
 def leave_group(error: BaseException | None) -> None:

@@ -96,7 +96,15 @@ class Handover:
         assert self._plan.metadata is not None
         writer.erase()
         writer.write_whole(values, manifest, self._plan.metadata)
+        if _has_changed(state):
+            writer.erase()
+            return "it has changed meanwhile"
         return ""
+
+
+def _has_changed(state: State) -> bool:
+    """Whether another thread has begun to change the state meanwhile."""
+    return not state.is_whole
 
 
 def _plan_whole(planner: DefaultSavePlanner) -> Plan:

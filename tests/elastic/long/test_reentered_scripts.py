@@ -175,6 +175,31 @@ def test_a_process_of_many_generations_holds_no_more_than_one_of_few(job: Job) -
     assert max(sizes[8:]) <= 1.25 * max(sizes[:5]), sizes
 
 
+@pytest.mark.parametrize(
+    ("hangs_in", "state"),
+    [
+        pytest.param("collective", ("survivor", 6), marks=pytest.mark.smoke),
+        ("update", ("disk", 5)),
+        ("script", ("disk", 5)),
+    ],
+)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_survivor_that_hangs_hands_over_only_in_a_collective(
+    job: Job, hangs_in: str, state: tuple[str, int], ranks: int
+) -> None:
+    """Elsewhere the script may be changing its objects. Its process ends then: only a timeout would let it go on."""
+    agent = start(job, ranks, interval="5", steps=10**6, hangs_in=hangs_in)
+    pids, others = agent.pids(1), range(ranks - 1)
+    wait_for(lambda: all((job.folder / f"hangs-{rank}").exists() for rank in others), "step 6")
+    os.kill(pids[ranks - 1], signal.SIGKILL)
+    await_steps(agent, 2, 3, ranks)
+    (found,) = restored(agent)
+    assert (found["source"], found["step"]) == state
+    replaced = [event["evidence"]["rank"] for event in agent.events("worker.replaced")]  # type: ignore[index]
+    assert sorted(replaced) == list(others)
+    assert len(agent.events("worker.failed")) == 1, "the replacements cost no restart"
+
+
 def test_a_kill_during_a_snapshot_leaves_a_survivor(job: Job) -> None:
     """The survivor waits for files of the killed rank, and not in a collective."""
     agent = start(job, interval="5", steps=10**6, stops_in_save=True)

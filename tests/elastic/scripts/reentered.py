@@ -6,6 +6,7 @@ The loss of a step depends on everything that a snapshot holds: model, moments, 
 import functools
 import json
 import os
+import pathlib
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trainer.contract import env
 from trainer.script import notes as script_notes
+from trainer.script import script_state
 from trainer.script.sampler import ElasticSampler
 from trainer.supervised import Supervised, reenter
 
@@ -31,6 +33,7 @@ DEFAULTS = {
     "raises_at": None,
     "accumulate": 1,
     "exchanges": False,  # a collective in the middle of the update
+    "hangs_in": "",  # "collective", "update" or "script": all ranks but the last one, in step 6 of generation 1
     "stops_in_save": False,  # rank 1 of the first generation, in its first snapshot
 }
 
@@ -38,14 +41,41 @@ DEFAULTS = {
 class SlowAdamW(torch.optim.AdamW):
     pause_s = 0.0
     exchanges = False
+    hang = None
 
     def step(self, closure=None):
         with torch.no_grad():
             self.param_groups[0]["params"][0].mul_(0.999)  # half of the update
         time.sleep(self.pause_s)
+        if self.hang is not None:
+            self.hang()
         if self.exchanges:
             dist.all_reduce(torch.zeros(1))
         return super().step(closure)
+
+
+HANG = """
+def hang(*arguments):
+    pathlib.Path(os.environ["ORCHESTRATOR_JOB_DIR"], "hangs-" + os.environ["RANK"]).touch()
+    time.sleep(3600)
+"""
+
+
+def build_hang(*, is_collective):
+    """A function that hangs, as a collective does after gloo has lost a message, or in the script itself."""
+    names = {"os": os, "pathlib": pathlib, "time": time}
+    exec(compile(HANG, "/torch/distributed/hang.py" if is_collective else __file__, "exec"), names)
+    return names["hang"]
+
+
+class Forgetful:
+    """torch.distributed with another `all_reduce`."""
+
+    def __init__(self, hang):
+        self.all_reduce = hang
+
+    def __getattr__(self, name):
+        return getattr(dist, name)
 
 
 def stop_in_save():
@@ -90,8 +120,15 @@ def train(options):
     if options["stops_in_save"] and dist.get_rank() == 1 and state.step == 0:
         stop_in_save()
     step = state.step
+    may_hang = os.environ[env.GENERATION] == "1" and dist.get_rank() < dist.get_world_size() - 1
     while step < options["steps"]:
         for (x,) in loader:
+            hangs_in = options["hangs_in"] if step == 5 and may_hang else ""
+            if hangs_in == "collective":
+                script_state.dist = Forgetful(build_hang(is_collective=True))
+            optimizer.hang = build_hang(is_collective=True) if hangs_in == "update" else None
+            if hangs_in == "script":
+                build_hang(is_collective=False)()
             loss = (model(x) - x.sum(dim=1, keepdim=True)).square().mean() / options["accumulate"]
             loss.backward()
             if step == options["raises_at"] and dist.get_rank() == 1:

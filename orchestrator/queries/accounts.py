@@ -20,6 +20,7 @@ from orchestrator.domain.explanation.quiet import Output, find_quiet, tell_quiet
 from orchestrator.domain.explanation.why import explain
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job
+from orchestrator.domain.job.rank_stacks import find_saved_at_end
 from orchestrator.domain.observation.node_record import Exclusion, describe
 from orchestrator.logs.reader import Known, LogRequest, Logs
 from orchestrator.ports.clock import Clock
@@ -40,7 +41,6 @@ from orchestrator.wire.insight import (
     WhyView,
 )
 from orchestrator.wire.job_views import FailureView
-from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import FailureKind
 
 _MICROSECONDS = 1e6
@@ -191,7 +191,8 @@ class Accounts:
 
         None if the failure has a traceback, which tells the place. Stacks of an earlier request show another moment.
         """
-        if cause.failure.traceback is not None or not _saved_at_end(chronicle, cause):
+        failed = cause.attempt, cause.generation
+        if cause.failure.traceback is not None or failed not in find_saved_at_end(chronicle.events):
             return None
         first = [] if cause.failure.rank is None else [cause.failure.rank]
         for rank in [*first, *cause.collateral_ranks][:_RANKS_TRIED]:
@@ -213,16 +214,6 @@ class Accounts:
             return self._logs.tail(job.id, request, Known(context, chronicle.events))
         except (NotFound, OSError):
             return []
-
-
-def _saved_at_end(chronicle: Chronicle, cause: Cause) -> bool:
-    """Return whether an agent saved stacks when it ended this generation, and not only on request."""
-    return any(
-        event.kind == EventKind.STACKS_SAVED
-        and "wish" not in event.evidence
-        and (event.attempt, event.generation) == (cause.attempt, cause.generation)
-        for event in chronicle.events
-    )
 
 
 def _view_of_ledger(ledger: Ledger, stretches: Sequence[Stretch], life: Life) -> GoodputView:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
 from orchestrator.domain.job.event import Event
+from trainer.contract.exit_record import EventKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,15 @@ def newest_stacks(events: Sequence[Event]) -> tuple[RankStacks, ...]:
                     text=text,
                 )
     return tuple(found[rank] for rank in sorted(found))
+
+
+def find_saved_at_end(events: Iterable[Event]) -> Set[tuple[int | None, int | None]]:
+    """Return each attempt and generation whose agents saved stacks as they ended it, and not only on request."""
+    return {
+        (event.attempt, event.generation)
+        for event in events
+        if event.kind == EventKind.STACKS_SAVED and "wish" not in event.evidence
+    }
 
 
 def _texts(evidence: Mapping[str, object]) -> dict[int, str | None]:

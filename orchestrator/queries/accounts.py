@@ -187,7 +187,7 @@ class Accounts:
         return self._tail(chronicle, request)
 
     def _find_stacks(self, chronicle: Chronicle, cause: Cause) -> FramesView | None:
-        """Return the stacks that the failed rank saved as it was ended. A stopped worker saves none, but others may.
+        """Return the stacks that were saved when the failed rank was ended. A stopped one has none, but others may.
 
         None if the failure has a traceback, which tells the place. Stacks of an earlier request show another moment.
         """

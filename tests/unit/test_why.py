@@ -332,13 +332,13 @@ def test_a_failed_job_without_a_known_error_may_be_retried() -> None:
 def test_a_failed_jobs_retry_says_which_steps_it_repeats(
     snapshot_step: int | None, run: dict[str, object], rest: str
 ) -> None:
-    """The state was only in memory, and ended with the attempt."""
+    """The state was only in memory, and ended with the attempt. Generation 1 had reached step 50, and lost 20 steps."""
     ended = make_attempt(state=AttemptState.FAILED, ended_at=at(9), failure=ODD)
     job = make_job(spec=make_spec(run=run), state=JobState.FAILED, reason="the budget is spent")
     chronicle = Chronicle(
         job=job,
         attempts=[ended],
-        events=[started(1, seconds=1), failed(1, seconds=8, kind="unknown", message="odd")],
+        events=[started(1, seconds=1), failed(1, seconds=4, step=50), started(2, seconds=5), failed(2, seconds=8)],
         kept={},
         heard_at={},
         has_snapshot=snapshot_step is not None,

@@ -101,7 +101,7 @@ def _find_remedy(job: Job, cause: Cause) -> Remedy | None:
 
 
 def _tell_lost(ledger: Ledger) -> str:
-    """Sum up the losses, in device-seconds, of those that the job held."""
+    """Say how many device-seconds were lost, and of how many that the job held."""
     if not ledger.lost_us:
         return _NOT_REPORTED if ledger.bins.get(Bin.NOT_REPORTED) else "nothing"
     lost = {each: ledger.bins.get(each, 0) for each in LOSSES}
@@ -128,12 +128,12 @@ def _advise(chronicle: Chronicle, life: Life, remedy: Remedy | None) -> str:
 
 
 def _tell_repeated(chronicle: Chronicle, life: Life) -> str:
-    """Say what a retry makes again, if it is known: a state in memory ends with the attempt. "" for nothing."""
+    """Say how many steps a retry repeats: a state in memory ends with its attempt. Empty if none, or not known."""
     spec, saved = chronicle.job.spec, chronicle.snapshot_step
     if saved is None and (chronicle.has_snapshot or spec.snapshot.source is not None or spec.run.trainer is None):
         return ""
-    reached = max((one.reached_step or 0 for each in life.attempts for one in each.generations), default=0)
-    repeated = reached - (saved or 0)
+    reached = [one.reached_step for each in life.attempts for one in each.generations if one.reached_step is not None]
+    repeated = reached[-1] - (saved or 0) if reached else 0
     if repeated <= 0:
         return ""
     beginning = tell_beginning(spec, has_snapshot=chronicle.has_snapshot)

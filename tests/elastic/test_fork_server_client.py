@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.elastic.harness import wait_for
 from trainer.elastic.channel import Channel
+from trainer.elastic.workers.ending import kill_workers
 from trainer.elastic.workers.fork_server import ForkServer
 from trainer.elastic.workers.fork_server_client import ForkedProcess, ForkServerClient, ForkServerError
 
@@ -49,14 +50,21 @@ def test_a_refused_worker_has_ended_with_code_1(fork_server: Scripted) -> None:
     assert started.wait(300) == 0
 
 
-def test_a_worker_without_a_process_gets_no_signal(fork_server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "send", [lambda process: process.send_signal(signal.SIGTERM), lambda process: kill_workers([process])]
+)
+def test_a_worker_without_a_process_gets_no_signal(
+    fork_server: Scripted, monkeypatch: pytest.MonkeyPatch, send: Callable[[ForkedProcess], None]
+) -> None:
     """For kill(2) the pid 0 is the agent's own process group."""
     process, sent = fork_server.order(), []
-    monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))
-    monkeypatch.setattr(process, "poll", lambda: None)
-    fork_server.server.close()
-    process.send_signal(signal.SIGTERM)
-    assert 0 not in [pid for pid, _ in sent]
+    monkeypatch.setattr("trainer.elastic.workers.fork_server_client._ROUSE_EVERY_S", 0.01)
+    monkeypatch.setattr("os.kill", lambda pid, number: sent.append(pid))
+    monkeypatch.setattr("os.killpg", lambda pid, number: sent.append(pid))
+    monkeypatch.setattr(fork_server, "rouse", fork_server.server.close)  # it is lost while its answer is awaited
+    send(process)
+    assert sent == []
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_workers_of_a_lost_server_count_as_killed(fork_server: Scripted) -> None:

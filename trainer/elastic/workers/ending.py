@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -44,9 +43,7 @@ def end_workers(
 def kill_workers(processes: Collection[ForkedProcess]) -> None:
     """Send SIGKILL to those that run, without a warning, and wait for their end."""
     for process in processes:
-        if process.poll() is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+        process.kill_group()
     _await_end(processes, _KILL_WAIT_S)
 
 

@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from trainer.elastic.channel import Channel
@@ -16,7 +16,7 @@ from trainer.elastic.workers.program import Program, parse_program
 _ROUSE_EVERY_S = 1.0
 _WARM_WITHIN_S = 30.0
 _KILLED = -signal.SIGKILL
-_NOBODY = 0  # the pid of a worker that never started. To kill(2) it would mean the process group
+_NOBODY = 0  # the pid of a worker that never started. To kill(2) it would mean the agent's own process group
 
 
 class ForkServerError(Exception):
@@ -58,9 +58,16 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is None and self.pid != _NOBODY:  # _NOBODY: the server was lost while `pid` waited
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+        self._signal(os.kill, number)
+
+    def kill_group(self) -> None:
+        """Send SIGKILL to the worker's process group."""
+        self._signal(os.killpg, signal.SIGKILL)
+
+    def _signal(self, send: Callable[[int, int], None], number: int) -> None:
+        if self.poll() is None and (pid := self.pid) != _NOBODY:  # _NOBODY: the server was lost while `pid` waited
+            with suppress(ProcessLookupError, PermissionError):
+                send(pid, number)
 
 
 class ForkServerClient:

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +50,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "smoke" or not collection_path.name.startswith("test_"):
         return None
     return "pytest.mark.smoke" not in collection_path.read_text() or None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_signals_to_the_suite() -> Iterator[None]:
+    """For kill(2) the pid 0 is the process group: the suite and the `make` that runs it."""
+
+    def checked(send: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        def send_checked(pid: int, number: int) -> None:
+            assert pid > 1, f"a signal to the pid {pid}"
+            send(pid, number)
+
+        return send_checked
+
+    with patch.object(os, "kill", checked(os.kill)), patch.object(os, "killpg", checked(os.killpg)):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 from trainer.elastic.health.processes import descendants
 
 
-def find_agent(keeper: int) -> int:
-    """The pid of the agent that the process `elasticrun` keeps. 0 while there is none."""
+def find_agent(keeper: int) -> int | None:
+    """The pid of the agent that the process `elasticrun` keeps. None while there is none."""
     for process in descendants(keeper):
         with contextlib.suppress(OSError):
             if f"trainer.elastic.agent of {keeper}" in Path(f"/proc/{process.pid}/cmdline").read_text():
                 return process.pid
-    return 0
+    return None

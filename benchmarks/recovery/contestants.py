@@ -98,7 +98,7 @@ class Training:
     def find_agent(self) -> int:
         """The pid of elasticrun's agent, once there is one."""
         assert self.process is not None
-        while not (pid := find_agent(self.process.pid)):
+        while (pid := find_agent(self.process.pid)) is None:
             time.sleep(_LOOK_EVERY_S)
         return pid
 

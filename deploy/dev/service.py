@@ -75,7 +75,10 @@ class ThrowawayService:
 
     @property
     def pid(self) -> int:
-        return 0 if self._process is None else self._process.pid
+        """Raises ServiceFailed if it was never started."""
+        if self._process is None:
+            raise ServiceFailed("not started")
+        return self._process.pid
 
     def start(self, *, timeout_s: float = 180) -> None:
         """Start the service and wait until it is ready. Raises ServiceFailed."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.recovery.agents import find_agent
 from trainer.contract import env
@@ -35,12 +35,16 @@ GUARD = [sys.executable, "-m", "trainer.elastic.guard", "--"]
 CHILD = str(ROOT / "trainer/elastic/child.py")
 TWO = "--nproc-per-node=2"
 
+Found = TypeVar("Found")
 
-def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 150.0) -> None:
+
+def wait_for(find: Callable[[], Found | None], what: str, timeout_s: float = 150.0) -> Found:
+    """Return the first result that is true."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while not (found := find()):
         assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"
         time.sleep(0.01)
+    return found
 
 
 def alive(pid: int) -> bool:
@@ -109,8 +113,8 @@ class Agent:
 
     @property
     def agent_pid(self) -> int:
-        """The process that `process` keeps, and that looks after the workers. 0 while there is none."""
-        return find_agent(self.process.pid)
+        """The process that `process` keeps, and that looks after the workers. Waits until there is one."""
+        return wait_for(lambda: find_agent(self.process.pid), "agent")
 
     def pids(self, generation: int) -> dict[int, int]:
         """The workers of a generation by rank, once it has started."""

@@ -150,7 +150,6 @@ def test_agents_that_die_without_progress_end_the_attempt(job: Job, tmp_path: Pa
     script.write_text("import time; time.sleep(600)")
     agent = job.policy().start(str(script))
     for _ in range(6):
-        wait_for(lambda: agent.agent_pid, "agent")
         kill_agent(agent)
     assert agent.wait() == 1
     failure = agent.exit_record().failure
@@ -184,7 +183,7 @@ def test_outside_a_job_a_killed_agent_is_replaced_too(tmp_path: Path) -> None:
     with subprocess.Popen(command, env=environ | {"PYTHONPATH": str(ROOT)}) as process:
         try:
             wait_for(lambda: len(list(marks.iterdir())) == 1, "worker")
-            os.kill(find_agent(process.pid), signal.SIGKILL)
+            os.kill(wait_for(lambda: find_agent(process.pid), "agent"), signal.SIGKILL)
             wait_for(lambda: len(list(marks.iterdir())) == 2, "second worker")
             below = [each.pid for each in descendants(process.pid)]
             (marks / "finish").touch()

@@ -387,6 +387,8 @@ def stamp() -> str:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill the process and its descendants, as the end of a container does. Stopped first, they start no others."""
+    if process.poll() is not None:
+        return  # its pid may belong to another process by now
     stopped: set[int] = set()
     while fresh := {process.pid, *_descendants(process.pid)} - stopped:
         for pid in fresh:

@@ -219,7 +219,9 @@ class Play:
 
     def _wake(self) -> None:
         self._woken = True
-        os.kill(self._services["a"].pid or 0, signal.SIGCONT)
+        pid = self._services["a"].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGCONT)
 
     def _wake_and_watch(self) -> None:
         self._until("service b has the lease", lambda: self._holder() == self._services["b"].pid)

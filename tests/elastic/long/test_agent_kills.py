@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.recovery.agents import find_agent
 from tests.elastic.generations import await_steps, latest, losses, restored, settle, steps_of
 from tests.elastic.harness import TWO, Agent, Job, alive, c10d, free_port, short_tmpdir, wait_for
 from trainer.contract.exit_record import Outcome
@@ -76,7 +77,7 @@ def test_forty_kills_at_random_moments(job: Job) -> None:
             time.sleep(rng.uniform(0, 0.3))
         kill(agent)
         if rng.random() < 0.3:  # the next one too, soon after it has begun
-            wait_for(lambda: agent.agent_pid, "the next agent")
+            wait_for(lambda: find_agent(agent.process.pid), "the next agent")
             time.sleep(rng.uniform(0, 0.3))
             kill(agent)
     settle(agent)
@@ -125,8 +126,8 @@ def test_two_nodes_survive_twenty_deaths_of_either_agent(job: Job) -> None:
 
 def kill(agent: Agent) -> None:
     """Kill the agent, unless it has just ended, and wait until its workers have ended too."""
-    pid, before = agent.agent_pid, len(agent.events("agent.lost"))
-    if pid:
+    pid, before = find_agent(agent.process.pid), len(agent.events("agent.lost"))
+    if pid is not None:
         os.kill(pid, signal.SIGKILL)
         ended = agent.folder / "exit.json"
         wait_for(lambda: len(agent.events("agent.lost")) > before or ended.exists(), "end of the agent")

@@ -75,7 +75,9 @@ def test_a_paused_job_continues_in_the_same_generation(
     job = until(client, client.submit({**python_job("", workers=2), "run": run}).id, running)
     until(client, job.id, lambda _: len(list(tmp_path.glob("began.*"))) == 2)
     keeper = next(process.pid for process in service.processes() if process.is_agent)
-    pids = [process.pid for process in service.processes()] if whole else [find_agent(keeper)]
+    agent = find_agent(keeper)
+    assert agent is not None
+    pids = [process.pid for process in service.processes()] if whole else [agent]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     back_s = time.monotonic() + 12.0

@@ -7,8 +7,6 @@ steps after a snapshot, and the next leg restores that on its own ranks. `make t
 
 from __future__ import annotations
 
-import os
-import signal
 import sysconfig
 import tempfile
 from collections import Counter
@@ -159,7 +157,7 @@ def kill_after(ranks: Ranks, step: int) -> None:
     """Kill the last rank some steps after the snapshot of `step`, and remove newer snapshots."""
     ranks.until_step(step + KILL_AFTER)
     wait_for(lambda: step in ranks.committed(), f"a snapshot of step {step}")
-    os.kill(ranks.processes[-1].pid or 0, signal.SIGKILL)
+    ranks.processes[-1].kill()
     for process in ranks.processes[:-1]:
         process.join(300)
         assert process.exitcode not in (0, None), f"a rank continued without its peer\n{ranks.printed()}"

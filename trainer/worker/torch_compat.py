@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainer.worker.connections import limit_backoff
+
 _meshes: list[weakref.ref[dist.DeviceMesh]] = []
 
 
@@ -27,6 +29,8 @@ def keep_process_groups() -> None:
     while one of them may wait for that lock to drop the context of the last backward pass: the worker hangs forever.
     Seen in torch 2.13 (ProcessGroupGloo's destructor in `std::thread::join`, `runLoop` in `~ThreadLocalState`), in one
     of ten short runs of a plain DDP script on a busy machine.
+
+    It also sets the options of each new group's connections (`connections`).
 
     This replaces `_new_process_group_helper`, which all public functions call (2.6 to 2.15). Without that name it does
     nothing.
@@ -40,6 +44,7 @@ def keep_process_groups() -> None:
     def make_and_keep(*arguments: Any, **options: Any) -> Any:
         made = make(*arguments, **options)
         kept.append(made)
+        limit_backoff()  # gloo has connected all ranks
         return made
 
     kept: list[Any] = []

@@ -1,0 +1,68 @@
+"""The TCP options of a group's connections."""
+
+import os
+import platform
+import socket
+from pathlib import Path
+
+from tests.trainer.harness import start_group
+from trainer.worker.connections import limit_backoff
+
+THIN_LINEAR_TIMEOUTS, RTO_MAX_MS = 16, 44  # linux/tcp.h
+IS_OLD = tuple(map(int, platform.release().split(".")[:2])) < (6, 15)
+ENTRY = """
+import socket
+import torch.distributed as dist
+from trainer.worker.torch_compat import keep_process_groups
+keep_process_groups()
+dist.init_process_group("gloo")
+found = []
+for number in range(3, 200):
+    try:
+        connection = socket.socket(fileno=number)
+    except OSError:
+        continue
+    try:
+        connection.getpeername()
+        found.append(connection.getsockopt(socket.IPPROTO_TCP, 16))
+    except OSError:
+        pass
+    connection.detach()
+print("with the option:", "all" if found and all(found) else found, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_open_connections_get_the_options_and_stay_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
+        accepted, _ = server.accept()
+        with accepted:
+            limit_backoff()
+            assert connection.getsockopt(socket.IPPROTO_TCP, THIN_LINEAR_TIMEOUTS) == 1
+            if not IS_OLD:
+                assert accepted.getsockopt(socket.IPPROTO_TCP, RTO_MAX_MS) == 1000
+            connection.sendall(b"x")
+            assert accepted.recv(1) == b"x"
+
+
+def test_other_descriptors_are_left_alone() -> None:
+    """Files, pipes, sockets of other kinds, and a listener that is closed meanwhile."""
+    pair, pipe = socket.socketpair(), os.pipe()
+    with pair[0], pair[1], socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        limit_backoff()
+        pair[0].sendall(b"x")
+        assert pair[1].recv(1) == b"x"
+        assert datagrams.fileno() > 0
+    os.write(pipe[1], b"x")
+    assert os.read(pipe[0], 1) == b"x"
+    for end in pipe:
+        os.close(end)
+
+
+def test_a_group_has_the_options(tmp_path: Path) -> None:
+    entry = tmp_path / "entry.py"
+    entry.write_text(ENTRY)
+    with start_group(tmp_path, 2, entry=(str(entry),)) as group:
+        assert group.wait() == [0, 0], group.outputs()
+        printed = [process.communicate(timeout=300)[0].splitlines()[-1] for process in group.processes]
+    assert printed == ["with the option: all", "with the option: all"]

@@ -78,7 +78,9 @@ BENCHMARKS = (
     Benchmark("startup", "startup", "--runs 10", "--runs 1"),
     Benchmark("control_plane", "control_plane", "", _SMALL_LOAD, _needs_postgres),
     Benchmark("slurm", "slurm", "", "--jobs 50 --foreign 2000 --passes 2"),
-    Benchmark("recovery", "recovery", "--kills 30", _A_KILL),
+    Benchmark(
+        "recovery", "recovery", "--kills 30 --programs trainer-ddp trainer-fsdp script script-reentered", _A_KILL
+    ),
     Benchmark("nodes", "nodes", "--times 6", "--nodes 2 --times 1 --how killed", _needs_namespaces),
     Benchmark("suspicion", "suspicion", "", "--hours 2"),
     Benchmark("snapshot", "snapshot", "", "--preset nano --strategies ddp --rounds 1"),

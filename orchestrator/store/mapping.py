@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
-from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -41,7 +40,7 @@ _NOTHING_DESIRED = Desired()
 
 
 def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
-    """`spec` is the parsed spec of the row, if the caller already has it. Jobs share equal texts and moments."""
+    """`spec` is the parsed spec of the row, if the caller already has it. Jobs share equal texts."""
     return Job(
         id=row.id,
         spec=JobSpec.model_validate(row.spec) if spec is None else spec,
@@ -49,7 +48,7 @@ def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
         reason=sys.intern(row.reason),
         desired=desired_of(row),
         created_at=row.created_at,
-        updated_at=row.created_at if row.updated_at == row.created_at else _share(row.updated_at),
+        updated_at=row.updated_at,
         finished_at=row.finished_at,
         owner=None if row.owner is None else sys.intern(row.owner),
         retries_done=row.retries_done,
@@ -62,12 +61,6 @@ def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
         kept_s=row.kept_s,
         last_failure=None if row.last_failure is None else parse_failure(row.last_failure),
     )
-
-
-@lru_cache(maxsize=16)
-def _share(moment: datetime) -> datetime:
-    """The same object for equal moments: a pass writes the reasons of thousands of jobs at one moment."""
-    return moment
 
 
 def desired_of(row: JobRow) -> Desired:

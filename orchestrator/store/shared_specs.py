@@ -32,14 +32,14 @@ class SharedSpecs:
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[bytes, BaseModel] = WeakValueDictionary()  # specs and parts, by content
-        self._of_jobs: WeakValueDictionary[object, JobSpec] = WeakValueDictionary()  # by _key
+        self._of_jobs: WeakValueDictionary[tuple[str, int], JobSpec] = WeakValueDictionary()  # by id and request number
 
     def read(self, session: Session, jobs: Collection[Any]) -> Mapping[str, JobSpec]:
         """Return the specs of these jobs by id. Reads only those that nobody holds or that have changed.
 
         A spec that this version cannot parse is logged and left out.
         """
-        keys = {job.id: _key(job) for job in jobs}
+        keys = {job.id: (job.id, job.desired_number) for job in jobs}
         found = {job_id: self._of_jobs.get(key) for job_id, key in keys.items()}
         unknown = [job_id for job_id, spec in found.items() if spec is None]
         rows: Iterable[Any] = session.execute(_STORED, {"ids": unknown}) if unknown else ()
@@ -68,11 +68,6 @@ class SharedSpecs:
         if part is None:
             part = self._known[key] = _PARTS[name].model_validate(document)
         return part
-
-
-def _key(job: Any) -> object:
-    """A request may change the spec. Most jobs have none, and a tuple for each of them would take 70 bytes."""
-    return (job.id, job.desired_number) if job.desired_number else job.id
 
 
 def _digest(name: str, document: object) -> bytes:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import socket
 from pathlib import Path
 
@@ -43,6 +44,15 @@ def test_open_connections_get_the_options_and_stay_open() -> None:
                 assert accepted.getsockopt(socket.IPPROTO_TCP, RTO_MAX_MS) == 1000
             connection.sendall(b"x")
             assert accepted.recv(1) == b"x"
+
+
+def test_a_process_that_cannot_open_another_file_is_no_error() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        limit_backoff()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_other_descriptors_are_left_alone() -> None:

@@ -20,8 +20,11 @@ _OPTIONS = {_TCP_THIN_LINEAR_TIMEOUTS: 1, _TCP_RTO_MAX_MS: _LEAST_RTO_MAX_MS}
 
 
 def limit_backoff() -> None:
-    """Set the options of all TCP connections that this process has now."""
-    for descriptor in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+    """Set the options of all TCP connections that this process has now. Does nothing without /proc."""
+    found: list[str] = []
+    with suppress(OSError):
+        found = [entry.name for entry in Path("/proc/self/fd").iterdir()]
+    for descriptor in map(int, found):
         with suppress(OSError):  # another thread has closed it
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 _limit(descriptor)

@@ -56,7 +56,7 @@ def test_a_process_that_cannot_open_another_file_is_no_error() -> None:
 
 
 def test_other_descriptors_are_left_alone() -> None:
-    """Files, pipes, sockets of other kinds, and a listener that is closed meanwhile."""
+    """Pipes, and sockets of other kinds."""
     pair, pipe = socket.socketpair(), os.pipe()
     with pair[0], pair[1], socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         limit_backoff()

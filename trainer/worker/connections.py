@@ -1,7 +1,8 @@
 """Let collectives continue soon after a network that lost packets works again.
 
 TCP waits twice as long before each retransmission of a packet. After an outage of 10 s the next one can be 13 s away,
-and all ranks wait for it. gloo sets no option for this. With these options TCP tries again at least once a second.
+and all ranks wait for it. gloo sets no option for this. With these options TCP tries again at least once a second, on
+Linux 6.15 or newer.
 """
 
 from __future__ import annotations

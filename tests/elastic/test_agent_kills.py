@@ -27,7 +27,7 @@ from tests.elastic.harness import (
 )
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
-from trainer.elastic.health.processes import descendants
+from trainer.elastic.health.processes import descendants, is_gone, stat_fields
 from trainer.elastic.keeper_line import AgentState, KeeperLine, Notes
 from trainer.elastic.memory_files import KeptFiles, MemoryFiles
 from trainer.elastic.records.history import History
@@ -104,8 +104,14 @@ def test_a_keeper_that_is_stopped_does_not_delay_the_agent(job: Job, tmp_path: P
 
 
 def has_fork_server(agent: Agent) -> bool:
-    below = [Path(f"/proc/{each.pid}/cmdline") for each in descendants(agent.process.pid)]
-    return any(b"forkserver of" in path.read_bytes().replace(b"\0", b" ") for path in below)
+    return any(b"forkserver of" in shown(each.pid).replace(b"\0", b" ") for each in descendants(agent.process.pid))
+
+
+def shown(pid: int) -> bytes:
+    """The command line that `ps` shows."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def fill_notes(agent: Agent) -> None:
@@ -157,6 +163,26 @@ def test_agents_that_die_without_progress_end_the_attempt(job: Job, tmp_path: Pa
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert failure.message == "the agent was killed by SIGKILL; agents died 6 times in a row without progress"
     assert len(agent.events("agent.lost")) == 6
+
+
+def test_the_twin_of_a_killed_agent_is_not_the_next_agent(job: Job, tmp_path: Path) -> None:
+    """It shares the agent's memory, and so its command line (workers/late_release.py)."""
+    agent = job.policy().start(TWO, STEADY, str(tmp_path / "finish"))
+    agent.await_steps(1)
+    pid = agent.agent_pid
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    [twin] = [each for each in pids if each != pid and shown(each) == shown(pid)]
+    server = int(stat_fields(pid)[1])
+    os.kill(server, signal.SIGSTOP)  # it would end the twin, and fork another agent
+    os.kill(twin, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: stat_fields(twin)[1] == str(server), "another parent of the twin")
+    assert find_agent(agent.process.pid) is None
+    os.kill(server, signal.SIGCONT)
+    agent.await_steps(2)
+    assert is_gone(twin)
+    (tmp_path / "finish").touch()
+    assert agent.wait() == 0, agent.printed()
 
 
 def test_what_a_stopped_fork_server_has_started_ends_with_the_keeper(job: Job, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,20 @@ def test_a_service_killed_with_sigkill_adopts_its_jobs_at_the_next_start(own: Th
         finish.touch()
         found = until(again, job.id, ended)
         assert (found.state, found.attempts) == ("SUCCEEDED", 1)
+
+
+def test_the_service_may_open_many_files_and_its_jobs_as_many_as_usual(tmp_path: Path) -> None:
+    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fewer = usual // 2
+    resource.setrlimit(resource.RLIMIT_NOFILE, (fewer, most))
+    try:
+        with quick_service(tmp_path / "runs") as own, Client(own.url) as client:
+            assert resource.prlimit(own.pid, resource.RLIMIT_NOFILE) == (most, most)
+            code = "import resource; print('limits', resource.getrlimit(resource.RLIMIT_NOFILE))"
+            job = until(client, client.submit(python_job(code)).id, ended)
+            assert f"limits {(fewer, most)}" in client.logs(job.id)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.open_files import restore_limit
 from trainer.contract import env
 from trainer.contract.agent_record import ProcessIdentity
 
@@ -40,7 +41,7 @@ def spawn(
     command: Sequence[str], environment: Mapping[str, str], *, cwd: str, output: BinaryIO
 ) -> subprocess.Popen[bytes]:
     """Start a process in its own session. Raises OSError."""
-    return subprocess.Popen(
+    started = subprocess.Popen(
         command,
         env=dict(environment),
         cwd=cwd,
@@ -49,6 +50,8 @@ def spawn(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+    restore_limit(started.pid)
+    return started
 
 
 def boot_id() -> str:

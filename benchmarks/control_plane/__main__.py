@@ -1,4 +1,4 @@
-"""The control plane under load: submissions by layer, reads, pages, reports, passes, open streams, and memory.
+"""The control plane under load: submissions by layer, reads, pages, reports, passes, idle, streams, memory.
 
     python -m benchmarks.control_plane [--database sqlite|postgres|both] [--json] [--parts ...]
     python -m benchmarks.control_plane --parts growth --stored 1000000 --metric-rows 100000000   # hours, and 60 GB
@@ -24,6 +24,7 @@ from pathlib import Path
 
 from benchmarks.control_plane.followers import measure_followers
 from benchmarks.control_plane.growth import DURATION_COLUMNS, measure_growth, render_duration
+from benchmarks.control_plane.idle import IDLE_COLUMNS, measure_idle, render_idle
 from benchmarks.control_plane.layers import LAYER_COLUMNS, measure_layers, render_layers
 from benchmarks.control_plane.load import (
     COLUMNS,
@@ -59,7 +60,7 @@ from orchestrator.store.engine import Database
 from orchestrator.store.records import JobOrder
 from trainer.contract.progress import render_progress
 
-PARTS = ("submissions", "layers", "reads", "pages", "reports", "passes", "followers")
+PARTS = ("submissions", "layers", "reads", "pages", "reports", "passes", "idle", "followers")
 GROWTH, SHARING = "growth", "sharing"  # only if asked for
 REPLICAS = 1250  # with 8 workers each: 10,000 workers
 RATE_PER_S = 250  # each replica every 5 s
@@ -80,6 +81,12 @@ def measure(server: str | None, options: argparse.Namespace) -> Figures:
         figures[f"{count} jobs"] = _alone(server, partial(measure_stored, count=count, options=options))
     for count in options.live if "passes" in options.parts else []:
         figures[f"pass over {count} jobs"] = _alone(server, partial(measure_passes, count=count))
+    if "idle" in options.parts:
+        most = max(options.live)
+        figures["idle"] = {
+            f"{most} {name}": _alone(server, partial(measure_idle, count=most, live=live))
+            for name, live in (("queued jobs", False), ("running jobs", True))
+        }
     if "followers" in options.parts:
         figures["followers"] = _alone(server, partial(measure_followers, round_s=options.paced_s))
     if GROWTH in options.parts:
@@ -242,6 +249,10 @@ def render(kinds: Figures) -> list[str]:
         render_pass(f"{kind}, {part.removeprefix('pass over ')}: {name}", times)
         for kind, part, figures in parts if part.startswith("pass over") for name, times in figures.items()
     ]  # fmt: skip
+    idled = [
+        render_idle(f"{kind}, {how}", met)
+        for kind, part, figures in parts if part == "idle" for how, met in figures.items()
+    ]  # fmt: skip
     held = [
         [f"{kind}, {part}", *(f"{figures['memory'][key]} MB" for key in ("rss_mb", "peak_mb"))]
         for kind, part, figures in parts if "memory" in figures
@@ -258,6 +269,7 @@ def render(kinds: Figures) -> list[str]:
         ("Polls of an open page", COLUMNS, polled),
         ("Reports of agents", COLUMNS, reported),
         ("A pass over running jobs", PASS_COLUMNS, passed),
+        ("A service while nothing happens", IDLE_COLUMNS, idled),
         ("Requests beside open streams", (*COLUMNS, "a pass"), followed),
         ("A long history: requests of one client", COLUMNS, grown),
         ("A long history: the service and its upkeep", DURATION_COLUMNS, done),

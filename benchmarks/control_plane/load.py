@@ -120,7 +120,7 @@ class Usage:
         now = self._read_passes()
         count, total_s = now["count"] - self._passes["count"], now["sum"] - self._passes["sum"]
         mean_ms = round(1000 * total_s / count, 2) if count else None
-        return {"service_cores": round(cores, 2), "passes": int(count), "mean_pass_ms": mean_ms}
+        return {"service_cores": round(cores, 4), "passes": int(count), "mean_pass_ms": mean_ms}
 
     def _read_cpu(self) -> float:
         fields = Path(f"/proc/{self._service.pid}/stat").read_text().rpartition(")")[2].split()

@@ -127,16 +127,21 @@ def render_pass(name: str, reported: Figures) -> list[str]:
     return [name, str(reported["n"]), *times]
 
 
-def write_incarnation(root: Path, key: AttemptKey, *, replica: int = 0, incarnation: int = 2) -> Path:
-    """Write the files of an agent's incarnation, and return its progress journal. The store knows an earlier one."""
+def write_incarnation(
+    root: Path, key: AttemptKey, *, replica: int = 0, incarnation: int = 2, process: ProcessIdentity | None = None
+) -> Path:
+    """Write the files of an agent's incarnation, and return its progress journal. The store knows an earlier one.
+
+    `process` is the agent. By default it is one that does not exist.
+    """
     claim = layout.attempt_dir(root / key.job_id, key.number) / layout.CLAIM
     life = layout.replica_dir(root / key.job_id, key.number, replica) / str(incarnation)
     life.mkdir(parents=True)
     if not claim.exists():
         claim.write_text("claim")
     at = render_time(datetime.now(UTC))
-    process = ProcessIdentity(pid=4711, start_ticks=1, boot_id="boot", host=f"n{replica + 1}")
-    record = AgentRecord(process=process, claim="claim", incarnation=incarnation, at=at)
+    nobody = ProcessIdentity(pid=4711, start_ticks=1, boot_id="boot", host=f"n{replica + 1}")
+    record = AgentRecord(process=process or nobody, claim="claim", incarnation=incarnation, at=at)
     (life / layout.AGENT).write_text(json.dumps(render_agent_record(record)))
     formed = JournalEvent(kind="generation.started", at=at, sentence="began", generation=1, evidence={"world_size": 2})
     (life / layout.EVENTS).write_text(json.dumps(render_journal_event(formed)) + "\n")

@@ -132,7 +132,8 @@ def build_membership(
     serves = flags.node_rank == 0 if static else parse_is_host(flags.conf)
     address, memory = flags.local_addr or find_address(host, port), MemoryFiles(workers)
     # Outside a job the agent does not know the names of its generation's copies. Only our trainer makes any.
-    buddies = Buddies(memory, address) if replica is not None and runs_our_trainer(flags.command) else None
+    is_ours = runs_our_trainer(flags.command)
+    buddies = Buddies(memory, address) if replica is not None and is_ours else None
     links = Links(node)
     me = Member(
         node=node,
@@ -145,8 +146,8 @@ def build_membership(
     )
     endpoint, key = Endpoint(host=host, port=port, serves=serves), f"elasticrun/{flags.run_id}"
     succession = Succession(endpoint, key, me, timing, Observer(links, node, timing), epochs)
-    shared = StoreRendezvous(succession, me, flags.limits, is_ready)
-    return Membership(node=node, rendezvous=shared, store_host=StoreHost(), memory=memory, buddies=buddies)
+    shared, store_host = StoreRendezvous(succession, me, flags.limits, is_ready), StoreHost(may_spawn=not is_ours)
+    return Membership(node=node, rendezvous=shared, store_host=store_host, memory=memory, buddies=buddies)
 
 
 class _Run:

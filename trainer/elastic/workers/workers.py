@@ -1,8 +1,9 @@
 """The environment of a generation's workers: their store, their ranks, and torchrun's other variables.
 
-Each generation's workers have their own store, so that it holds no key of another generation. If any node has several
-workers, the agent of group rank 0 serves the store. If every node has one worker, worker 0 serves it. Such a worker may
-start workers itself (torch.multiprocessing.spawn), and those must be able to serve it.
+Each generation's workers have their own store, so that it holds no key of another generation. The agent of group rank 0
+serves it. If every node has one worker of a script, worker 0 serves it instead: such a worker may start workers itself
+(torch.multiprocessing.spawn), and those must be able to serve it. Then torch waits about half a second when a worker
+looks for the store before it exists.
 """
 
 from __future__ import annotations
@@ -51,9 +52,12 @@ def find_place(group: Round, node: str) -> AgentPlace:
 class StoreHost:
     """Opens the workers' store. A store that the agent serves lives until the next `arrange` or `close`."""
 
-    def __init__(self, address: str | None = None, port: int = 0) -> None:
-        """`address` defaults to the first node's. With `port` 0, the system chooses one."""
-        self._address, self._port = address, port
+    def __init__(self, address: str | None = None, port: int = 0, *, may_spawn: bool = True) -> None:
+        """`address` defaults to the first node's. With `port` 0, the system chooses one.
+
+        `may_spawn`: a worker may start workers itself.
+        """
+        self._address, self._port, self._may_spawn = address, port, may_spawn
         self._kept: TCPStore | socket.socket | None = None
 
     def arrange(self, place: AgentPlace, rendezvous: Rendezvous) -> WorkersStore | None:
@@ -65,7 +69,8 @@ class StoreHost:
             return rendezvous.await_offer()
         self.close()
         address = self._address or place.group.members[0].address
-        by_agent = any(member.workers > 1 for member in place.group.members)
+        has_several = any(member.workers > 1 for member in place.group.members)
+        by_agent = has_several or (place.nodes > 1 and not self._may_spawn)
         if by_agent:
             self._kept = TCPStore(address, self._port, is_master=True, wait_for_workers=False)
             port = self._kept.port

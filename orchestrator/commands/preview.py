@@ -43,8 +43,8 @@ def render_launch(job: Job, attempt: Attempt, cluster: Cluster) -> PlanView:
         rendezvous_id=plan.rendezvous_id,
         rendezvous_endpoint=f"{plan.rendezvous_host}:{plan.port}",
         replicas=[
-            ReplicaPlanView(replica=replica, command=list(plan.commands[replica]), env=plan.environments[replica])
-            for replica in range(min(len(plan.commands), MOST_REPLICAS))
+            ReplicaPlanView(replica=replica, command=list(plan.command), env=plan.environments[replica])
+            for replica in range(min(plan.max_nodes, MOST_REPLICAS))
         ],
         native_kind=native.kind,
         native_request=native.text,
@@ -70,8 +70,8 @@ def render_appdef(plan: LaunchPlan, spec: JobSpec, *, gpus_per_node: int) -> dic
         name=spec.name,
         image=spec.run.image or plan.workdir,
         min_replicas=plan.min_nodes if plan.min_nodes != plan.max_nodes else None,
-        entrypoint=plan.commands[0][0],
-        args=list(plan.commands[0][1:]),
+        entrypoint=plan.command[0],
+        args=list(plan.command[1:]),
         env=dict(plan.environments[0]),
         num_replicas=plan.max_nodes,
         # torchx writes -1 for an unset resource (torchx.specs.NULL_RESOURCE).
@@ -116,8 +116,8 @@ def _warnings(spec: JobSpec, plan: LaunchPlan, cluster: Cluster, memory: MemoryV
             f"global_batch is less than the {workers} workers: some workers will have nothing to do",
         ),
         (
-            len(plan.commands) > MOST_REPLICAS,
-            f"only the first {MOST_REPLICAS} of {len(plan.commands)} replicas are shown; the others start the same way",
+            plan.max_nodes > MOST_REPLICAS,
+            f"only the first {MOST_REPLICAS} of {plan.max_nodes} replicas are shown; the others start the same way",
         ),
         (
             config is None,

@@ -64,8 +64,6 @@ class SimulatedCluster:
         if fault is SubmissionFault.LOST:
             raise BackendUnavailable(f"no answer to the submission of {plan.key}")
         job = self.jobs[plan.key.job_id]
-        # Keep one command for all replicas, to save memory.
-        plan = replace(plan, commands=plan.commands[:1], environments=plan.environments[:1])
         attempt = SimulatedAttempt(plan, job, self._clock, changed=self._note_change, release=self._take_back)
         self.attempts[plan.key] = self._newest[plan.key.job_id] = attempt
         if plan.max_nodes * plan.workers_per_node < job.devices:

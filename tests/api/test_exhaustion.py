@@ -95,7 +95,7 @@ def test_a_job_for_very_many_nodes_is_planned_without_a_copy_for_each() -> None:
 
     def plan() -> None:
         made = build_plan(a_job(spec=spec), attempt, SITE)
-        assert len(made.environments) == len(made.commands) == 99999
+        assert len(made.environments) == 99999
         assert made.environments[99998]["ORCHESTRATOR_REPLICA"] == "99998"
         assert made.environments[-1] == made.environments[99998]
 

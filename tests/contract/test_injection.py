@@ -78,8 +78,9 @@ def test_the_rendering_of_a_local_job_is_what_a_shell_runs(place: Place, tmp_pat
     expected = [
         word
         for plan in tried
-        for variables, command in zip(plan.environments, plan.commands, strict=True)
-        for word in ("cd", plan.workdir, *(f"{name}={value}" for name, value in sorted(variables.items())), *command)
+        for variables in plan.environments
+        for assignments in [[f"{name}={value}" for name, value in sorted(variables.items())]]
+        for word in ("cd", plan.workdir, *assignments, *plan.command)
     ]
     assert bash(stubs + "\n".join(texts), tmp_path) == expected
 
@@ -118,7 +119,7 @@ def test_the_document_for_the_nodes_equals_the_plan(place: Place) -> None:
     for plan in plans(place):
         written = json.dumps(render_node_document(render_node_launch(plan, SLURM, workdir=plan.workdir)))
         read = parse_node_launch(json.loads(written))
-        assert (read.host_command, read.command, read.workdir) == (plan.commands[0], plan.commands[-1], plan.workdir)
+        assert (read.command, read.workdir) == (plan.command, plan.workdir)
         assert plan.environments[0].items() - {(env.REPLICA, "0")} <= read.environment.items()
 
 
@@ -133,7 +134,7 @@ def test_a_manifest_has_three_documents_and_the_usual_containers(place: Place) -
         assert [each["metadata"]["name"] for each in shown] == [plain.job["metadata"]["name"]] * 3
         assert containers(made) == containers(plain) or str(place).startswith("placement.overlay")
         launch = parse_pod_launch(json.loads(b64decode(made.secret["data"][LAUNCH_FILE])))
-        assert launch.node.command == plan.commands[-1]
+        assert launch.node.command == plan.command
 
 
 def manifests_of(plan: LaunchPlan) -> Manifests:

@@ -204,13 +204,16 @@ class Job:
         wait_for(lambda: not any(map(alive, pids)), "end of the workers")
 
 
-def c10d(port: int, host: bool, read_timeout_s: int = 30, last_call_s: int = 1) -> list[str]:
+def c10d(port: int, host: bool | None, read_timeout_s: int = 30, last_call_s: int = 1) -> list[str]:
+    """Without `host`, replica 0 serves the store."""
     conf = f"join_timeout=60,read_timeout={read_timeout_s},last_call_timeout={last_call_s}"
     conf += ",keep_alive_interval=1,keep_alive_max_attempt=5"
+    if host is not None:
+        conf = f"is_host={int(host)},{conf}"
     return [
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint=127.0.0.1:{port}",
         "--rdzv-id=job-1-a1",
-        f"--rdzv-conf=is_host={int(host)},{conf}",
+        f"--rdzv-conf={conf}",
         "--local-addr=127.0.0.1",
     ]

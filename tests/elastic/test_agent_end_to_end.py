@@ -101,12 +101,13 @@ def test_a_missing_script_is_a_launch_failure_without_a_start(job: Job, tmp_path
 
 @pytest.mark.smoke
 @pytest.mark.long
-def test_a_taken_port_is_a_rendezvous_failure_that_names_the_port(job: Job) -> None:
+@pytest.mark.parametrize("host", [True, None])
+def test_a_taken_port_is_a_rendezvous_failure_that_names_the_port(job: Job, host: bool | None) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        agent = job.policy(max_restarts=5).start("--nnodes=2", *c10d(port, host=True), STEADY, "x")
+        agent = job.policy(max_restarts=5).start("--nnodes=2", *c10d(port, host=host), STEADY, "x")
         assert agent.wait(90) == 1
     failure = agent.exit_record().failure
     assert failure is not None

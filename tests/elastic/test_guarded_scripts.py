@@ -50,6 +50,23 @@ def test_a_guarded_script_gets_its_local_rank_or_advice(job: Job, tmp_path: Path
     assert without.printed().count("run.pass_local_rank") == 1
 
 
+@pytest.mark.parametrize(
+    ("replica", "conf", "made"),
+    [
+        (0, "join_timeout=9", "is_host=1,join_timeout=9"),
+        (1, "join_timeout=9", "is_host=0,join_timeout=9"),
+        (1, "join_timeout=9,is_host=1", "join_timeout=9,is_host=1"),
+    ],
+)
+def test_replica_0_and_no_other_serves_the_store_of_torchrun(job: Job, replica: int, conf: str, made: str) -> None:
+    command = [sys.executable, "-c", "import sys; print('given:', *sys.argv[1:])"]
+    for flags in ([f"--rdzv-conf={conf}"], []):
+        agent = job.policy().start(*command, *flags, "script", program=GUARD, replica=replica)
+        assert agent.wait() == 0
+    given = [line for line in agent.printed().splitlines() if line.startswith("given:")]
+    assert given == [f"given: --rdzv-conf={made} script", "given: script"]
+
+
 def test_torchrun_leaves_nothing_in_the_temporary_folder(job: Job, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()

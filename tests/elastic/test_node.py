@@ -31,9 +31,7 @@ class Node:
 
     def start(self, code: str, *, replica: int = 1, **environment: str) -> subprocess.Popen[bytes]:
         command = (sys.executable, "-c", code, f"--rdzv-endpoint={HEAD}:20000", f"--local-addr={LOCAL}", "mine", HEAD)
-        launch = NodeLaunch(
-            host_command=(*command, "host"), command=command, environment=environment, workdir=str(self.workdir)
-        )
+        launch = NodeLaunch(command=command, environment=environment, workdir=str(self.workdir))
         write_document(self.attempt_dir / layout.NODE_LAUNCH, render_node_launch(launch))
         place = {"SLURM_PROCID": str(replica), "SLURMD_NODENAME": "n7", "SLURM_JOB_ID": "12"}
         given = {**os.environ, **place, "SLURM_CLUSTER_NAME": "lab", "ORCHESTRATOR_HEAD": "127.0.0.1"}
@@ -72,11 +70,6 @@ def test_an_agent_gets_its_replica_its_claim_and_the_addresses(node: Node) -> No
     assert (Path(package, "trainer", "elastic", "node.py").exists(), own) == (True, "/users/own")
     found = node.departure()
     assert (found.node, found.exit_code, found.recorded, found.claim) == ("n7", 0, False, "slurm-lab-12")  # type: ignore[attr-defined]
-
-
-def test_the_first_replica_hosts_the_rendezvous(node: Node) -> None:
-    assert node.start(DUMP, replica=0).wait(300) == 0
-    assert node.dump()[0][-1] == "host"
 
 
 def test_a_killed_agent_has_a_departure(node: Node) -> None:

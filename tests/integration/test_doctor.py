@@ -47,7 +47,7 @@ def test_two_workers_form_a_group_and_leave_no_files(tmp_path: Path) -> None:
 def test_the_workers_are_started_like_those_of_a_job(setup: ClusterSetup) -> None:
     tried = build_group_plan(setup.cluster, setup.site, workdir="/")
     job = build_plan(make_job(), make_attempt(), setup.site)
-    ours, theirs = options(tried.commands[0]), options(job.commands[0])
+    ours, theirs = options(tried.command), options(job.command)
     assert ours[: ours.index("--module")] == theirs[: theirs.index("--no-python")]
     assert tried.environments[0].keys() == job.environments[0].keys()
 

@@ -70,10 +70,10 @@ def _logs(ground: Ground) -> object:
 def _submit_here(ground: Ground) -> object:
     job, attempt = a_job(id=JOB, spec=a_spec(topology={"nodes": "2"})), an_attempt(AttemptState.INTENDED, nodes="2")
     plan = build_plan(job, replace(attempt, key=KEY), replace(SITE, root=ground.root))
-    commands = tuple((sys.executable, "-S", "-c", "") for _ in plan.commands)
+    command = (sys.executable, "-S", "-c", "")
     backend = LocalBackend(ground.root, slots=2)
     try:
-        return backend.submit(replace(plan, commands=commands, workdir="/"))
+        return backend.submit(replace(plan, command=command, workdir="/"))
     finally:
         for child in backend._children:
             child.process.wait()

@@ -48,7 +48,7 @@ started: list[subprocess.Popen[str]] = []
 def launch(tmp_path: Path, code: str, port: int = 20000) -> PodLaunch:
     environment = {env.JOB_DIR: str(tmp_path / "job"), env.ATTEMPT: "2", env.JOB_ID: "job"}
     command = (sys.executable, "-c", code, f"--rdzv-endpoint={HEAD}:{port}", f"--local-addr={LOCAL}")
-    node = NodeLaunch(host_command=command, command=command, environment=environment, workdir=str(tmp_path / "gone"))
+    node = NodeLaunch(command=command, environment=environment, workdir=str(tmp_path / "gone"))
     return PodLaunch(node=node, policy=POLICY, replicas=4)
 
 

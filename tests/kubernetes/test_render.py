@@ -173,7 +173,6 @@ def test_the_job_s_environment_is_not_shown() -> None:
     assert "s3cr3t" not in json.dumps([manifests.job, manifests.service])
     document = parse_pod_launch(json.loads(b64decode(manifests.secret["data"]["launch.json"])))
     assert document.node.environment["SECRET_OF_MINE"] == "s3cr3t"
-    assert document.node.command != document.node.host_command
     assert (document.replicas, document.node.workdir) == (4, "/code")
 
 

@@ -156,7 +156,7 @@ def run_bash(script: str, here: Path) -> str:
 
 def test_addresses_are_filled_only_into_the_launcher_s_flags() -> None:
     plan, _ = planned("plain")
-    command = [*plan.commands[0], f"--rdzv-endpoint={HEAD}:1"]
+    command = [*plan.command, f"--rdzv-endpoint={HEAD}:1"]
     filled = fill_in(command, head="10.0.0.1", local="10.0.0.2")
     assert f"--rdzv-endpoint=10.0.0.1:{plan.port}" in filled
     assert "--local-addr=10.0.0.2" in filled

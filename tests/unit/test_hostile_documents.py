@@ -75,7 +75,7 @@ AT = "2026-11-20T12:00:00Z"
 FAILURE = Failure(kind=FailureKind.APPLICATION, message="m", rank=0, exit_code=1, step=5, traceback="t")
 EXIT = ExitRecord(outcome=Outcome.FAILED, at=AT, generation=1, restarts=0, failure=FAILURE)
 POLICY = LaunchPolicy(max_restarts=1, stop_timeout_s=1.0, log_limit_bytes=1)
-NODE = NodeLaunch(host_command=("a",), command=("b",), environment={"A": "b"}, workdir="/")
+NODE = NodeLaunch(command=("a",), environment={"A": "b"}, workdir="/")
 PROGRESS = Progress(
     at=AT,
     rank=0,

@@ -73,11 +73,6 @@ def test_a_plan_matches_its_golden_file(name: str) -> None:
     assert text == golden.read_text()
 
 
-def test_exactly_one_replica_hosts_the_rendezvous() -> None:
-    commands = planned("script-two-nodes").commands
-    assert ["is_host=1" in " ".join(command) for command in commands] == [True, False]
-
-
 def test_two_attempts_share_neither_rendezvous_nor_port() -> None:
     first, second = an_attempt(), an_attempt(nonce="ffffffff", port=20001)
     plans = [build_plan(a_job(), attempt, SITE) for attempt in (first, second)]
@@ -110,7 +105,7 @@ def test_how_many_snapshots_to_keep_reaches_the_trainer_and_a_script() -> None:
 @pytest.mark.parametrize("target", [{"script": "train.py"}, {"module": "pkg.train"}])
 def test_pass_local_rank_adds_the_local_rank_as_the_first_argument(target: dict[str, str], launcher: str) -> None:
     run = {**target, "args": ["--lr", "1"], "pass_local_rank": True}
-    command = build_plan(a_job(spec=a_spec(run=run, launcher=launcher)), an_attempt(), SITE).commands[0]
+    command = build_plan(a_job(spec=a_spec(run=run, launcher=launcher)), an_attempt(), SITE).command
     assert command[-4:] == (next(iter(target.values())), "--local-rank=${local_rank}", "--lr", "1")
 
 
@@ -141,7 +136,7 @@ def test_agents_that_report_by_http_get_a_token_of_their_attempt() -> None:
 def test_no_rendering_of_a_plan_contains_its_secrets() -> None:
     plan = build_plan(a_job(), an_attempt(), SITE, {"KEY": "hunter2-hunter2"})
     assert plan.secrets == {"KEY": "hunter2-hunter2"}
-    assert "hunter2" not in render_processes(plan).text + repr(plan) + str(plan.commands) + str(plan.environments)
+    assert "hunter2" not in render_processes(plan).text + repr(plan) + str(plan.command) + str(plan.environments)
 
 
 def test_environments_behave_like_a_list() -> None:

@@ -15,9 +15,8 @@ _DEPARTED = re.compile(layout.DEPARTED + r"([0-9]{1,9})\.json\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLaunch:
-    """What a node starts. `host_command` is replica 0's, which serves the rendezvous. Contains the job's secrets."""
+    """What every node starts. Contains the job's secrets."""
 
-    host_command: tuple[str, ...]
     command: tuple[str, ...]
     environment: Mapping[str, str]
     workdir: str
@@ -34,7 +33,6 @@ def parse_node_launch(document: Mapping[str, object]) -> NodeLaunch:
     if not isinstance(environment, Mapping):
         raise ValueError("node launch: environment is not an object")
     return NodeLaunch(
-        host_command=_texts(document, "host_command"),
         command=_texts(document, "command"),
         environment={str(name): str(value) for name, value in environment.items()},
         workdir=str(document["workdir"]) if "workdir" in document else "/",

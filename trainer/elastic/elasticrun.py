@@ -3,15 +3,15 @@
 For each replica of an attempt the service renders
 
     elasticrun --nnodes=N --nproc-per-node=K --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT --rdzv-id=JOB-aATTEMPT
-      --rdzv-conf=is_host=H,join_timeout=600,read_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5
+      --rdzv-conf=join_timeout=600,read_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5
       --local-addr=ADDRESS --monitor-interval=0.05 [-m] SCRIPT ARGUMENTS
 
-HOST:PORT is the same for all replicas. H is 1 on replica 0, which binds the port and fails within two seconds if the
-port is taken. H is 0 on the others, which wait up to read_timeout for the port. ADDRESS is this node's address as other
-nodes reach it, or 127.0.0.1 if there is one machine. The id is new in every attempt. N is a number or MIN:MAX. The
-environment has all names of `trainer.contract.env` down to REPORT_TOKEN. `attempts/<n>/launch.json` exists before the
-start; its policy, at the top or under "policy", overrides --max-restarts and --shutdown-timeout. Without
-ORCHESTRATOR_JOB_DIR elasticrun is a torchrun with safe settings.
+HOST:PORT is the same for all replicas. Replica 0 binds the port, and fails within two seconds if the port is taken. The
+others wait up to read_timeout for it. ADDRESS is this node's address as other nodes reach it, or 127.0.0.1 if there is
+one machine. The id is new in every attempt. N is a number or MIN:MAX. The environment has all names of
+`trainer.contract.env` down to REPORT_TOKEN. `attempts/<n>/launch.json` exists before the start; its policy, at the top
+or under "policy", overrides --max-restarts and --shutdown-timeout. Without ORCHESTRATOR_JOB_DIR elasticrun is a
+torchrun with safe settings.
 
 Exit codes: 0 succeeded, 1 failed, 2 wrong flags or environment, 3 refused by the claim, 143 stopped.
 """

@@ -130,6 +130,8 @@ def build_membership(
         return Membership(node=node, rendezvous=alone, store_host=StoreHost(*chosen), memory=MemoryFiles(workers))
     timing = parse_timing(flags.conf, _STATIC_READ_S) if static else parse_timing(flags.conf)
     serves = flags.node_rank == 0 if static else parse_is_host(flags.conf)
+    if serves is None and replica is not None:
+        serves = replica == 0
     address, memory = flags.local_addr or find_address(host, port), MemoryFiles(workers)
     # Outside a job the agent does not know the names of its generation's copies. Only our trainer makes any.
     is_ours = runs_our_trainer(flags.command)

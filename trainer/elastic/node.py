@@ -76,7 +76,7 @@ def read_task(environ: Mapping[str, str]) -> Task:
 
 def _run(attempt_dir: Path, task: Task, launch: NodeLaunch) -> int:
     local = find_local_address(task.head) or task.head
-    command = fill_in(launch.host_command if task.replica == 0 else launch.command, head=task.head, local=local)
+    command = fill_in(launch.command, head=task.head, local=local)
     environment = {**os.environ, **_network(launch, task.head, local), **launch.environment}
     environment |= {env.REPLICA: str(task.replica), env.CLAIM: task.claim, env.NODE: task.node}
     environment["PYTHONPATH"] = put_first(environment)

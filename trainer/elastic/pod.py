@@ -110,7 +110,7 @@ def _run(pod: Pod, launch: PodLaunch) -> int:
     for name in (HEAD_NAME, POD_IP, JOB_UID, FAILURES, DISRUPTIONS):
         environment.pop(name, None)
     _write_launch(attempt_dir, launch)
-    command = fill_in(node.host_command if pod.replica == 0 else node.command, head=head, local=pod.address)
+    command = fill_in(node.command, head=head, local=pod.address)
     echo = Echo(layout.replica_dir(Path(environment[env.JOB_DIR]), int(environment[env.ATTEMPT]), pod.replica), _print)
     echo.start()
     code = watch.run(command, environment, _workdir(node.workdir))

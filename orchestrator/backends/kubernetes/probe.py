@@ -179,7 +179,7 @@ def _plan(key: AttemptKey, site: KubernetesSite) -> LaunchPlan:
         excluded_nodes=(),
         job_dir=str(site.root),
         workdir="/",
-        commands=(("true",), ("true",)),
+        command=("true",),
         environments=({}, {}),
         policy=LaunchPolicy(max_restarts=0, stop_timeout_s=1, log_limit_bytes=1),
         resources=Resources(),

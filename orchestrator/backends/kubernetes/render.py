@@ -123,8 +123,7 @@ def owned(manifest: Manifest, job: Mapping[str, Any]) -> Manifest:
 def render_pod_document(plan: LaunchPlan, *, workdir: str) -> PodLaunch:
     common = {name: value for name, value in plan.environments[0].items() if name != env.REPLICA}
     node = NodeLaunch(
-        host_command=plan.commands[0],
-        command=plan.commands[-1],
+        command=plan.command,
         environment={**plan.secrets, **common},
         workdir=workdir,
     )

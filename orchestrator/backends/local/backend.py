@@ -53,13 +53,13 @@ class LocalBackend:
         _require_startable(plan)
         job, claim = self._job(plan.key), uuid.uuid4().hex
         try:
-            rundir.write_launch(job, plan.key.number, plan.policy, replicas=len(plan.commands))
+            rundir.write_launch(job, plan.key.number, plan.policy, replicas=plan.max_nodes)
             with job.make() as folder:
-                for replica, command in enumerate(plan.commands):
+                for replica in range(plan.max_nodes):
                     environment = {**_inherited(), **plan.secrets, **plan.environments[replica], env.CLAIM: claim}
                     log = layout.replica_dir(Path(), plan.key.number, replica) / layout.AGENT_LOG
                     with folder.append(log) as output:
-                        started = client.spawn(command, environment, cwd=plan.workdir, output=output)
+                        started = client.spawn(plan.command, environment, cwd=plan.workdir, output=output)
                     self._children.append(_Child(plan.key, replica, started))
         except OSError as error:
             raise BackendUnavailable(f"could not start {plan.key} on this machine: {error}") from error
@@ -161,7 +161,7 @@ def _require_startable(plan: LaunchPlan) -> None:
     """Check what no retry can fix, before any process starts. Raises LaunchRefused."""
     if not Path(plan.workdir).is_dir():
         raise LaunchRefused(f"run.workdir {plan.workdir} is not a folder on this machine")
-    program = plan.commands[0][0]
+    program = plan.command[0]
     if not os.access(program, os.X_OK):
         raise LaunchRefused(f"{program} is not an executable program on this machine")
 

@@ -50,8 +50,7 @@ def render_node_launch(plan: LaunchPlan, site: SlurmSite, *, workdir: str) -> No
     if plan.image is not None:
         environment[env.IMAGE] = plan.image
     return NodeLaunch(
-        host_command=plan.commands[0],
-        command=plan.commands[-1],
+        command=plan.command,
         environment=environment,
         workdir=workdir,
         interface=site.interface,

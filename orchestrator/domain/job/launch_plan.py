@@ -2,8 +2,8 @@
 
 These rendezvous settings make a torch group reliable, under elasticrun and under plain torchrun:
 
-* `is_host`: exactly one agent binds the store. If the port is in use, it fails within a second instead of joining
-  another job's store (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
+* Replica 0, and no other, binds the store: its agent sets `is_host`. If the port is in use, it fails within a second
+  instead of joining another job's store (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
 * TORCH_DISABLE_SHARE_RDZV_TCP_STORE: workers get a fresh store after each restart. With a shared store, a
   restarted rank may read the addresses of the dead group (pytorch issue 135712).
 * A short last call and keep-alive: the survivors of a lost node form a new group within seconds. Five missed
@@ -79,7 +79,7 @@ class Environments(Sequence[dict[str, str]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """What a backend needs to start an attempt. `commands[r]` and `environments[r]` belong to replica r.
+    """What a backend needs to start an attempt. `environments[r]` belongs to replica r.
 
     `secrets` go into every replica's environment and nowhere else: no script, no text, no log. A plan that is only
     shown has none.
@@ -96,7 +96,7 @@ class LaunchPlan:
     excluded_nodes: tuple[str, ...]  # nodes to avoid; ignored on a local cluster
     job_dir: str
     workdir: str
-    commands: tuple[tuple[str, ...], ...]
+    command: tuple[str, ...]  # of every replica
     environments: Sequence[dict[str, str]]
     policy: LaunchPolicy
     resources: Resources
@@ -107,7 +107,7 @@ class LaunchPlan:
     @property
     def takes_back(self) -> bool:
         """Whether the group can lose a replica and take it back while it trains. torchrun fails when it grows."""
-        return self.min_nodes < self.max_nodes and ELASTICRUN in self.commands[0]
+        return self.min_nodes < self.max_nodes and ELASTICRUN in self.command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def build_plan(job: Job, attempt: Attempt, site: Site, secrets: Mapping[str, str
         workers_per_node=workers_per_node(job.spec, site.gpus_per_node),
         job_dir=str(site.root / job.id),
         workdir=job.spec.run.workdir,
-        commands=_commands(job, attempt, site, policy),
+        command=_command(job, attempt, site, policy),
         environments=_environments(job, attempt, site),
         policy=policy,
         resources=job.spec.resources,
@@ -164,30 +164,24 @@ def restarts_left(job: Job) -> int:
     return 1_000_000 if budget is None else max(0, budget - job.spent.get("application", 0))
 
 
-def _commands(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tuple[tuple[str, ...], ...]:
-    """Replica 0 hosts the rendezvous. All others share one command, because there may be thousands."""
-    host, other = (_command(job, attempt, site, policy, is_host=is_host) for is_host in (True, False))
-    return (host, *[other] * (attempt.max_nodes - 1))
-
-
-def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, *, is_host: bool) -> tuple[str, ...]:
+def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tuple[str, ...]:
     launcher = (
         (site.python, "-m", ELASTICRUN)
         if job.spec.launcher == "elasticrun"
         else (site.python, "-m", "trainer.elastic.guard", "--", site.python, "-m", "torch.distributed.run")
     )
     target = _target(job.spec) if job.spec.launcher == "elasticrun" else _wrapped_target(job.spec, site)
-    return (*launcher, *_group_flags(job, attempt, site, policy, is_host=is_host), *target)
+    return (*launcher, *_group_flags(job, attempt, site, policy), *target)
 
 
-def _group_flags(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, *, is_host: bool) -> tuple[str, ...]:
+def _group_flags(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tuple[str, ...]:
     return (
         f"--nnodes={attempt.nodes}",
         f"--nproc-per-node={workers_per_node(job.spec, site.gpus_per_node)}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={site.rendezvous_host}:{attempt.port}",
         f"--rdzv-id={attempt.rendezvous_id}",
-        f"--rdzv-conf=is_host={int(is_host)},join_timeout={site.join_timeout_s},{RENDEZVOUS_CONF}",
+        f"--rdzv-conf=join_timeout={site.join_timeout_s},{RENDEZVOUS_CONF}",
         f"--local-addr={site.local_address or site.rendezvous_host}",
         f"--max-restarts={policy.max_restarts}",
         "--monitor-interval=0.1",

@@ -16,7 +16,7 @@ from trainer.contract.failure import FailureKind, is_collateral
 def test_a_replica_that_waits_for_the_store_can_be_stopped_and_fails_after_its_time_out(job: Job) -> None:
     port = free_port()
     job.policy()
-    impatient, patient = (c10d(port, host=False, read_timeout_s=seconds) for seconds in (1, 60))
+    impatient, patient = (c10d(port, host=None, read_timeout_s=seconds) for seconds in (1, 60))
     waiting = job.start("--nnodes=2", *patient, STEADY, "x", replica=1)
     failed = job.start("--nnodes=2", *impatient, STEADY, "x", replica=2)
     assert failed.wait() == 1

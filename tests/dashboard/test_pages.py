@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from datetime import timedelta
 
 import pytest
+from jinja2.runtime import Context, Macro
 
 from orchestrator.dashboard.present import show_ago, show_bytes, show_duration
 from orchestrator.domain.job.attempt import AttemptState
@@ -44,6 +46,24 @@ def test_the_page_of_a_job_has_its_restarts_by_source(world: World) -> None:
     (found,) = world.client.get(f"/api/v1/jobs/{job_id}/goodput").json()["restarts"]
     assert (found["source"], found["restarts"], found["steps_repeated"], found["steps_unknown"]) == ("memory", 1, 2, 0)
     assert '<td>Memory</td><td class="num">1</td><td class="num">2</td>' in page(world, f"/jobs/{job_id}")
+
+
+@pytest.mark.parametrize("path", ["/", "/fleet", "/clusters", "/submit", "/jobs/JOB"])
+def test_a_rendered_page_leaves_no_garbage(world: World, path: str) -> None:
+    path = path.replace("JOB", make_trained_job(world))
+    page(world, path)  # the first one compiles the templates
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        page(world, path)
+        gc.collect()
+        left = [each for each in gc.garbage if isinstance(each, (Context, Macro))]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert left == []
 
 
 def test_an_empty_list_explains_how_to_submit(world: World) -> None:

@@ -20,7 +20,7 @@ from orchestrator.domain.observation.checks import check_after_s
 from orchestrator.domain.observation.observation import Sighting
 from trainer.contract.agent_record import ProcessIdentity
 
-_SHARE = 4  # a quarter of the process's descriptors may be pidfds
+_SHARE = 2  # half of the descriptors that this process may open
 
 
 class _Seen(NamedTuple):

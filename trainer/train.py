@@ -49,7 +49,7 @@ from trainer.worker.agreement import Outcome, attempt, on_every_rank, on_rank_ze
 from trainer.worker.barrier import Barrier
 from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
-from trainer.worker.lost_peer import has_lost_peer
+from trainer.worker.lost_peer import GroupChanged, has_lost_peer
 from trainer.worker.malloc import keep_freed_memory
 from trainer.worker.retries import Retries
 from trainer.worker.run import Run
@@ -97,7 +97,13 @@ def _run_in_group(
     still_read = () if beginning.restore is None else beginning.restore.memory
     if run.place.local_rank == 0:
         forget_outdated((path for own in run.place.mirrors for path in own), beginning.term, base_step)
-    copies = MemoryTier(run, plan=saver.plan, describe=saver.describe, still_read=still_read)
+    copies = MemoryTier(
+        run,
+        plan=saver.plan,
+        describe=saver.describe,
+        still_read=still_read,
+        is_ordered=lambda: reentry is not None and reentry.has_order,
+    )
     for each in (saver, copies):
         trainee.optimizer.register_step_pre_hook(each.before_update)
     run.heartbeat.beat(Phase.STEP)
@@ -183,6 +189,7 @@ class _Loop:
         if self.is_from_memory:
             self._evaluate(barrier)
         while state.step < config.steps:
+            self._leave_if_ordered()
             own_times = self.observer.before(state.step + 1)
             started = time.perf_counter()
             result = self.stepper.take(partial(self._request, own_times))
@@ -214,6 +221,11 @@ class _Loop:
                 return STOPPED_EXIT_CODE
         self._finish()
         return 0
+
+    def _leave_if_ordered(self) -> None:
+        """Raises GroupChanged. The collectives of the other ranks fail when this one leaves the group."""
+        if self.reentry is not None and self.reentry.has_order:
+            raise GroupChanged("the group has changed")
 
     def _request(self, own_times: tuple[float, ...]) -> StepRequest:
         """What this rank asks for after the next step: a stop, or on rank 0 a snapshot or a copy."""

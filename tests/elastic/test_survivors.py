@@ -153,11 +153,14 @@ def sizes(world_size: int, local_world_size: int) -> dict[str, str]:
         (sizes(2, 2), False, True),
         (sizes(2, 2), True, False),
         (sizes(4, 2), False, False),
+        ({**sizes(4, 2), env.COPY_SERVER: "http://n1:1"}, False, True),
+        ({**sizes(4, 2), env.COPY_SERVER: "http://n1:1"}, True, False),
         (sizes(1, 1), False, False),
+        ({**sizes(1, 1), env.COPY_SERVER: "http://n1:1"}, False, True),
     ],
-    ids=["one-node", "gpu", "two-nodes", "alone"],
+    ids=["one-node", "gpu", "two-nodes", "two-nodes-read", "two-nodes-gpu", "alone", "alone-of-several-nodes"],
 )
-def test_only_on_cpus_and_one_node_a_process_outlives_its_group(
+def test_a_process_outlives_its_group_on_cpus_if_its_state_can_be_read(
     survivors: Survivors, variables: dict[str, str], has_device: bool, can_stay: bool
 ) -> None:
     opened = open_reentry(parse_place({**survivors.environment, **variables}), has_device=has_device)

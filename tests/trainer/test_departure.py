@@ -107,6 +107,18 @@ def test_an_update_of_a_late_rank_waits_for_the_handover(rank: Rank, monkeypatch
     assert rank.handed_over_by == ["departure"]
 
 
+def test_an_order_ends_the_collectives_of_a_rank(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks may wait for one that is silent. Then no connection is closed."""
+    broken = threading.Event()
+    monkeypatch.setattr("trainer.snapshot.departure.break_process_groups", broken.set)
+    with rank.departure(rank.reentry) as own:
+        assert not broken.wait(0.1)
+        rank.order()
+        assert broken.wait(60)
+        own.leave()
+    assert rank.handed_over_by == ["MainThread"]
+
+
 def test_the_handover_of_a_late_rank_waits_for_an_update(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reentry, "notices_within_s", 0.0)
     monkeypatch.setattr("os._exit", lambda _: None)

@@ -118,7 +118,7 @@ class TrainerConfig:
     snapshot_keep: int = 3  # the number of good snapshots to keep, newest first
     snapshot_keep_every: int | None = None  # also keep every snapshot whose step is a multiple of this
     snapshot_memory: str = "auto"  # copies in the nodes' memory: as snapshot_interval, or "off"
-    keep_survivors: bool = True  # on CPUs and one node: when a worker dies, the others keep their processes
+    keep_survivors: bool = True  # on CPUs: when the group changes, other workers keep their processes
     snapshot_mode: str = "async"  # "async": written while training continues; "sync": training waits for the commit
     task: str | None = None  # "module:function" of the user, see docs/scripts.md; None: the bundled language model
     task_config: dict[str, object] = field(default_factory=dict)  # the argument of that function

@@ -90,6 +90,11 @@ class WorkerPlace:
     def is_on_one_node(self) -> bool:
         return self.world_size == self.local_world_size
 
+    @property
+    def can_outlive_group(self) -> bool:
+        """Whether another rank of this node, or another node, could read the state of this rank in memory."""
+        return bool(self.copy_server) or (self.is_on_one_node and self.world_size > 1)
+
 
 def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
     """Read a worker's place from its environment. Under plain torchrun the generation is its restart count + 1.

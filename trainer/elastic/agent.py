@@ -171,8 +171,6 @@ class Agent:
 
     def _run_generation(self) -> End:
         place = self._form()
-        if place.nodes > 1:
-            self._end_workers(0.0)  # survivors continue only where all ranks are on one node
         store = self._store_host.arrange(place, self._rendezvous)
         if store is None:
             self.history.notice()
@@ -317,7 +315,8 @@ class Agent:
         if change is not None:
             self.history.notice()
             self._report_lost(self._rendezvous.find_lost())
-            return self._follow(True, self._causes.read_steps().highest, change=change)
+            survivors = self._find_survivors(local)
+            return self._follow(True, self._causes.read_steps().highest, change=change, survivors=survivors)
         return None
 
     def _report_lost(self, lost: Sequence[Member]) -> None:
@@ -363,7 +362,7 @@ class Agent:
         reason = self._explain_change(failure, local)
         if reason is not None:
             self._report_lost(self._rendezvous.find_lost())
-            return self._follow(True, steps.highest, change=reason)
+            return self._follow(True, steps.highest, change=reason, survivors=self._find_survivors(local))
         survivors = self._find_survivors(local)
         restarts = self._judge(failure, local, steps.highest, survivors=survivors)
         return self._follow(restarts, steps.highest, survivors=survivors)

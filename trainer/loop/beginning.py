@@ -13,7 +13,7 @@ import torch
 from trainer import snapshot
 from trainer.contract.config import TrainerConfig
 from trainer.contract.copy_record import CopyFile
-from trainer.contract.env import WorkerPlace
+from trainer.contract.env import COPIES, WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import SnapshotName, restore_order
 from trainer.contract.progress import Phase
@@ -50,7 +50,6 @@ class RankFindings:
     program: dict[str, object]  # versions and configuration, equal on every rank
     data: dict[str, object]  # the fingerprint of the data
     beginning: Beginning | None  # on rank 0, unless it has to be chosen in the group
-    copies: Sequence[FoundPart] = ()  # on the first rank of a node, if other nodes may have copies, too
 
 
 def find_beginning(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell) -> RankFindings:
@@ -62,12 +61,10 @@ def find_beginning(config: TrainerConfig, place: WorkerPlace, task: Task, tell: 
     directory = snapshots_of(place)
     refuse_lost(place, directory)
     _refuse_unwritable(directory, f".probe-a{place.attempt}-g{place.generation}-{place.rank}")
-    beginning, copies = None, list[FoundPart]()
+    beginning = None
     if place.rank == 0 and not _chooses_in_group(place):
         beginning = _choose_alone(place, tell, find_whole(_find_copies(place)))
-    if place.local_rank == 0 and _has_copies_elsewhere(place):
-        copies = _find_copies(place, server=place.copy_server)
-    return RankFindings(describe_program(config), task.source.fingerprint, beginning, copies)
+    return RankFindings(describe_program(config), task.source.fingerprint, beginning)
 
 
 def _chooses_in_group(place: WorkerPlace) -> bool:
@@ -89,7 +86,11 @@ def _choose_alone(place: WorkerPlace, tell: Tell, in_memory: Mapping[SnapshotNam
 
 def _find_copies(place: WorkerPlace, server: str = "") -> list[FoundPart]:
     """What is in this node's memory."""
-    own = [CopyFile(path=path, server=server) for files in place.memory for path in files]
+    own = [
+        CopyFile(path=path, server=server, is_handover=number == COPIES)
+        for files in place.memory
+        for number, path in enumerate(files)
+    ]
     mirrors = [CopyFile(path=path, server=server, is_mirror=True) for files in place.mirrors for path in files]
     return find_parts([*own, *mirrors])
 
@@ -116,7 +117,7 @@ def agree(run: Run, findings: Outcome[RankFindings]) -> Beginning:
             raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
     beginning = found[0].beginning
     if _has_copies_elsewhere(run.place):
-        beginning = _choose_among_nodes(run, [part for findings in found for part in findings.copies])
+        beginning = _choose_among_nodes(run)
     elif run.place.survivors:
         own = run.place
         beginning = on_rank_zero(
@@ -131,9 +132,11 @@ def agree(run: Run, findings: Outcome[RankFindings]) -> Beginning:
     )
 
 
-def _choose_among_nodes(run: Run, found: Sequence[FoundPart]) -> Beginning | None:
+def _choose_among_nodes(run: Run) -> Beginning | None:
     """Choose on rank 0, when each node has verified its parts of the newest state in memory. Collective."""
     place, waits, tell = run.place, run.waits, run.heartbeat.tell
+    find = partial(_find_copies, place, place.copy_server) if place.local_rank == 0 else list[FoundPart]
+    found = [part for parts in on_every_rank(find, waits) for part in parts]
     names = on_rank_zero(lambda: restore_order(find_whole(found), fence_of(place).read()), waits)
     state, intact = None, list[FoundPart]()
     for name in names:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from trainer.elastic.workers.reentry import Reentry, Stage, find_readable
+from trainer.worker.torch_compat import break_process_groups
 
 
 class Departure:
@@ -54,6 +55,8 @@ class Departure:
 
     def _watch(self, reentry: Reentry, left: int) -> None:
         is_ordered = reentry.await_order_unless(left)
+        if is_ordered:  # the main thread may wait for a rank that is silent
+            break_process_groups()
         if not is_ordered or find_readable(left, within_s=reentry.notices_within_s):
             return
         with self._changing:

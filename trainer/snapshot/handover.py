@@ -48,9 +48,10 @@ class Handover:
     """
 
     def __init__(self, place: WorkerPlace, *, is_wanted: bool) -> None:
-        self._path, self._ranks = place.own_handover, place.local_world_size
+        # On several nodes, all ranks of this one may survive.
+        self._path, self._survivors = place.own_handover, max(1, place.local_world_size - place.is_on_one_node)
         self._plan: Plan | None = None
-        self.is_possible = is_wanted and place.is_on_one_node and place.world_size > 1
+        self.is_possible = is_wanted and place.can_outlive_group
         self._is_freed = self._path is None
 
     def free(self) -> None:
@@ -88,8 +89,7 @@ class Handover:
         sources = tensors_in(values)
         if not all(state.is_steady(index.fqn) for index in sources):
             return "the model has buffers, which a forward pass may have changed"
-        survivors = self._ranks - 1
-        shortage = find_shortage(survivors * sum(source.nbytes for source in sources.values()))
+        shortage = find_shortage(self._survivors * sum(source.nbytes for source in sources.values()))
         if shortage is not None:
             return shortage
         manifest = describe()

@@ -61,8 +61,8 @@ class StateInMemory:
 
     @property
     def source(self) -> str:
-        """`survivor` if one rank wrote the state of several, `buddy` if a mirror has a part of it, else `memory`."""
-        if len(self._found) < self.manifest.world_size:
+        """`survivor` if one rank handed it over, `buddy` if a mirror has a part of it, else `memory`."""
+        if self._found[0].file.is_handover or len(self._found) < self.manifest.world_size:
             return "survivor"
         return "buddy" if any(each.file.is_mirror for each in self._found) else "memory"
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.worker.connections import limit_backoff
+from trainer.worker.connections import Connection, break_connections, find_connections, limit_backoff
 
 _meshes: list[weakref.ref[dist.DeviceMesh]] = []
 
@@ -42,13 +42,17 @@ def keep_process_groups() -> None:
 
     @wraps(make)
     def make_and_keep(*arguments: Any, **options: Any) -> Any:
+        before = find_connections()
         made = make(*arguments, **options)
         kept.append(made)
-        limit_backoff()  # gloo has connected all ranks
+        now = find_connections()  # gloo has connected all ranks
+        limit_backoff(now)  # also that of the store
+        connections.update(now - before)
         return made
 
     kept: list[Any] = []
-    make_and_keep.kept = kept  # type: ignore[attr-defined]
+    connections: set[Connection] = set()
+    make_and_keep.kept, make_and_keep.connections = kept, connections  # type: ignore[attr-defined]
     c10d._new_process_group_helper = make_and_keep  # type: ignore[attr-defined]
 
 
@@ -60,6 +64,12 @@ def note_mesh(mesh: dist.DeviceMesh) -> dist.DeviceMesh:
     """
     _meshes.append(weakref.ref(mesh))
     return mesh
+
+
+def break_process_groups() -> None:
+    """Let the collectives of all groups of `keep_process_groups` fail, here and on the other ranks. Thread-safe."""
+    make = getattr(dist.distributed_c10d, "_new_process_group_helper", None)
+    break_connections(list(getattr(make, "connections", ())))
 
 
 def release_process_groups() -> threading.Thread:
@@ -79,6 +89,7 @@ def release_process_groups() -> threading.Thread:
     kept: list[Any] = getattr(make, "kept", [])
     groups = kept.copy()
     kept.clear()
+    getattr(make, "connections", set()).clear()
     thread = threading.Thread(target=groups.clear, name="leaving", daemon=True)
     thread.start()
     return thread

@@ -18,7 +18,18 @@ import pytest
 
 from tests.deploy.tools import missing
 from tests.elastic.generations import await_steps, latest, losses, restored, settle, steps_of
-from tests.elastic.harness import ELASTICRUN, SCRIPTS, TWO, Agent, Job, short_tmpdir, wait_for
+from tests.elastic.harness import (
+    ELASTICRUN,
+    SCRIPTS,
+    TWO,
+    Agent,
+    Job,
+    c10d,
+    free_port,
+    read_lines,
+    short_tmpdir,
+    wait_for,
+)
 from trainer.contract import layout
 from trainer.elastic.health.processes import is_gone
 from trainer.elastic.launch import SPARES
@@ -91,6 +102,50 @@ def test_with_three_ranks_the_newest_state_of_any_survivor_counts(job: Job, tmp_
     assert losses(agent) == losses(undisturbed)
     newest = [max(max(steps) for steps in steps_of(agent, generation).values()) for generation in (1, 2, 3)]
     assert [found["step"] for found in restored(agent)] == newest
+
+
+@pytest.mark.parametrize(("victim", "strategy"), [(0, "ddp"), (1, "ddp"), (1, "fsdp")])
+def test_workers_outlive_the_loss_of_another_node_and_its_return(job: Job, victim: int, strategy: str) -> None:
+    """The first agent serves the store."""
+    copies, port = ("off" if strategy == "ddp" else 1), free_port()
+    config = json.dumps({**CONFIG, "strategy": strategy, "snapshot_memory": copies})
+    job.policy(max_restarts=0)
+
+    def start_node(replica: int) -> Agent:
+        flags = ["--nnodes=1:2", *c10d(port, host=replica == 0)]
+        return job.start(*flags, "-m", "trainer", "--config", config, replica=replica)
+
+    agents = [start_node(replica) for replica in (0, 1)]
+    other = agents[1 - victim]
+    wait_for(lambda: {size(each) for each in agents} == {2}, "a group of two")
+    settle(other, ranks=1)
+    (pid,) = other.pids(latest(other)).values()
+    for _ in range(3):
+        agents[victim].process.kill()
+        wait_for(lambda: size(other) == 1, "a group of one")
+        settle(other, ranks=1)
+        agents[victim] = start_node(victim)
+        wait_for(lambda: size(other) == 2, "a group of two")
+        settle(other, ranks=1)
+    lines = read_lines(other.folder / "progress.jsonl")
+    assert {line["pid"] for line in lines} == {pid}
+    made = [step for _, step in dict.fromkeys((line["generation"], line["step"]) for line in lines if is_step(line))]
+    sources = [found["source"] for agent in job.agents for found in restored(agent)]
+    if strategy == "ddp":
+        assert made == list(range(1, len(made) + 1)), "each step is made once"
+        assert set(sources) == {"survivor"}
+    assert len(sources) >= 6
+    assert other.events("worker.replaced") == []
+
+
+def size(agent: Agent) -> int:
+    """The world size of the newest generation."""
+    started = agent.events("generation.started")
+    return int(str(started[-1]["evidence"]["world_size"])) if started else 0  # type: ignore[index]
+
+
+def is_step(line: dict[str, object]) -> bool:
+    return line["phase"] == "step" and bool(line.get("step"))
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "hsdp"])

@@ -125,8 +125,8 @@ class Reentry:
 
 
 def open_reentry(place: WorkerPlace, *, has_device: bool) -> Reentry | None:
-    """None if this process has to end with its group: on GPUs (NCCL may wait for the lost rank), on several nodes."""
-    if has_device or not place.own_reentry or not place.is_on_one_node or place.world_size == 1:
+    """None if this process has to end with its group: on GPUs (NCCL may wait for the lost rank), and alone."""
+    if has_device or not place.own_reentry or not place.can_outlive_group:
         return None
     try:
         return Reentry(place)

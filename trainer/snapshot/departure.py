@@ -1,9 +1,10 @@
 """How a rank leaves a generation in which it has lost a peer: it hands over its state, once.
 
-Most ranks notice the loss because a collective fails. But gloo may forget a message (see `release_process_groups`). The
-collective then waits until its timeout, and the main thread with it. So a second thread waits for the agent's order to
-join the next generation, too. If the main thread does not leave in time, the second thread hands the state over and
-ends the process. A new process takes its place.
+Most ranks notice the loss because a collective fails. But if the peer is silent, no connection is closed. So a second
+thread waits for the agent's order to join the next generation. If the main thread does not leave soon, it breaks the
+connections of the groups. gloo may also forget a message (see `release_process_groups`), more often if it is writing
+when its connection breaks. The collective then waits until its timeout, and the main thread with it. If the main thread
+still does not leave, the second thread hands the state over and ends the process. A new process takes its place.
 """
 
 from __future__ import annotations
@@ -54,10 +55,14 @@ class Departure:
                 self._tell_and_hand_over(self._reentry)
 
     def _watch(self, reentry: Reentry, left: int) -> None:
-        is_ordered = reentry.await_order_unless(left)
-        if is_ordered:  # the main thread may wait for a rank that is silent
-            break_process_groups()
-        if not is_ordered or find_readable(left, within_s=reentry.notices_within_s):
+        if not reentry.await_order_unless(left):
+            return
+        patience_s = reentry.notices_within_s
+        alone_s = min(patience_s, reentry.leaves_alone_within_s)
+        if find_readable(left, within_s=alone_s):
+            return
+        break_process_groups()
+        if find_readable(left, within_s=patience_s - alone_s):
             return
         with self._changing:
             if not self._has_begun:

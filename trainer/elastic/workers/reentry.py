@@ -24,8 +24,9 @@ from trainer.elastic.workers.forked import settle_environment
 from trainer.elastic.workers.title import show_place
 from trainer.worker.lost_peer import has_lost_peer
 
-_ORDER_WITHIN_S = 5.0  # an order follows a death at once; without a death there is none
+_ORDER_WITHIN_S = 5.0  # the agents form the next group within a moment, or not soon
 _LOOK_EVERY_S = 0.1
+_ALONE_WITHIN_S = 0.1  # in a collective whose connections are closed, or before the next step
 _NOTICES_WITHIN_S, _STEPS = 0.5, 3.0  # in a collective, so within some steps
 _SECOND_THREAD_S = 2.0  # then the second thread must have begun (departure.py)
 _BYTES = 1 << 16
@@ -49,7 +50,7 @@ class Stage(str, Enum):
 
     JOINED = "joined"  # it has taken its place
     TRAINS = "trains"  # it has made a step, and can join another generation
-    HANDS_OVER = "hands over"  # it has lost a peer, and writes its state
+    HANDS_OVER = "hands over"  # its group has ended, and it writes its state
     LEAVES = "leaves"  # its state is written
 
 
@@ -74,6 +75,11 @@ class Reentry:
     def notices_within_s(self) -> float:
         """Seconds from the order until the main thread must have noticed the loss."""
         return _NOTICES_WITHIN_S + _STEPS * self._step_s
+
+    @property
+    def leaves_alone_within_s(self) -> float:
+        """Seconds from the order until the main thread leaves by itself, unless it waits for a silent rank."""
+        return _ALONE_WITHIN_S + self._step_s
 
     def tell(self, generation: int, stage: Stage) -> None:
         if stage is Stage.JOINED:
@@ -111,7 +117,7 @@ class Reentry:
 
     @property
     def has_order(self) -> bool:
-        """Whether the agent has written an order that is not read yet: this worker has lost a peer."""
+        """Whether the agent has written an order that is not read yet: this worker has to leave its group."""
         return bool(find_readable(self._orders, within_s=0))
 
     def await_order_unless(self, file: int) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 from tests.elastic.harness import Agent, alive, read_lines, wait_for
 
 
@@ -47,6 +50,12 @@ def settle(agent: Agent, ranks: int = 2) -> dict[int, int]:
 
     wait_for(has_settled, "three steps of all ranks")
     return pids
+
+
+def count_rises(counts: Sequence[int]) -> int:
+    """How often a count was greater than all before. A group that hangs keeps its files until its timeout, so counts
+    may rise sometimes. A leak raises them in each generation."""
+    return sum(after > most for most, after in zip(accumulate(counts, max), counts[1:], strict=False))
 
 
 def latest(agent: Agent) -> int:

@@ -171,7 +171,10 @@ def test_the_twin_of_a_killed_agent_is_not_the_next_agent(job: Job, tmp_path: Pa
     agent.await_steps(1)
     pid = agent.agent_pid
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    [twin] = [each for each in pids if each != pid and shown(each) == shown(pid)]
+    twins = [each for each in pids if each != pid and shown(each) == shown(pid)]
+    if not twins:
+        pytest.skip("this system has no twins")
+    (twin,) = twins
     server = int(stat_fields(pid)[1])
     os.kill(server, signal.SIGSTOP)  # it would end the twin, and fork another agent
     os.kill(twin, signal.SIGSTOP)

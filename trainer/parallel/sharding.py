@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ from trainer.contract.config import TrainerConfig
 from trainer.parallel.precision import PRECISIONS, REDUCE_DTYPES
 from trainer.parallel.strategy import Layout
 from trainer.worker.torch_compat import note_mesh
+
+_NUMBERS = itertools.count()
 
 
 def shard(
@@ -38,10 +41,16 @@ def shard(
 
 
 def _build_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
+    """Each mesh of a process has names of its own.
+
+    Two meshes are equal if their shapes, ranks and names are. DTensor's caches would give a worker that has joined
+    another group the mesh of its earlier one, in which it had another place.
+    """
+    number = next(_NUMBERS)
     if layout.replicas == 1:
-        return note_mesh(init_device_mesh(device.type, (layout.shards,), mesh_dim_names=("shard",)))
-    sizes = (layout.replicas, layout.shards)
-    return note_mesh(init_device_mesh(device.type, sizes, mesh_dim_names=("replica", "shard")))
+        return note_mesh(init_device_mesh(device.type, (layout.shards,), mesh_dim_names=(f"shard-{number}",)))
+    sizes, names = (layout.replicas, layout.shards), (f"replica-{number}", f"shard-{number}")
+    return note_mesh(init_device_mesh(device.type, sizes, mesh_dim_names=names))
 
 
 def _cast_policy(config: TrainerConfig) -> MixedPrecisionPolicy:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from benchmarks.nodes.fleet import Fleet, find_split
 from deploy.dev.network import Network, NoNamespaces
+from tests.elastic.harness import wait_for
+from trainer.contract import layout
 from trainer.contract.exit_record import EventKind
 
 pytestmark = pytest.mark.timeout(300)
@@ -97,3 +101,56 @@ def test_after_a_killed_worker_each_node_reads_its_own_copies(fleet: Fleet) -> N
         assert restored["source"] == "memory"
         assert restored["step"] >= newest.number - 2 * EVERY
     assert find_split(fleet.history()) is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "config"),
+    [
+        pytest.param(3, {"strategy": "fsdp"}, marks=pytest.mark.smoke),
+        (3, {"strategy": "fsdp", "snapshot_memory": "off"}),
+        (5, {"strategy": "hsdp", "shard_size": 2, "global_batch": 20}),
+    ],
+    ids=["fsdp", "fsdp-without-copies", "hsdp"],
+)
+def test_a_survivor_that_gets_another_rank_trains_the_same_model(
+    tmp_path: Path, nodes: int, config: dict[str, object]
+) -> None:
+    """Node 1 is rank 1, then 0, then 1 of fewer, in one process."""
+    with open_fleet(tmp_path / "lost", nodes, config) as fleet:
+        fleet.form(steps=10)
+        for node in (0, nodes - 1):
+            lost_at = time.time()
+            fleet.network.kill(node)
+            fleet.until_world(nodes - 1, after_s=lost_at, steps=10)
+            fleet.network.repair(node)
+            began = time.time()
+            fleet.start(node)
+            fleet.until_world(nodes, after_s=began, steps=10)
+        fleet.end()
+        made, failed = losses(fleet), fleet.events(EventKind.WORKER_FAILED)
+    with open_fleet(tmp_path / "alone", 1, {**config, "strategy": "ddp"}) as fleet:
+        fleet.start(0)
+        wait_for(lambda: max(losses(fleet), default=(0, 0.0))[0] >= max(made)[0], "the last step")
+        fleet.end()
+        expected = dict(losses(fleet))
+    assert failed == []
+    assert [each for each in made if abs(each[1] - expected[each[0]]) > 0.05] == []
+
+
+@contextmanager
+def open_fleet(folder: Path, nodes: int, config: dict[str, object]) -> Iterator[Fleet]:
+    if shutil.which("ip") is None:
+        pytest.skip("iproute2 is not installed")
+    folder.mkdir()
+    try:
+        with Network(nodes) as network:
+            yield Fleet(network, folder, config=config)
+    except NoNamespaces as error:
+        pytest.skip(str(error))
+
+
+def losses(fleet: Fleet) -> list[tuple[int, float]]:
+    """The step and the loss of each report of rank 0."""
+    paths = layout.attempt_dir(fleet.folder, 1).glob(f"replica-*/*/{layout.PROGRESS}")
+    lines = [json.loads(line) for path in paths for line in path.read_text().split("\n")[:-1]]
+    return [(line["step"], line["metrics"]["loss"]) for line in lines if "loss" in (line.get("metrics") or {})]

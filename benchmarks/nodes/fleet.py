@@ -163,16 +163,23 @@ def _act_until_lost(fleet: Fleet, times: int, act: Callable[[Fleet], None], titl
 
 def find_split(steps: list[Step]) -> str | None:
     """A sentence about a step of an older generation after the first step of a newer one, or about a generation that
-    two groups share. None if there is neither."""
+    two groups share. None if there is neither.
+
+    A rank whose packets are lost may complete a step late that others of its generation had completed before.
+    """
     newest: Step | None = None
     ranks: dict[int, int] = {}  # the processes of the newest generation
+    highest: dict[int, int] = {}  # the last step of each generation
     for step in steps:
         if newest is not None and step.generation < newest.generation:
+            if step.number <= highest.get(step.generation, -1):
+                continue
             return (
                 f"generation {step.generation} made step {step.number} after generation {newest.generation} had begun"
             )
         if newest is None or step.generation > newest.generation:
             newest, ranks = step, {}
+        highest[step.generation] = max(step.number, highest.get(step.generation, 0))
         if ranks.setdefault(step.rank, step.pid) != step.pid or step.world_size != newest.world_size:
             return f"two groups made step {step.number} in generation {step.generation}"
     return None

@@ -1,6 +1,6 @@
 """Real agents with the real rendezvous, on a virtual clock, with stores in memory and fake workers.
 
-Agents can be paused, cut off from each other, and killed with their nodes.
+Agents can be paused, cut off from each other, and killed with their nodes. Packets of a node can be lost for a while.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from trainer.elastic.rendezvous.endpoint import Answer
 from trainer.elastic.rendezvous.epochs import Served
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.join import Rendezvous, SingleNodeRendezvous, StoreRendezvous
-from trainer.elastic.rendezvous.link import Silence
+from trainer.elastic.rendezvous.link import Quality, Silence
+from trainer.elastic.rendezvous.link_messages import Verdict
 from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.rounds import Limits, Member
@@ -46,7 +47,8 @@ _TCP_GIVES_UP_S = 30.0  # on a silent node
 _LOOK_AGAIN_S = 0.05
 _CONNECTED_WITHIN_S = 2.0
 _FOLDER_S = 0.02  # a claim in a shared folder
-_STEP_S = 0.5
+_STEP_S, _STALL_S = 0.5, 2.0
+_POOR_AFTER_S, _GOOD_AFTER_S = 0.6, 10.0  # a link whose packets are lost
 _FIRST_PID = 2**22 + 1  # above the highest pid of a process (proc(5))
 _LOST_PEER = """\
 Traceback (most recent call last):
@@ -80,6 +82,15 @@ class Death:
     node: str
     at_s: float
     silently: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Too many packets to and from a node are lost for a group to make steps with it. Agents still reach each other."""
+
+    node: str
+    begin_s: float
+    length_s: float
 
 
 @dataclass(frozen=True)
@@ -138,6 +149,7 @@ class Nodes:
     finish_at_s: float = float("inf")  # after which the workers end with success
     cuts: Sequence[Cut] = ()
     deaths: Sequence[Death] = ()
+    losses: Sequence[Loss] = ()
     has_epochs: bool = True  # the nodes share the attempt's folder
     steps: list[Step] = field(default_factory=list)
     failures: dict[str, Failure | None] = field(default_factory=dict)  # of agents that have ended
@@ -145,6 +157,7 @@ class Nodes:
     unfollowed_s: dict[tuple[str, str], float] = field(default_factory=dict)
     ended_s: dict[str, float] = field(default_factory=dict)  # of agents
     agents: dict[str, Agent] = field(default_factory=dict)
+    rendezvous: dict[str, Rendezvous] = field(default_factory=dict)
     workers: list[Worker] = field(default_factory=list)
     formed: list[tuple[float, int]] = field(default_factory=list)  # when each generation first started
 
@@ -193,7 +206,8 @@ class Nodes:
             place = ["--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:1", f"--monitor-interval={LOOK_S}"]
             ends = [f"--max-restarts={self.max_restarts}", "--shutdown-timeout=1"]
             flags = parse_flags([f"--nnodes={self.least}:{self.count}", *place, *ends, "script.py"])
-            rendezvous = self._rendezvous(Member(node=node, node_rank=node_rank, address=node, workers=1), flags.limits)
+            me = Member(node=node, node_rank=node_rank, address=node, workers=1)
+            rendezvous = self.rendezvous[node] = self._rendezvous(me, flags.limits)
             mine = self.agents[node] = Agent(
                 flags,
                 workers=1,
@@ -225,7 +239,7 @@ class Nodes:
         first = Endpoint(host="10.0.0.1", port=1, serves=me.node == "node-0")
         epochs: Any = self.network if self.has_epochs else None
         timing = Timing(read_s=600.0)  # the first agent may be paused before it serves its store
-        observes = Observer(VirtualLinks(self, me.node), me.node, timing)
+        observes = Observer(VirtualLinks(self, me.node), me.node, timing, limits)
         return StoreRendezvous(Succession(first, "run", me, timing, observes, epochs), me, limits)
 
     def _train(self) -> None:
@@ -237,6 +251,23 @@ class Nodes:
                     worker.end(-9)
             for generation in sorted({worker.generation for worker in self.workers}):
                 self._step([worker for worker in self.workers if worker.generation == generation])
+            self._note_stalls()
+
+    def _note_stalls(self) -> None:
+        stepped_s = {step.generation: step.at_s for step in self.steps}
+        for worker in self.workers:
+            if worker.returncode is None and worker.generation in stepped_s:
+                is_stalled = self.clock.now_s - stepped_s[worker.generation] > _STALL_S
+                self.rendezvous[worker.node].note_stall(is_stalled)
+
+    def lossy_s(self, *nodes: str) -> float:
+        """For how long packets of one of these nodes are being lost, or minus for how long none is any more."""
+        now_s, found = self.clock.now_s - 1000.0, [float("-inf")]
+        for loss in self.losses:
+            if loss.node in nodes and loss.begin_s <= now_s:
+                since_end_s = now_s - loss.begin_s - loss.length_s
+                found.append(now_s - loss.begin_s if since_end_s < 0 else -since_end_s)
+        return max(found)
 
     def _step(self, group: Sequence[Worker]) -> None:
         running = [worker for worker in group if worker.returncode is None]
@@ -256,7 +287,8 @@ class Nodes:
                 worker.end(1)
 
     def _are_connected(self, group: Sequence[Worker]) -> bool:
-        return not any(self.network.is_cut(worker.node, group[0].node) for worker in group)
+        is_lossy = len(group) > 1 and self.lossy_s(*(worker.node for worker in group)) > 0
+        return not (is_lossy or any(self.network.is_cut(worker.node, group[0].node) for worker in group))
 
     def start(self, node: str, environ: Mapping[str, str]) -> Worker:
         generation = int(environ[env.GENERATION])
@@ -390,7 +422,7 @@ class VirtualLinks:
         self._heard: set[str] = set()
         self._follows: dict[str, tuple[str, int]] = {}
         self._asked: dict[str, tuple[float, Collection[str]]] = {}
-        self._answers: dict[str, Mapping[str, bool]] = {}
+        self._answers: dict[str, Mapping[str, Verdict]] = {}
 
     def follow(self, peers: Mapping[str, tuple[str, int]]) -> None:
         """Agents send heartbeats only to those that they follow."""
@@ -412,16 +444,27 @@ class VirtualLinks:
             refused=is_gone and silent_s > _REFUSED_S and node in self._heard,
         )
 
+    def quality(self, node: str) -> Quality:
+        lossy_s = self._nodes.lossy_s(self._node, node)
+        if lossy_s > _POOR_AFTER_S:
+            return Quality.POOR
+        return Quality.GOOD if lossy_s < -_GOOD_AFTER_S else Quality.FAIR
+
     def ask(self, about: str, whom: Collection[str]) -> None:
         self._asked[about] = self._nodes.clock.now_s, whom
         self._answers.pop(about, None)
 
-    def answers(self, about: str) -> Mapping[str, bool]:
-        """As of the end of the probes: later answers do not come."""
+    def answers(self, about: str) -> Mapping[str, Verdict]:
+        """As of the end of the probes: later answers do not come. Who loses heartbeats answers at once."""
         asked_s, whom = self._asked.get(about, (float("inf"), ()))
+        badly = {node: Verdict.HEARD_BADLY for node in whom if self._nodes.lossy_s(node, about) > _POOR_AFTER_S}
+        if badly:
+            return badly
         if self._nodes.clock.now_s >= asked_s + _PROBE_S and about not in self._answers:
             self._answers[about] = {
-                node: self._silent_s(node, about) < _PROBE_S for node in whom if not self._silent_s(self._node, node)
+                node: Verdict.HEARD if self._silent_s(node, about) < _PROBE_S else Verdict.NOT_HEARD
+                for node in whom
+                if not self._silent_s(self._node, node)
             }
         return self._answers.get(about, {})
 

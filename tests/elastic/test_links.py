@@ -24,7 +24,7 @@ from tests.descriptors import count_descriptors
 from tests.elastic.harness import ROOT, wait_for
 from trainer.elastic.rendezvous import link_socket
 from trainer.elastic.rendezvous.inquiries import Inquiries, Questions
-from trainer.elastic.rendezvous.link import Link
+from trainer.elastic.rendezvous.link import Link, Quality
 from trainer.elastic.rendezvous.link_messages import Kind, Message, Verdict, parse_message, render_message
 from trainer.elastic.rendezvous.link_socket import Address
 from trainer.elastic.rendezvous.links import Links, find_interval_s
@@ -241,12 +241,12 @@ def test_peers_answer_whether_they_hear_a_node(group: Group) -> None:
     group.add(A, B, C, D)
     group.meet()
     group.links[A].ask(B, [C, D])
-    wait_for(lambda: group.links[A].answers(B) == {C: True, D: True}, "answers", SOON_S)
+    wait_for(lambda: group.links[A].answers(B) == {C: Verdict.HEARD, D: Verdict.HEARD}, "answers", SOON_S)
     group.links[B].close()
     wait_for(lambda: group.links[A].silence(B).silent_s > 1.5, "silence")
     group.links[A].ask(B, [C, D])
     assert group.links[A].answers(B) == {}
-    wait_for(lambda: group.links[A].answers(B) == {C: False, D: False}, "answers", SOON_S)
+    wait_for(lambda: group.links[A].answers(B) == {C: Verdict.NOT_HEARD, D: Verdict.NOT_HEARD}, "answers", SOON_S)
 
 
 def test_a_peer_without_a_link_probes_the_address_in_the_question(group: Group) -> None:
@@ -254,10 +254,10 @@ def test_a_peer_without_a_link_probes_the_address_in_the_question(group: Group) 
     group.links[A].follow(group.places())
     group.links[C].follow({})
     group.links[A].ask(B, [C])
-    wait_for(lambda: group.links[A].answers(B) == {C: True}, "answer", SOON_S)
+    wait_for(lambda: group.links[A].answers(B) == {C: Verdict.HEARD}, "answer", SOON_S)
     group.links[B].close()
     group.links[A].ask(B, [C])
-    wait_for(lambda: group.links[A].answers(B) == {C: False}, "answer", SOON_S)
+    wait_for(lambda: group.links[A].answers(B) == {C: Verdict.NOT_HEARD}, "answer", SOON_S)
 
 
 class Stranger:
@@ -438,6 +438,70 @@ def test_a_refusal_of_a_peer_that_was_never_heard_is_no_evidence() -> None:
     assert not peer.silence(2.0).refused
 
 
+def heard(*steps: int) -> Link:
+    """A link over which so many heartbeats were sent for each that arrived."""
+    link, sequence = Link(("host", 1), ADDRESS, 1, 0.2, 0.0), 1
+    link.hear(Heartbeat(1, 1, 0.2), 0.0)
+    for each in steps:
+        sequence += each
+        link.hear(Heartbeat(1, sequence, 0.2), 0.2 * sequence)
+    return link
+
+
+@pytest.mark.parametrize(
+    ("steps", "quality"),
+    [
+        ([], Quality.FAIR),
+        ([1] * 49, Quality.FAIR),
+        ([1] * 50, Quality.GOOD),
+        ([1] * 20 + [2] + [1] * 28, Quality.GOOD),
+        ([1] * 20 + [3] + [1] * 28, Quality.FAIR),
+        ([1] * 50 + [3], Quality.UNSTEADY),
+        ([1] * 50 + [16], Quality.UNSTEADY),  # the network was interrupted once
+        ([1] * 50 + [3, 2], Quality.POOR),
+        ([1] * 50 + [2, 1, 2, 1, 2, 1], Quality.POOR),
+        ([1] * 50 + [2, 1, 2, 1, 2] + [1] * 9, Quality.FAIR),
+        ([1, 1, 2, 1, 1, 3] * 30 + [1] * 48, Quality.FAIR),
+        ([1, 1, 2, 1, 1, 3] * 30 + [1] * 50, Quality.GOOD),
+    ],
+)
+def test_a_link_is_poor_while_heartbeats_are_lost_and_good_after_fifty(steps: list[int], quality: Quality) -> None:
+    assert heard(*steps).quality() is quality
+
+
+def test_a_peer_is_heard_badly_only_while_it_is_heard() -> None:
+    link = heard(1, 2, 1, 3)
+    arrived_s = 0.2 * 8
+    assert [link.is_heard_badly(arrived_s + after_s) for after_s in (0.0, 0.9, 1.1)] == [True, True, False]
+
+
+def test_at_thirty_percent_loss_a_link_is_poor_and_never_good_and_at_one_percent_the_reverse() -> None:
+    draw = random.Random(7)
+    shares = {}
+    for percent in (1, 30):
+        link, found = heard(*[1] * 20), list[Quality]()
+        for sequence in range(22, 20_000):
+            if draw.random() * 100 >= percent:
+                link.hear(Heartbeat(1, sequence, 0.2), 0.2 * sequence)
+                found.append(link.quality())
+        shares[percent] = {quality: found.count(quality) / len(found) for quality in Quality}
+    assert shares[30][Quality.POOR] > 0.6
+    assert shares[30][Quality.GOOD] < 0.01  # of the start
+    assert shares[1][Quality.POOR] < 0.001
+    assert shares[1][Quality.GOOD] > 0.6
+
+
+def test_an_agent_that_loses_heartbeats_of_a_node_answers_so_at_once(group: Group) -> None:
+    group.add(A, B, C)
+    group.meet()
+    link = group.links[C]._links[B]
+    for sequence in (5, 9):  # as if the others were lost: B's own count is lower
+        link.hear(Heartbeat(group.links[B]._links[C].incarnation, 10**6 + sequence, 0.2), time.monotonic())
+    link.hear(Heartbeat(group.links[B]._links[C].incarnation, 2 * 10**6, 0.2), time.monotonic())
+    group.links[A].ask(B, [C])
+    wait_for(lambda: group.links[A].answers(B) == {C: Verdict.HEARD_BADLY}, "answer", SOON_S)
+
+
 def test_a_question_is_repeated_until_it_is_answered_or_three_seconds_have_passed() -> None:
     questions = Questions(0.2)
     questions.ask(B, [A, B, C])
@@ -455,7 +519,7 @@ def test_a_question_is_repeated_until_it_is_answered_or_three_seconds_have_passe
     rest = [peer for n in range(1, 100) for _, _, peer in questions.due(n * 0.21)]
     assert rest == [C] * 14
     questions.note(B, number, C, Verdict.NOT_HEARD)
-    assert questions.answers(B) == {C: False}
+    assert questions.answers(B) == {C: Verdict.NOT_HEARD}
     questions.ask(B, [C])
     assert questions.answers(B) == {}
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.elastic.pauses import Cut, Death, Nodes, Stop
+from tests.elastic.pauses import Cut, Death, Loss, Nodes, Stop
 from tests.examples import examples
 from trainer.contract.failure import FailureKind
 
@@ -155,12 +155,14 @@ def test_whatever_nodes_are_lost_or_cut_off_one_group_trains_and_the_living_find
         length_s=st.floats(0.1, 20.0),
         with_workers=st.booleans(),
     )
+    loss = st.builds(Loss, node=st.sampled_from(names), begin_s=st.floats(15.0, 60.0), length_s=st.floats(0.1, 60.0))
     cuts, stops = data.draw(st.lists(cut, max_size=2)), data.draw(st.lists(stop, max_size=2))
     deaths = data.draw(st.lists(death, max_size=count - 1, unique_by=lambda each: each.node))
-    if cuts or stops:
+    losses = data.draw(st.lists(loss, max_size=2))
+    if cuts or stops or losses:
         # An agent that was given up on takes over only if it knows that the others have ended.
         deaths = [replace(each, silently=False) for each in deaths]
-    nodes = Nodes(count, 1, stops, breaks=breaks, cuts=cuts, deaths=deaths, max_restarts=9)
+    nodes = Nodes(count, 1, stops, breaks=breaks, cuts=cuts, deaths=deaths, losses=losses, max_restarts=9)
     nodes.run(300.0)
     living = set(names) - {death.node for death in deaths}
     assert nodes.failures == {}
@@ -189,6 +191,42 @@ def test_most_of_a_group_goes_on_without_the_node_that_is_cut_off(alone: str, br
     assert not any(step.nodes == {alone} for step in nodes.steps)
     assert_all_train(nodes)
     assert_no_split(nodes)
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("lossy", [0, 1])
+def test_a_group_goes_on_without_a_lossy_node_and_takes_it_in_again_once_its_link_is_good(
+    lossy: int, count: int, breaks: bool
+) -> None:
+    """Of two nodes, that whose agent serves the store goes on."""
+    nodes = Nodes(count, 1, losses=[Loss(node=f"node-{lossy}", begin_s=20.0, length_s=60.0)], breaks=breaks)
+    nodes.run(120.0)
+    left_out = f"node-{lossy if count > 2 else 1}"
+    assert first_step_s(nodes, {f"node-{n}" for n in range(count)} - {left_out}) < 20.0 + 8.0
+    assert nodes.generation == 3
+    assert_all_train(nodes)
+    assert_no_split(nodes)
+    assert_one_group_in_each_generation(nodes)
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_group_that_needs_a_lossy_node_waits_for_it(breaks: bool) -> None:
+    nodes = Nodes(3, 3, losses=[Loss(node="node-1", begin_s=20.0, length_s=60.0)], breaks=breaks)
+    nodes.run(120.0)
+    assert nodes.generation == 1
+    assert_all_train(nodes)
+
+
+def test_a_lossy_node_is_taken_in_if_the_group_is_too_small_without_it() -> None:
+    losses, deaths = (
+        [Loss(node="node-1", begin_s=20.0, length_s=30.0)],
+        [Death(node="node-2", at_s=35.0, silently=True)],
+    )
+    nodes = Nodes(3, 2, losses=losses, deaths=deaths, max_restarts=9)
+    nodes.run(120.0)
+    assert nodes.steps[-1].nodes == {"node-0", "node-1"}
+    assert 50.0 <= first_step_s(nodes, {"node-0", "node-1"}) < 53.0
 
 
 @pytest.mark.parametrize("length_s", [32.0, 33.0, 34.0])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trainer.elastic.rendezvous.rounds import (
     Ending,
     Limits,
+    Lost,
     Member,
     Round,
     Stage,
@@ -30,6 +31,7 @@ from trainer.elastic.rendezvous.rounds import (
     form,
     join,
     lose,
+    mark_lossy,
     offer,
     parse_round,
     pause_s,
@@ -179,6 +181,31 @@ def test_a_group_is_still_if_every_member_with_running_workers_has_reported_it()
     assert find_stillness(drop(all_reported, {"b"})) == ("x",)
 
 
+def test_a_group_goes_on_without_a_lossy_agent_and_takes_it_in_once_it_is_well_connected() -> None:
+    group = formed(A, B, C)
+    seen = lose(group, Lost(lossy=frozenset("c")), LIMITS)
+    assert find_change(seen, group, "a", LIMITS) == "too many packets of host-c were lost"
+    assert find_change(seen, group, "c", LIMITS) == "the other nodes have dropped this one"
+    waits = join(seen, C, LIMITS)
+    again = form(join(join(reopen(waits, A, LIMITS, Ending()), C, LIMITS), B, LIMITS), LIMITS, time_is_up=False)
+    assert (again.nodes, again.waiting) == (frozenset("ab"), (C,))
+    assert find_change(again, again, "a", LIMITS) is None
+    assert find_change(mark_lossy(again, (), "c"), again, "a", LIMITS) == "host-c is waiting to join"
+
+
+def test_a_lossy_agent_takes_part_if_the_group_is_too_small_without_it() -> None:
+    assert lose(formed(A, B), Lost(lossy=frozenset("b")), LIMITS) == formed(A, B)
+    left = join(lose(formed(A, B, C), Lost(lossy=frozenset("c")), LIMITS), C, LIMITS)
+    assert form(reopen(drop(left, {"b"}), A, LIMITS, Ending()), LIMITS, time_is_up=True).nodes == frozenset("ac")
+
+
+def test_few_lossy_agents_are_remembered() -> None:
+    group = formed(A, B)
+    for number in range(100):
+        group = mark_lossy(group, {f"node-{number}"}, ())
+    assert group.lossy == tuple(f"node-{number}" for number in range(36, 100))
+
+
 def test_a_report_of_stillness_for_another_round_is_ignored() -> None:
     group = formed(A, B)
     assert report_stillness(group, group.number, "d", "x") == group
@@ -241,7 +268,7 @@ def test_a_change_for_an_earlier_round_is_ignored() -> None:
 
 def test_a_silent_agent_that_had_finished_is_not_lost() -> None:
     group = formed(A, B, C)
-    seen = lose(group, {"b", "c"}, LIMITS, generation=1, finished={"c", "d"})
+    seen = lose(group, Lost(silent=frozenset("bc"), generation=1, finished=frozenset("cd")), LIMITS)
     assert (seen.nodes, seen.finished) == (frozenset("a"), frozenset("c"))
     assert [member.node for member in find_lost(seen, group)] == ["b"]
 

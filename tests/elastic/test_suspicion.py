@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +48,15 @@ def trained(history: list[tuple[float, int]]) -> Listener:
     for after_s, steps in history:
         made.hear(after_s, steps)
     return made
+
+
+@given(gaps, st.integers(0, 300))
+def test_losses_are_those_of_the_last_heartbeats(history: list[tuple[float, int]], beats: int) -> None:
+    found = trained(history).detector.losses(beats)
+    sent = [step for _, steps in reversed(history) for step in (0, *[1] * (steps - 1))]  # 0: it arrived
+    assert found.sent >= min(beats, len(sent))
+    assert found.lost == sum(sent[: found.sent])
+    assert found.holes == sum(before == 0 and here == 1 for before, here in pairwise(sent[: found.sent]))
 
 
 @given(gaps, silences, silences)

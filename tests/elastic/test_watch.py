@@ -19,8 +19,10 @@ LIMITS = LaunchPolicy(
 )
 
 
-def report(journal: Path, rank: int, phase: Phase = Phase.STEP, step: int = 1, generation: int = 1) -> None:
-    line = {"at": "", "rank": rank, "generation": generation, "phase": phase.value, "step": step}
+def report(
+    journal: Path, rank: int, phase: Phase = Phase.STEP, step: int = 1, generation: int = 1, at: str = ""
+) -> None:
+    line = {"at": at, "rank": rank, "generation": generation, "phase": phase.value, "step": step}
     with journal.open("a") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -50,6 +52,34 @@ def test_a_rank_that_is_silent_for_longer_than_its_limit_hangs(journal: Path) ->
     assert silent_for(watch, 1, 11) == []
     (stuck,) = watch.look(12.0)
     assert stuck.sentence == "reported nothing for 11 s in phase step after step 7 (limit 10 s)"
+
+
+def test_ranks_stall_if_each_is_in_one_step_for_five_times_longer_than_usual_and_two_seconds(journal: Path) -> None:
+    watch = begun(journal, 0, 1)
+    for step in range(10):
+        for rank in (0, 1):
+            report(journal, rank, step=step, at=f"2026-01-01T00:00:{step:02}+00:00")
+        watch.look(float(step))
+    looks = [(watch.is_stalled(9.0 + after_s), after_s) for after_s in (0.0, 4.9, 5.1)]
+    assert looks == [(False, 0.0), (False, 4.9), (True, 5.1)]
+    report(journal, 0, Phase.WAITING, step=9)
+    watch.look(13.0)
+    assert watch.is_stalled(15.0), "it is still the same step"
+    report(journal, 1, step=10)
+    watch.look(15.0)
+    assert not watch.is_stalled(16.0), "one of them goes on"
+    watch.begin(2, (0, 1), 17.0)
+    assert not watch.is_stalled(100.0), "they start"
+
+
+def test_a_long_snapshot_is_no_stall(journal: Path) -> None:
+    watch = begun(journal, 0)
+    for step in range(10):
+        report(journal, 0, step=step, at=f"2026-01-01T00:00:{step:02}+00:00")
+        watch.look(float(step))
+    report(journal, 0, Phase.SNAPSHOT, step=9)
+    watch.look(10.0)
+    assert not watch.is_stalled(100.0)
 
 
 def test_a_rank_that_waits_for_its_peers_does_not_hang(journal: Path) -> None:

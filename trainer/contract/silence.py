@@ -32,7 +32,7 @@ _TIMES_TYPICAL = 20.0
 _TIMES_LONGEST = 4.0
 SHORTEST_S = 120.0  # of the phases of a step; no learned limit is shorter
 _SHORTEST_OF_OTHERS_S = 600.0
-_STEP_PHASES = (Phase.STEP, Phase.WAITING)
+STEP_PHASES = (Phase.STEP, Phase.WAITING)
 _MOST_S = 7 * 86400.0  # no phase lasts longer: the clock jumped
 _ENOUGH = 5  # observations, before they count
 _REMEMBERED = 32  # durations of one phase
@@ -97,13 +97,13 @@ def limit_s(
     if heartbeat_timeout_s is None:
         return learned
     # The owner's limit is meant for steps. A snapshot or an evaluation keeps its own if that is longer.
-    return heartbeat_timeout_s if phase in _STEP_PHASES else max(heartbeat_timeout_s, learned)
+    return heartbeat_timeout_s if phase in STEP_PHASES else max(heartbeat_timeout_s, learned)
 
 
 def _learned_s(phase: Phase, phase_times: Mapping[str, PhaseTime]) -> float:
     observed = phase_times.get(Phase.STEP.value if phase is Phase.WAITING else phase.value)
     unseen_s = UNSEEN_S[phase]
-    if observed is None or observed.count < (_ENOUGH if phase in _STEP_PHASES else 1):
+    if observed is None or observed.count < (_ENOUGH if phase in STEP_PHASES else 1):
         return unseen_s
-    shortest_s = SHORTEST_S if phase in _STEP_PHASES else _SHORTEST_OF_OTHERS_S
+    shortest_s = SHORTEST_S if phase in STEP_PHASES else _SHORTEST_OF_OTHERS_S
     return min(_MOST_S, max(shortest_s, _TIMES_TYPICAL * observed.typical_s, _TIMES_LONGEST * observed.longest_s))

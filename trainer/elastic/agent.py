@@ -311,6 +311,8 @@ class Agent:
         if hang is not None:
             step = self._causes.read_steps().highest
             return self._follow(self._judge_hang(hang, local), step, hang=True)
+        if self._watch is not None:
+            self._rendezvous.note_stall(self._watch.is_stalled(time.monotonic()))
         change = self._rendezvous.find_change()
         if change is not None:
             self.history.notice()

@@ -147,7 +147,7 @@ def build_membership(
         incarnation=0 if record is None else record.incarnation,
     )
     endpoint, key = Endpoint(host=host, port=port, serves=serves), f"elasticrun/{flags.run_id}"
-    succession = Succession(endpoint, key, me, timing, Observer(links, node, timing), epochs)
+    succession = Succession(endpoint, key, me, timing, Observer(links, node, timing, flags.limits), epochs)
     shared, store_host = StoreRendezvous(succession, me, flags.limits, is_ready), StoreHost(may_spawn=not is_ours)
     return Membership(node=node, rendezvous=shared, store_host=store_host, memory=memory, buddies=buddies)
 

@@ -125,10 +125,34 @@ def assert_ends_because_the_group_is_lost(fleet: Fleet, node: int) -> None:
     assert failure.kind is FailureKind.RENDEZVOUS or is_collateral(failure), failure
 
 
+@pytest.mark.parametrize("lossy", [pytest.param(0, marks=pytest.mark.smoke), 2])
+def test_a_group_goes_on_without_a_node_that_loses_packets_and_takes_it_in_again(tmp_path: Path, lossy: int) -> None:
+    """Node 0 serves the store."""
+    if shutil.which("nft") is None:
+        pytest.skip("nftables is not installed")
+    try:
+        with Network(3) as network:
+            fleet = Fleet(network, tmp_path)
+            fleet.form(steps=20)
+            lossy_at = time.time()
+            network.lose(lossy, 30)
+            fleet.until_world(2, after_s=lossy_at, steps=40)
+            repaired_at = time.time()
+            network.repair(lossy)
+            fleet.until_world(3, after_s=repaired_at, steps=5)
+            fleet.end()
+    except NoNamespaces as error:
+        pytest.skip(str(error))
+    changes = [evidence.get("because") for evidence in fleet.events(EventKind.GROUP_SHRUNK)]
+    assert any("packets" in str(each) for each in changes), changes
+    assert find_split(fleet.history()) is None
+
+
 def test_find_split_finds_a_step_of_an_older_generation() -> None:
     steps = [Step(1.0, 0, 1, 10, 3, 2), Step(1.1, 0, 2, 10, 4, 1), Step(1.2, 1, 3, 11, 3, 2)]
     assert "generation 3 made step 11" in str(find_split(steps))
     assert find_split(steps[:2]) is None
+    assert find_split([*steps[:2], replace(steps[2], number=10)]) is None, "it was late"
 
 
 def test_find_split_finds_two_groups_of_one_generation() -> None:

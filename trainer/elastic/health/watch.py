@@ -17,13 +17,15 @@ from pathlib import Path
 from trainer.contract.clock import parse_time
 from trainer.contract.launch import LaunchPolicy
 from trainer.contract.progress import Phase, Progress, parse_progress
-from trainer.contract.silence import PhaseTimes, limit_s
+from trainer.contract.silence import STEP_PHASES, PhaseTimes, limit_s
 from trainer.elastic.health.fitness import find_full_disk
 from trainer.elastic.records.files import read_lines
 
 _LOOK_EVERY_S = 0.5
 _AWAY_S = 5.0  # a longer time between two looks means that this agent or the machine was paused
 _BATCH_BYTES = 1024 * 1024
+# A step that takes longer than both is a stall, which alone is no fault: the rendezvous looks for lossy nodes then.
+_STALL_S, _STALL_TIMES_TYPICAL, _STALL_ENOUGH = 2.0, 5.0, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,11 @@ class _Latest:
     phase: Phase
     step: int | None
     heard_s: float
+    begun_s: float  # the step or the phase
+
+    def is_within(self, line: Progress) -> bool:
+        """Whether the line belongs to the same step."""
+        return self.phase in STEP_PHASES and line.phase in STEP_PHASES and line.step == self.step
 
 
 class Watch:
@@ -72,7 +79,9 @@ class Watch:
         """Start over for new workers. A rank is watched at once if it has reported in an earlier generation."""
         self._generation, self._looked_s = generation, now_s
         self._latest = {
-            rank: _Latest(phase=Phase.START, step=None, heard_s=now_s) for rank in ranks if rank in self._phase_times
+            rank: _Latest(phase=Phase.START, step=None, heard_s=now_s, begun_s=now_s)
+            for rank in ranks
+            if rank in self._phase_times
         }
 
     def look(self, now_s: float) -> list[RankHang]:
@@ -96,9 +105,20 @@ class Watch:
             return []
         return stuck
 
+    def is_stalled(self, now_s: float) -> bool:
+        """Whether each rank has been in one step for much longer than its steps take."""
+        return bool(self._latest) and all(self._is_slow(rank, each, now_s) for rank, each in self._latest.items())
+
+    def _is_slow(self, rank: int, latest: _Latest, now_s: float) -> bool:
+        in_step_s = now_s - latest.begun_s if latest.phase in STEP_PHASES else 0.0
+        if in_step_s < _STALL_S:
+            return False
+        steps = self._phase_times[rank].summary().get(Phase.STEP.value)
+        return steps is not None and steps.count >= _STALL_ENOUGH and in_step_s > _STALL_TIMES_TYPICAL * steps.typical_s
+
     def _restart_times(self, now_s: float) -> None:
         for latest in self._latest.values():
-            latest.heard_s = now_s
+            latest.heard_s = latest.begun_s = now_s
 
     def _cannot_hear(self) -> bool:
         is_there = os.path.exists(self._journal)  # noqa: PTH110  # unlike pathlib's, it never raises
@@ -109,7 +129,9 @@ class Watch:
             return
         times = self._phase_times.setdefault(line.rank, PhaseTimes())
         if line.generation == self._generation:
-            self._latest[line.rank] = _Latest(phase=line.phase, step=line.step, heard_s=now_s)
+            before = self._latest.get(line.rank)
+            begun_s = now_s if before is None or not before.is_within(line) else before.begun_s
+            self._latest[line.rank] = _Latest(phase=line.phase, step=line.step, heard_s=now_s, begun_s=begun_s)
         times.enter(line, parse_time(line.at))  # a line without a time is ignored
 
     def _judge(self, rank: int, latest: _Latest, now_s: float) -> RankHang | None:

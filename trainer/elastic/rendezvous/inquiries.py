@@ -23,7 +23,7 @@ class _Question:
     open: set[str]
     tries: int = 0
     due_s: float = float("-inf")
-    answers: dict[str, bool] = field(default_factory=dict)
+    answers: dict[str, Verdict] = field(default_factory=dict)
 
 
 class Questions:
@@ -53,10 +53,10 @@ class Questions:
         if question is None or question.number != number or peer not in question.open:
             return
         question.open.discard(peer)
-        if verdict in (Verdict.HEARD, Verdict.NOT_HEARD):
-            question.answers[peer] = verdict is Verdict.HEARD
+        if verdict not in (Verdict.NONE, Verdict.NO_LINK):
+            question.answers[peer] = verdict
 
-    def answers(self, about: str) -> Mapping[str, bool]:
+    def answers(self, about: str) -> Mapping[str, Verdict]:
         question = self._questions.get(about)
         return {} if question is None else dict(question.answers)
 

@@ -52,6 +52,9 @@ class Rendezvous(Protocol):
     def find_change(self) -> str | None:
         """How the group has changed since it formed. None while it has not. Never blocks."""
 
+    def note_stall(self, is_stalled: bool) -> None:
+        """Note whether the workers of this agent make no step for suspiciously long. Never blocks."""
+
     def find_lost(self) -> Sequence[Member]:
         """The members that the group has lost since it formed. Never blocks."""
 
@@ -111,6 +114,9 @@ class SingleNodeRendezvous:
     def find_change(self) -> str | None:
         return None
 
+    def note_stall(self, is_stalled: bool) -> None:
+        return
+
     def find_lost(self) -> Sequence[Member]:
         return ()
 
@@ -145,6 +151,7 @@ class StoreRendezvous:
 
     def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
         before, self._formed = self._formed, None
+        self._observer.note_stall(False)
         self._store.start_once()
         is_new = before is None and rounds.can_train_without(self._store.look(), self._me.node, self._limits)
         me = self._me = replace(self._me, generation=generation, is_ready=not is_new)
@@ -207,8 +214,13 @@ class StoreRendezvous:
         silent_s = self._find_silence(now)
         if silent_s is not None:
             self._store.hang_up()
+            if self._observer.is_lossy(self._store.host):
+                return "too many packets of the node that serves the rendezvous were lost"
             return f"the rendezvous store has not answered for {silent_s:.0f} s"
         return rounds.find_change(now, self._formed, self._me.node, self._limits)
+
+    def note_stall(self, is_stalled: bool) -> None:
+        self._observer.note_stall(is_stalled)
 
     def find_lost(self) -> Sequence[Member]:
         if self._formed is None:

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from trainer.elastic.rendezvous.link_socket import Address
 from trainer.elastic.rendezvous.suspicion import Arrivals, Detector, Heartbeat
 
 _APART = 0.9  # of a beat: two refusals that are a beat apart arrive a little closer together or farther apart
+
+
+# Heartbeats. Of 12 at 30 % loss, at least three are lost with a probability of 75 %, at 5 % loss with one of 2 %.
+_POOR_OF, _POOR_LOST, _POOR_HOLES, _UNSTEADY_LOST = 12, 3, 2, 2
+# At 30 % loss, at most one of 50 is lost once in 280 days.
+_GOOD_OF, _GOOD_LOST = 50, 1
+_LATELY_S = 1.0
+
+
+class Quality(Enum):
+    """How many heartbeats of a peer are lost."""
+
+    GOOD = "hardly any of the last fifty"
+    FAIR = "few, or few have been sent"
+    UNSTEADY = "more than one of the last twelve"
+    POOR = "a quarter of the last twelve, not all in a row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +85,19 @@ class Link:
             suspected=self._detector.suspects(silent_s),
             refused=self._is_refused,
         )
+
+    def is_heard_badly(self, now_s: float) -> bool:
+        """Whether a heartbeat has arrived lately, and more than one before it was lost."""
+        is_heard = self._detector.heard and self._detector.silent_s(now_s) < _LATELY_S
+        return is_heard and self.quality() in (Quality.UNSTEADY, Quality.POOR)
+
+    def quality(self) -> Quality:
+        lately, long = self._detector.losses(_POOR_OF), self._detector.losses(_GOOD_OF)
+        if lately.lost >= _POOR_LOST and lately.holes >= _POOR_HOLES:
+            return Quality.POOR
+        if lately.lost >= _UNSTEADY_LOST:
+            return Quality.UNSTEADY
+        return Quality.GOOD if long.sent >= _GOOD_OF and long.lost <= _GOOD_LOST else Quality.FAIR
 
     def arrivals(self) -> Arrivals:
         return self._detector.arrivals()

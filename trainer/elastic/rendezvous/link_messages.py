@@ -33,6 +33,7 @@ class Verdict(IntEnum):
     HEARD = 1
     NOT_HEARD = 2
     NO_LINK = 3
+    HEARD_BADLY = 4  # some of its heartbeats were lost
 
 
 _KINDS, _VERDICTS = frozenset(Kind), frozenset(Verdict)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from trainer.elastic.rendezvous.inquiries import Inquiries, Questions, Reply
-from trainer.elastic.rendezvous.link import Link, Silence
+from trainer.elastic.rendezvous.link import Link, Quality, Silence
 from trainer.elastic.rendezvous.link_messages import (
     Kind,
     Message,
@@ -96,6 +96,12 @@ class Links:
             link = self._links.get(node)
             return Silence() if link is None else link.silence(self._read_s)
 
+    def quality(self, node: str) -> Quality:
+        """How many heartbeats of a node are lost. FAIR for a node without a link."""
+        with self._lock:
+            link = self._links.get(node)
+            return Quality.FAIR if link is None else link.quality()
+
     def arrivals(self, node: str) -> Arrivals | None:
         """How the last heartbeats of a node arrived. None if it has no link."""
         with self._lock:
@@ -112,8 +118,8 @@ class Links:
             self._questions.ask(about, whom)
             self._wake()
 
-    def answers(self, about: str) -> Mapping[str, bool]:
-        """Whether each peer hears the node, of the peers that have answered and have a way to it."""
+    def answers(self, about: str) -> Mapping[str, Verdict]:
+        """How each peer hears the node, of the peers that have answered and have a way to it."""
         with self._lock:
             return self._questions.answers(about)
 
@@ -199,6 +205,9 @@ class Links:
         link = self._links.get(about)
         if about == self._node:
             self._reply([Reply(sender, question.sender, about, question.sequence, Verdict.HEARD)])
+            return
+        if link is not None and link.is_heard_badly(self._read_s):
+            self._reply([Reply(sender, question.sender, about, question.sequence, Verdict.HEARD_BADLY)])
             return
         target = None if link is None else link.address
         if target is None and question.ip is not None:

@@ -1,4 +1,7 @@
-"""Which other agents are silent, by three observers: heartbeats over UDP, counts in the store, and other agents."""
+"""Which other agents are silent, by three observers: heartbeats over UDP, counts in the store, and other agents.
+
+And with which of them no group can train, because too many packets are lost.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainer.elastic.rendezvous import rounds
-from trainer.elastic.rendezvous.link import Silence
+from trainer.elastic.rendezvous.link import Quality, Silence
+from trainer.elastic.rendezvous.link_messages import Verdict
 from trainer.elastic.rendezvous.options import Timing
-from trainer.elastic.rendezvous.rounds import Round
+from trainer.elastic.rendezvous.rounds import Limits, Round
 
 _ASK_AFTER_S = 1.0  # of silence, so that the others have answered when it becomes suspicious
 _ANSWER_S = 1.2  # in which others answer: they probe for a second
 _ASK_AGAIN_S = 1.5
+_ASK_BADLY_AGAIN_S = 0.4  # who loses heartbeats of a node answers at once
 _ASKED = 3  # agents
 _HEARD_S = 0.5  # a heartbeat that is younger shows that its sender lives
 _REPLACED_S = 0.8  # an agent that dies alone is replaced within this time (keeper.py)
@@ -28,8 +33,9 @@ class LinksToPeers(Protocol):
 
     def follow(self, peers: Mapping[str, tuple[str, int]]) -> None: ...
     def silence(self, node: str) -> Silence: ...
+    def quality(self, node: str) -> Quality: ...
     def ask(self, about: str, whom: Collection[str]) -> None: ...
-    def answers(self, about: str) -> Mapping[str, bool]: ...
+    def answers(self, about: str) -> Mapping[str, Verdict]: ...
     def close(self) -> None: ...
 
 
@@ -42,11 +48,15 @@ class _Question:
 class Observer:
     """What one agent knows of the others. Thread-safe, and never waits."""
 
-    def __init__(self, links: LinksToPeers, node: str, timing: Timing) -> None:
-        self._links, self._node, self._timing = links, node, timing
+    def __init__(self, links: LinksToPeers, node: str, timing: Timing, limits: Limits) -> None:
+        self._links, self._node, self._timing, self._limits = links, node, timing, limits
         self._places: dict[str, tuple[str, int]] = {}
         self._linked: frozenset[str] = frozenset()
+        self._round, self._host = Round(), ""
+        self._is_stalled = False
         self._lock = threading.Lock()
+        self._lossy: set[str] = set()
+        self._asked_badly_s: dict[str, float] = {}
         self._questions: dict[str, _Question] = {}  # about silent agents
 
     def close(self) -> None:
@@ -55,6 +65,7 @@ class Observer:
     def follow(self, round_: Round, host: str) -> None:
         """Link to the agents of the document. `host` serves the store."""
         members = {each.node: (each.address, each.beats_port) for each in (*round_.members, *round_.waiting)}
+        self._round, self._host = round_, host
         linked = frozenset(rounds.linked_to(round_, self._node, host) & (self._places | members).keys())
         if linked != self._linked or any(self._places.get(node) != members[node] for node in members):
             self._places |= members
@@ -76,6 +87,50 @@ class Observer:
         """Whether the agent's process has ended, and no other agent has soon taken its place."""
         silence = self._links.silence(node)
         return silence.refused and silence.silent_s > _REPLACED_S
+
+    def note_stall(self, is_stalled: bool) -> None:
+        """Note whether the workers of this agent make no step for suspiciously long."""
+        self._is_stalled = is_stalled
+
+    def is_lossy(self, node: str) -> bool:
+        """Whether the group should go on without the agent: it stalls, and too many packets to or from it are lost.
+
+        That needs another agent that also loses its heartbeats, and other agents that this one hears well. Of two
+        agents, that which serves the store finds the other one lossy. Then it is so until its link has become good.
+        """
+        quality = self._links.quality(node)
+        with self._lock:
+            if node in self._lossy and quality is Quality.GOOD:
+                self._lossy.discard(node)
+            if node in self._lossy or quality is not Quality.POOR or not self._is_stalled:
+                return node in self._lossy
+        others = self._linked - {node}
+        is_needed = not rounds.can_leave_out(self._round, node, self._limits)
+        if is_needed or any(self._links.quality(other) is Quality.POOR for other in others):
+            return False
+        is_lossy = self._is_heard_badly(node) if others else node != self._host
+        with self._lock:
+            self._lossy |= {node} if is_lossy else set()
+        return is_lossy
+
+    def _is_heard_badly(self, node: str) -> bool:
+        """Whether another agent loses heartbeats of this one. Asks again if none has said so."""
+        since_s = time.monotonic() - self._asked_badly_s.get(node, float("-inf"))
+        if since_s < _ASK_AGAIN_S and Verdict.HEARD_BADLY in self._links.answers(node).values():
+            return True
+        if since_s > _ASK_BADLY_AGAIN_S:
+            self._asked_badly_s[node] = time.monotonic()
+            self._links.ask(node, self._witnesses(node))
+        return False
+
+    def grade(self, nodes: Collection[str]) -> tuple[set[str], set[str]]:
+        """The nodes that are badly connected, and those that are well connected. None is if most are bad."""
+        graded = {node: self._links.quality(node) for node in nodes}
+        members = self._round.nodes & self._linked
+        if any(self._links.quality(node) is Quality.POOR for node in members):
+            return set(), set()
+        poor = {node for node, quality in graded.items() if quality is Quality.POOR}
+        return poor, {node for node, quality in graded.items() if quality is Quality.GOOD}
 
     def is_silent(self, node: str, unanswered_s: float) -> bool:
         """Whether the agent has been silent for too long. `unanswered_s`: since its last sign of life in the store."""
@@ -115,7 +170,8 @@ class Observer:
 
     def _judge(self, node: str, question: _Question) -> bool:
         answers = self._links.answers(node)
-        return any(answers.values()) if answers else question.is_vouched_for
+        heard = {Verdict.HEARD, Verdict.HEARD_BADLY}
+        return bool(heard & set(answers.values())) if answers else question.is_vouched_for
 
     def _is_answered(self, node: str) -> bool:
         with self._lock:
@@ -124,4 +180,6 @@ class Observer:
             return waited_s > _ANSWER_S or len(self._links.answers(node)) == len(self._witnesses(node))
 
     def _witnesses(self, node: str) -> list[str]:
-        return sorted(self._linked - {node})[:_ASKED]
+        """Rather those that exchange heartbeats with the node."""
+        linked = rounds.linked_to(self._round, node, self._host)
+        return sorted(self._linked - {node}, key=lambda other: (other not in linked, other))[:_ASKED]

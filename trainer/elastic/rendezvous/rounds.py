@@ -22,6 +22,7 @@ _LONGEST_PAUSE_S = 30.0
 _UNSEEN_ROUNDS = 1000  # more than can form while an agent does not see them
 _GIVEN_UP = "the other nodes have dropped this one"
 _FINISHED = "another node has finished its part"
+_MOST_LOSSY = 64
 
 
 class Stage(str, Enum):
@@ -83,6 +84,7 @@ class Round:
     awaited: frozenset[str] = frozenset()  # members of the previous round that are expected back
     waiting: tuple[Member, ...] = ()  # newcomers to a formed round
     finished: frozenset[str] = frozenset()  # members whose workers all succeeded
+    lossy: tuple[str, ...] = ()  # agents to or from which too many packets are lost, the latest last
     store: WorkersStore | None = None
     still: tuple[tuple[str, str], ...] = ()  # members whose workers are still, each with its report (stillness.py)
     change: str = ""  # why this round was opened; empty: it is the first, or a worker failed
@@ -106,7 +108,7 @@ def join(round_: Round, me: Member, limits: Limits) -> Round:
     if round_.stage is Stage.CLOSED or me in round_.members or find_successor(round_, me) is not None:
         return round_
     round_ = drop(round_, {each.node for each in (*round_.members, *round_.waiting) if _replaces(me, each)})
-    if round_.stage is Stage.OPEN and me.is_ready and _has_place(round_, me.node, limits):
+    if round_.stage is Stage.OPEN and _may_join(round_, me, limits) and _has_place(round_, me.node, limits):
         return replace(
             round_,
             members=(*_without(round_.members, {me.node}), me),
@@ -128,6 +130,12 @@ def find_successor(round_: Round, me: Member) -> Member | None:
 def _replaces(new: Member, old: Member) -> bool:
     is_same = new.node_rank is not None and new.node_rank == old.node_rank
     return is_same and new.incarnation > old.incarnation > 0
+
+
+def _may_join(round_: Round, newcomer: Member, limits: Limits) -> bool:
+    """Whether a newcomer may take part now. One that is lossy may if the group is too small without it."""
+    is_left_out = newcomer.node in round_.lossy and can_train_without(round_, newcomer.node, limits)
+    return newcomer.is_ready and not is_left_out
 
 
 def _has_place(round_: Round, node: str, limits: Limits) -> bool:
@@ -159,7 +167,7 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
         )
     room = limits.max_nodes - len(round_.nodes | {me.node})
     waiting = _without(round_.waiting, {me.node})
-    ready = tuple(member for member in waiting if member.is_ready)
+    ready = tuple(member for member in waiting if _may_join(round_, member, limits))
     return Round(
         number=round_.number + 1,
         generation=round_.generation,
@@ -167,7 +175,8 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
         size=round_.size,
         members=(me, *ready[: max(0, room)]),
         awaited=round_.nodes - {me.node},
-        waiting=tuple(member for member in waiting if not member.is_ready),
+        waiting=tuple(member for member in waiting if member not in ready),
+        lossy=round_.lossy,
         change=ending.change,
         unsettled=unsettled,
     )
@@ -191,6 +200,7 @@ def succeed(round_: Round, epoch: int, lost: str, address: str, *, may_return: b
         epoch=epoch,
         size=round_.size,
         awaited=(round_.nodes | round_.awaited) - (frozenset() if may_return else {lost}),
+        lossy=round_.lossy,
         change=f"the group lost {address}, which served its rendezvous",
         unsettled=round_.unsettled + 1,  # whether it lasted is not known here
     )
@@ -219,7 +229,7 @@ def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
     if len(round_.members) < limits.max_nodes and not all_back and not time_is_up:
         return round_
     room = max(0, limits.max_nodes - len(round_.members))
-    admitted = tuple(member for member in round_.waiting if member.is_ready)[:room]
+    admitted = tuple(member for member in round_.waiting if _may_join(round_, member, limits))[:room]
     present = (*round_.members, *admitted)
     arrived = {member.node: order for order, member in enumerate(present)}
     ordered = sorted(
@@ -250,11 +260,29 @@ def drop(round_: Round, nodes: Collection[str]) -> Round:
     )
 
 
-def lose(round_: Round, nodes: Collection[str], limits: Limits, *, generation: int, finished: Collection[str]) -> Round:
-    """Remove silent agents. The group does not need those in `finished`, which had finished this generation."""
-    for node in sorted(set(finished) & set(nodes)):
-        round_ = finish(round_, generation, node, limits)
-    return drop(round_, nodes)
+def mark_lossy(round_: Round, lossy: Collection[str], good: Collection[str]) -> Round:
+    """Note agents to or from which too many packets are lost, and agents that are well connected."""
+    marked = [node for node in round_.lossy if node not in good]
+    marked += sorted(set(lossy) - set(marked))
+    return replace(round_, lossy=tuple(marked[-_MOST_LOSSY:]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """Agents without which the group goes on. `finished`: those that had finished the generation."""
+
+    silent: frozenset[str] = frozenset()
+    lossy: frozenset[str] = frozenset()
+    generation: int = 0
+    finished: frozenset[str] = frozenset()
+
+
+def lose(round_: Round, lost: Lost, limits: Limits) -> Round:
+    """Remove agents. The group does not need those that have finished."""
+    for node in sorted(lost.finished & lost.silent):
+        round_ = finish(round_, lost.generation, node, limits)
+    lossy = {node for node in lost.lossy if can_leave_out(round_, node, limits)}
+    return drop(mark_lossy(round_, lossy, ()), lost.silent | lossy)
 
 
 def offer(round_: Round, number: int, store: WorkersStore) -> Round:
@@ -334,6 +362,12 @@ def can_do_without(round_: Round, nodes: Collection[str], limits: Limits) -> boo
     return not round_.finished and len(left) >= limits.min_nodes
 
 
+def can_leave_out(round_: Round, node: str, limits: Limits) -> bool:
+    """Whether enough other agents are in the round, or expected back, for a group without this one."""
+    others = (round_.nodes | round_.awaited) - {node}
+    return not round_.finished and len(others) >= limits.min_nodes
+
+
 def find_change(now: Round, formed: Round, node: str, limits: Limits) -> str | None:
     """How the group of `formed` has changed, as seen by its member `node`. None while it has not."""
     if now.stage is Stage.CLOSED:
@@ -344,8 +378,10 @@ def find_change(now: Round, formed: Round, node: str, limits: Limits) -> str | N
         return _GIVEN_UP
     lost = find_lost(now, formed)
     if lost:
-        return f"the group lost {', '.join(sorted(member.address for member in lost))}"
-    ready = [member for member in now.waiting if member.is_ready]
+        names = ", ".join(sorted(member.address for member in lost))
+        is_lossy = all(member.node in now.lossy for member in lost)
+        return f"too many packets of {names} were lost" if is_lossy else f"the group lost {names}"
+    ready = [member for member in now.waiting if _may_join(now, member, limits)]
     if ready and len(now.members) < limits.max_nodes and not now.finished:
         return f"{ready[0].address} is waiting to join"
     return None
@@ -405,6 +441,7 @@ def parse_round(text: str) -> Round:
             awaited=frozenset(document["awaited"]),
             waiting=_parse_members(document["waiting"]),
             finished=frozenset(document["finished"]),
+            lossy=tuple(document["lossy"]),
             store=None if document["store"] is None else WorkersStore(**document["store"]),
             still=tuple((node, report) for node, report in document["still"]),
             change=document["change"],

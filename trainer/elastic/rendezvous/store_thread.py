@@ -25,7 +25,7 @@ from trainer.elastic.rendezvous import rounds
 from trainer.elastic.rendezvous.document import Document, count_key
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.patience import LOOKS_PER_S, Unchanged
-from trainer.elastic.rendezvous.rounds import Limits, Round
+from trainer.elastic.rendezvous.rounds import Limits, Lost, Round
 from trainer.elastic.rendezvous.succession import Connection, Succession, Superseded
 
 PARTING_S = 2.0  # the most to wait for the store's last answer, and again for the thread's end
@@ -73,13 +73,15 @@ class StoreThread:
     def find_silence(self) -> float | None:
         """For how many seconds there has been no store, or it and its host have been silent. None if not for too long.
 
-        Call it often.
+        If the host is lossy, any time is too long. Call it often.
         """
         unanswered_s, lost_s = self._unanswered.measure_s(self._answers), self._lost_s
         if lost_s is not None:
             return unanswered_s if time.monotonic() - lost_s > _REPLACED_WITHIN_S else None
-        is_silent = self.is_open and not self.serves and self._observer.is_silent(self.host, unanswered_s)
-        return unanswered_s if is_silent else None
+        if not self.is_open or self.serves:
+            return None
+        is_lost = self._observer.is_lossy(self.host) or self._observer.is_silent(self.host, unanswered_s)
+        return unanswered_s if is_lost else None
 
     def start_once(self) -> None:
         if not self._thread.ident:
@@ -210,12 +212,16 @@ class StoreThread:
         if not rounds.can_do_without(self._round, silent, self._limits):
             patient_s = now_s - self._timing.patience_s
             silent = {node for node in silent if self._heard[node][1] < patient_s or self._observer.is_gone(node)}
-        if silent:
+        lossy = {node for node in self._heard.keys() & self._round.nodes if self._observer.is_lossy(node)}
+        if silent or lossy:
             generation = self._round.generation
-            finished = self._succession.finished_in(generation)
-            self._apply(
-                partial(rounds.lose, nodes=silent, limits=self._limits, generation=generation, finished=finished)
+            lost = Lost(
+                silent=frozenset(silent),
+                lossy=frozenset(lossy),
+                generation=generation,
+                finished=self._succession.finished_in(generation),
             )
+            self._apply(partial(rounds.lose, lost=lost, limits=self._limits))
 
     def _count(self, now_s: float) -> None:
         assert self._connection is not None
@@ -234,6 +240,16 @@ class StoreThread:
             before = self._heard.get(node)
             heard[node] = before if before is not None and before[0] == count and not was_away else (count, now_s)
         self._heard = heard
+        self._mark_newcomers()
+
+    def _mark_newcomers(self) -> None:
+        """The first member marks newcomers that are badly connected, and those that have become well connected."""
+        now = self._round
+        if now.members and now.members[0].node == self._node:
+            lossy, good = self._observer.grade({member.node for member in now.waiting})
+            mark = partial(rounds.mark_lossy, lossy=lossy, good=good)
+            if mark(now) != now:
+                self._apply(mark)
 
     @property
     def _away_s(self) -> float:

@@ -209,7 +209,8 @@ class Succession:
         if lost is not None and lost.serves and lost.served == served:
             return lost
         # A host that is paused accepts connections. One that has given up on this agent sends it no heartbeats.
-        is_silent = self._node in served.nodes and self.observer.suspects(served.node)
+        is_lossy = self.observer.is_lossy(served.node)
+        is_silent = is_lossy or (self._node in served.nodes and self.observer.suspects(served.node))
         answer = Answer.SILENT if is_silent else probe(served)
         store = connect(served, self.timing, self.key) if answer is Answer.YES else None
         if store is not None:
@@ -241,14 +242,16 @@ class Succession:
         if served.nodes and self._node not in served.nodes:
             is_over = refused_s is not None and refused_s > _OUTSIDE_S and not any(map(observer.hears, served.nodes))
             return 0.0 if is_over else None
-        if observer.hears(served.node) or (refused_s is None and observer.is_vouched_for(served.node)):
+        is_lossy = observer.is_lossy(served.node)
+        is_heard = observer.hears(served.node) or (refused_s is None and observer.is_vouched_for(served.node))
+        if is_heard and not is_lossy:
             return None  # only this agent has lost the store
         others = sorted({*served.nodes, *last.nodes, *last.awaited, self._node} - {served.node})
         turn_s = _TURN_S * others.index(self._node)
         if refused_s is not None:
             return turn_s
         is_alone = len(others) > 1 and not any(map(observer.hears, others))
-        return turn_s + (MINORITY_S if is_alone else _GRACE_S)
+        return turn_s + (MINORITY_S if is_alone else 0.0 if is_lossy else _GRACE_S)
 
     def _take_over(self, search: _Search, last: Round, *, may_return: bool) -> Connection | None:
         """Serve the next store. None if another agent does, or if that fails."""
@@ -264,7 +267,11 @@ class Succession:
         epoch = self._epochs.claim(served, above=search.epoch)
         if epoch is None:
             return None
-        write_first(store, self.key, rounds.succeed(known, epoch, lost.node, lost.address, may_return=may_return))
+        first = rounds.succeed(known, epoch, lost.node, lost.address, may_return=may_return)
+        if self.observer.is_lossy(lost.node):
+            change = f"too many packets of {lost.address}, which served the rendezvous, were lost"
+            first = rounds.mark_lossy(replace(first, change=change), {lost.node}, ())
+        write_first(store, self.key, first)
         return Connection(store=store, served=served, epoch=epoch, serves=True)
 
 

@@ -35,6 +35,14 @@ class Heartbeat(NamedTuple):
     every_s: float
 
 
+class Losses(NamedTuple):
+    """Of the last `sent` heartbeats, `lost` did not arrive, in so many `holes`. A peer that is silent adds nothing."""
+
+    sent: int
+    lost: int
+    holes: int
+
+
 class Gap(NamedTuple):
     """The time between two heartbeats that arrived. Between them, `steps` - 1 were lost or overtaken."""
 
@@ -97,6 +105,15 @@ class Detector:
             return 0.0
         every_s = self._newest.every_s
         return min(self._phi_of_delay(silent_s, every_s), self._phi_of_loss(silent_s, every_s))
+
+    def losses(self, beats: int) -> Losses:
+        """What was lost of at least so many last heartbeats, if so many are known. An overtaken one counts as lost."""
+        sent = lost = holes = 0
+        for gap in reversed(self._gaps):
+            if sent >= beats:
+                break
+            sent, lost, holes = sent + gap.steps, lost + gap.steps - 1, holes + (gap.steps > 1)
+        return Losses(sent, lost, holes)
 
     def arrivals(self) -> Arrivals:
         return Arrivals(heard=self._heard, gaps=tuple(self._gaps))

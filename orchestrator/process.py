@@ -26,7 +26,7 @@ from orchestrator.bootstrap.service import Service, build
 from orchestrator.collector import calm_collector, limit_free_memory
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.jobfolder.folder import Folder
-from orchestrator.open_files import allow_many
+from orchestrator.open_files import raise_open_file_limit
 from orchestrator.settings import Settings
 from orchestrator.telemetry.lines import configure_logging
 from orchestrator.wire.service import name_instance
@@ -43,7 +43,7 @@ def serve(settings: Settings) -> None:
     configure_logging(level=logging.getLevelNamesMapping()[settings.log_level.upper()])
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     limit_free_memory()
-    allow_many()
+    raise_open_file_limit()
     calm_collector()  # called before the imports too; this call excludes the objects that they created
     signal.signal(signal.SIGTERM, _leave)
     settings = check_settings(settings)

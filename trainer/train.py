@@ -49,7 +49,7 @@ from trainer.worker.agreement import Outcome, attempt, on_every_rank, on_rank_ze
 from trainer.worker.barrier import Barrier
 from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
-from trainer.worker.lost_peer import GroupChanged, has_lost_peer
+from trainer.worker.lost_peer import GroupChanged, is_end_of_group
 from trainer.worker.malloc import keep_freed_memory
 from trainer.worker.retries import Retries
 from trainer.worker.run import Run
@@ -102,7 +102,7 @@ def _run_in_group(
         plan=saver.plan,
         describe=saver.describe,
         still_read=still_read,
-        is_ordered=lambda: reentry is not None and reentry.has_order,
+        must_leave=lambda: reentry is not None and reentry.has_order,
     )
     for each in (saver, copies):
         trainee.optimizer.register_step_pre_hook(each.before_update)
@@ -131,7 +131,7 @@ def _run_in_group(
         try:
             return loop.train()
         except RuntimeError as error:
-            if has_lost_peer(error):
+            if is_end_of_group(error):
                 departure.leave()
             raise
 

@@ -1,4 +1,4 @@
-"""What a service costs while nothing happens: with many jobs that wait, and with many whose agents are alive."""
+"""The cost of an idle service: with many queued jobs, and with many running jobs that report nothing."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from trainer.errors import RankAbsent
 from trainer.worker.barrier import Barrier
 from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
-from trainer.worker.lost_peer import has_lost_peer
+from trainer.worker.lost_peer import is_end_of_group
 from trainer.worker.torch_compat import store_of_the_group
 from trainer.worker.waits import Waits
 
@@ -25,7 +25,7 @@ with process_group(place, waits):
         try:
             barrier.wait("the evaluation after step 7", timeout_s=300)
         except RuntimeError as error:
-            print(has_lost_peer(error), error, flush=True)
+            print(is_end_of_group(error), error, flush=True)
         os._exit(0)
     if place.rank == 1:
         with suppress(RuntimeError):  # the store may have ended with rank 0

@@ -21,7 +21,7 @@ from trainer.snapshot.lineage import Restore
 from trainer.snapshot.memory_reading import StateInMemory, find_states
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.state_reading import read_alone
-from trainer.worker.lost_peer import has_lost_peer
+from trainer.worker.lost_peer import is_end_of_group
 
 NAME = SnapshotName(7, Term(1, 2))
 
@@ -170,4 +170,4 @@ def test_a_handover_that_fails_does_not_hide_the_failure_of_the_group(memory: Me
     ],
 )
 def test_only_the_loss_of_a_peer_leaves_a_survivor(message: str, is_lost: bool) -> None:
-    assert has_lost_peer(RuntimeError(message)) is is_lost
+    assert is_end_of_group(RuntimeError(message)) is is_lost

@@ -57,7 +57,7 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
     if record is not None:
         os.environ[env.REPLICA_DIR] = str(record.incarnation_dir)
         os.environ.setdefault(_LOG_DIR, str(record.incarnation_dir / "torchrun"))
-    command = _settle(command) if record is None else name_store_host(_settle(command), record.replica)
+    command = _settle(command) if record is None else set_is_host(_settle(command), record.replica)
     os.environ.update(SAFE_ENVIRONMENT)
     process: subprocess.Popen[bytes] | None = None
     wakeup, generations = Wakeup(), _GenerationJournal(record, command)
@@ -96,8 +96,8 @@ def _settle(command: list[str]) -> list[str]:
     return [*command[:begin], *program]
 
 
-def name_store_host(command: Sequence[str], replica: int) -> list[str]:
-    """The command of torchrun, in which replica 0 and no other serves the rendezvous store (`is_host`)."""
+def set_is_host(command: Sequence[str], replica: int) -> list[str]:
+    """Add `is_host` to torchrun's `--rdzv-conf`, so that only replica 0 serves the store. A given `is_host` stays."""
     flag, settled = "--rdzv-conf=", list(command)
     place = next((place for place, word in enumerate(settled) if word.startswith(flag)), None)
     if place is not None and "is_host=" not in settled[place]:

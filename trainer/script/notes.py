@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 
 class LostPeer(RuntimeError):
-    """A worker ended while this one waited for it. The message is known to `has_lost_peer`."""
+    """A worker ended while this one waited for it. The message is known to `is_end_of_group`."""
 
 
 def joins_another_group() -> bool:
     """Whether the agent orders this process to join another group."""
     survivor = sys.modules.get("trainer.script.survivor")
     current = None if survivor is None else survivor.Survivor.current
-    return current is not None and bool(current.has_lost_peer)
+    return current is not None and bool(current.must_leave_group)
 
 
 def publish(path: Path, document: dict[str, object]) -> None:

@@ -21,7 +21,7 @@ from trainer.elastic.workers.reentry import Reentry, train_again
 from trainer.script.completed_step import CompletedStep
 from trainer.snapshot.departure import Departure
 from trainer.snapshot.handover import Handover
-from trainer.worker.lost_peer import has_lost_peer
+from trainer.worker.lost_peer import is_end_of_group
 from trainer.worker.signals import StopFlag
 from trainer.worker.torch_compat import release_process_groups
 
@@ -38,7 +38,7 @@ def run_again(train: Callable[[], T], place: WorkerPlace, reentry: Reentry) -> T
             try:
                 return train()
             except RuntimeError as error:
-                if reentry.can_stay and has_lost_peer(error):
+                if reentry.can_stay and is_end_of_group(error):
                     departure.leave()
                     leave_group(error)
                 raise
@@ -85,7 +85,7 @@ class Survivor:
         return 0 if self._state is None else self._state.fingerprint
 
     @property
-    def has_lost_peer(self) -> bool:
+    def must_leave_group(self) -> bool:
         """Whether the agent knows that a peer is lost, while this rank waits for files."""
         return self._reentry.can_stay and self._reentry.has_order
 

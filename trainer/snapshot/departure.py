@@ -58,11 +58,11 @@ class Departure:
         if not reentry.await_order_unless(left):
             return
         patience_s = reentry.notices_within_s
-        alone_s = min(patience_s, reentry.leaves_alone_within_s)
-        if find_readable(left, within_s=alone_s):
+        unaided_s = min(patience_s, reentry.leaves_unaided_within_s)
+        if find_readable(left, within_s=unaided_s):
             return
         break_process_groups()
-        if find_readable(left, within_s=patience_s - alone_s):
+        if find_readable(left, within_s=patience_s - unaided_s):
             return
         with self._changing:
             if not self._has_begun:

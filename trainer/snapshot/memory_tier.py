@@ -54,12 +54,12 @@ class MemoryTier:
         plan: SharedPlan,
         describe: Callable[[RunState], Manifest],
         still_read: Collection[CopyFile] = (),
-        is_ordered: Callable[[], bool] = lambda: False,
+        must_leave: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`still_read` has files that other ranks may still read. `is_ordered`: this rank has to leave the group."""
+        """`still_read` has files that other ranks may still read. `must_leave`: this rank has to leave the group."""
         files, read = run.place.own_copies, {file.path for file in still_read if not file.server}
         is_possible = bool(files) and (run.place.is_on_one_node or bool(run.place.copy_server))
-        self._run, self._plan, self._describe, self._is_ordered = run, plan, describe, is_ordered
+        self._run, self._plan, self._describe, self._must_leave = run, plan, describe, must_leave
         self._interval = parse_memory_interval(run.config.snapshot_memory) if is_possible else None
         # The first copy goes to a file that nobody reads.
         self._files = sorted(files, key=lambda path: path in read)
@@ -97,7 +97,7 @@ class MemoryTier:
             began = time.monotonic()
             self._stager.wait_until_done()
             self._waited_s += time.monotonic() - began
-        while self.is_part_of_step and not self._is_mirrored() and not self._is_ordered():
+        while self.is_part_of_step and not self._is_mirrored() and not self._must_leave():
             time.sleep(_LOOK_S)
         return not self._failed and not self._stager.is_busy and self._is_mirrored()
 

@@ -1,8 +1,8 @@
-"""The TCP connections of process groups: let collectives continue soon after an outage, or end them.
+"""The TCP connections of process groups: limit their retransmission pause, or break them.
 
-TCP waits twice as long before each retransmission of a packet. After an outage of 10 s the next one can be 13 s away,
-and all ranks wait for it. gloo sets no option for this. With these options TCP tries again at least once a second, on
-Linux 6.15 or newer.
+TCP doubles the pause before each retransmission of a packet. After an outage of 10 s the next one can be 13 s away, and
+all ranks wait for it. gloo does not change this. The options below make TCP retransmit at least once a second, on Linux
+6.15 or newer.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def find_connections() -> set[Connection]:
 
 
 def limit_backoff(connections: Iterable[Connection]) -> None:
+    """Set the options above. An option that the kernel lacks is skipped."""
     for each in connections:
         for option, value in _OPTIONS.items():
             with suppress(OSError), _borrowed(each.descriptor) as connection:
@@ -49,7 +50,7 @@ def limit_backoff(connections: Iterable[Connection]) -> None:
 
 
 def break_connections(connections: Iterable[Connection]) -> None:
-    """Let every collective over these connections fail, here and on the other ranks."""
+    """Shut these connections down, so that every collective over them fails, here and on the other ranks."""
     for each in connections:
         with suppress(OSError), _borrowed(each.descriptor) as connection:
             is_same = os.fstat(each.descriptor).st_ino == each.inode

@@ -19,7 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 from trainer.contract.env import WorkerPlace
 from trainer.errors import DeviceError
 from trainer.worker.agreement import on_every_rank
-from trainer.worker.lost_peer import has_lost_peer
+from trainer.worker.lost_peer import is_end_of_group
 from trainer.worker.torch_compat import release_process_groups
 from trainer.worker.waits import Waits
 
@@ -50,7 +50,7 @@ def process_group(place: WorkerPlace, waits: Waits, *, is_last: bool = True) -> 
         is_broken = False
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)
-        is_last = is_last or not has_lost_peer(error)
+        is_last = is_last or not is_end_of_group(error)
         raise
     finally:
         # Dropping the last reference to a gloo group joins its threads. With the interpreter lock held this can

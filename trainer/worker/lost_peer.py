@@ -9,6 +9,6 @@ class GroupChanged(RuntimeError):
     """The agent has ordered this rank to join another generation."""
 
 
-def has_lost_peer(error: BaseException) -> bool:
-    """Whether the exception is the end of the group, and not this rank's own failure."""
+def is_end_of_group(error: BaseException) -> bool:
+    """Whether the error means that the group has ended, and not that this rank itself has failed."""
     return isinstance(error, GroupChanged) or is_collateral(Failure(kind=FailureKind.UNKNOWN, message=str(error)))

@@ -68,7 +68,7 @@ def note_mesh(mesh: dist.DeviceMesh) -> dist.DeviceMesh:
 
 
 def break_process_groups() -> None:
-    """Let the collectives of all groups of `keep_process_groups` fail, here and on the other ranks. Thread-safe."""
+    """Make the collectives of all kept process groups fail, here and on the other ranks. Thread-safe."""
     make = getattr(dist.distributed_c10d, "_new_process_group_helper", None)
     break_connections(list(getattr(make, "connections", ())))
 

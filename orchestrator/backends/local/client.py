@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.open_files import restore_limit
+from orchestrator.open_files import restore_open_file_limit
 from trainer.contract import env
 from trainer.contract.agent_record import ProcessIdentity
 
@@ -50,7 +50,7 @@ def spawn(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    restore_limit(started.pid)
+    restore_open_file_limit(started.pid)
     return started
 
 

@@ -20,7 +20,7 @@ from orchestrator.domain.observation.checks import check_after_s
 from orchestrator.domain.observation.observation import Sighting
 from trainer.contract.agent_record import ProcessIdentity
 
-_SHARE = 2  # half of the descriptors that this process may open
+_LIMIT_DIVISOR = 2  # pidfds may use half of the descriptors that this process may open
 
 
 class _Seen(NamedTuple):
@@ -34,7 +34,9 @@ class LivingAgents:
 
     def __init__(self, *, max_agents: int | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
         """By default, `max_agents` depends on the limit of descriptors."""
-        self._max_agents = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE if max_agents is None else max_agents
+        self._max_agents = (
+            resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _LIMIT_DIVISOR if max_agents is None else max_agents
+        )
         self._monotonic = monotonic
         self._epoll = select.epoll()
         self._seen: dict[AttemptKey, _Seen] = {}

@@ -2,8 +2,9 @@
 
 These rendezvous settings make a torch group reliable, under elasticrun and under plain torchrun:
 
-* Replica 0, and no other, binds the store: its agent sets `is_host`. If the port is in use, it fails within a second
-  instead of joining another job's store (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
+* Only replica 0 binds the first store. Each launcher decides this from its replica number, unless `is_host` is given.
+  If the port is in use, replica 0 fails within two seconds instead of joining another job's store
+  (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
 * TORCH_DISABLE_SHARE_RDZV_TCP_STORE: workers get a fresh store after each restart. With a shared store, a
   restarted rank may read the addresses of the dead group (pytorch issue 135712).
 * A short last call and keep-alive: the survivors of a lost node form a new group within seconds. Five missed

@@ -22,11 +22,11 @@ from trainer.elastic import child
 from trainer.elastic.health.stacks import offer_stacks
 from trainer.elastic.workers.forked import settle_environment
 from trainer.elastic.workers.title import show_place
-from trainer.worker.lost_peer import has_lost_peer
+from trainer.worker.lost_peer import is_end_of_group
 
 _ORDER_WITHIN_S = 5.0  # the agents form the next group within a moment, or not soon
 _LOOK_EVERY_S = 0.1
-_ALONE_WITHIN_S = 0.1  # in a collective whose connections are closed, or before the next step
+_UNAIDED_WITHIN_S = 0.1  # in a collective whose connections are closed, or before the next step
 _NOTICES_WITHIN_S, _STEPS = 0.5, 3.0  # in a collective, so within some steps
 _SECOND_THREAD_S = 2.0  # then the second thread must have begun (departure.py)
 _BYTES = 1 << 16
@@ -77,9 +77,9 @@ class Reentry:
         return _NOTICES_WITHIN_S + _STEPS * self._step_s
 
     @property
-    def leaves_alone_within_s(self) -> float:
+    def leaves_unaided_within_s(self) -> float:
         """Seconds from the order until the main thread leaves by itself, unless it waits for a silent rank."""
-        return _ALONE_WITHIN_S + self._step_s
+        return _UNAIDED_WITHIN_S + self._step_s
 
     def tell(self, generation: int, stage: Stage) -> None:
         if stage is Stage.JOINED:
@@ -131,7 +131,10 @@ class Reentry:
 
 
 def open_reentry(place: WorkerPlace, *, has_device: bool) -> Reentry | None:
-    """None if this process has to end with its group: on GPUs (NCCL may wait for the lost rank), and alone."""
+    """None if this process must end with its group.
+
+    That is so on GPUs, because NCCL may wait for the lost rank, and where nobody could read its state in memory.
+    """
     if has_device or not place.own_reentry or not place.can_outlive_group:
         return None
     try:
@@ -158,7 +161,7 @@ def train_again(
         try:
             return train(place)
         except RuntimeError as error:
-            is_survivor = reentry.can_stay and has_lost_peer(error)
+            is_survivor = reentry.can_stay and is_end_of_group(error)
             if not (is_survivor and reentry.await_order(place.generation, is_stopped)):
                 raise
         gc.collect()  # what is left of the broken group

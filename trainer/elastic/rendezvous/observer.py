@@ -53,7 +53,7 @@ class Observer:
         self._places: dict[str, tuple[str, int]] = {}
         self._linked: frozenset[str] = frozenset()
         self._round, self._host = Round(), ""
-        self._is_stalled = False
+        self.is_stalled = False
         self._lock = threading.Lock()
         self._lossy: set[str] = set()
         self._asked_badly_s: dict[str, float] = {}
@@ -90,7 +90,7 @@ class Observer:
 
     def note_stall(self, is_stalled: bool) -> None:
         """Note whether the workers of this agent make no step for suspiciously long."""
-        self._is_stalled = is_stalled
+        self.is_stalled = is_stalled
 
     def is_lossy(self, node: str) -> bool:
         """Whether the group should go on without the agent: it stalls, and too many packets to or from it are lost.
@@ -102,7 +102,7 @@ class Observer:
         with self._lock:
             if node in self._lossy and quality is Quality.GOOD:
                 self._lossy.discard(node)
-            if node in self._lossy or quality is not Quality.POOR or not self._is_stalled:
+            if node in self._lossy or quality is not Quality.POOR or not self.is_stalled:
                 return node in self._lossy
         others = self._linked - {node}
         is_needed = not rounds.can_leave_out(self._round, node, self._limits)

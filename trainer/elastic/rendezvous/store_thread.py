@@ -230,8 +230,8 @@ class StoreThread:
         if was_away:
             self._absence = since_s, now_s
         self._listened_s = now_s
-        store.add(count_key(self._key, self._node), 1)
         self._succession.check(self._connection)
+        store.add(count_key(self._key, self._node), 1)
         self._apply(None)
         watched = sorted(rounds.watched_by(self._round, self._node))
         counts = store.multi_get([count_key(self._key, node) for node in watched]) if watched else []

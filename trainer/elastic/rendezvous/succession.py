@@ -162,8 +162,12 @@ class Succession:
         return epoch
 
     def check(self, connection: Connection) -> None:
-        """Raises Superseded if this agent serves a store that another one has replaced, for example during a pause."""
-        newest = self._newest() if connection.serves else None
+        """Raises Superseded if another store has replaced this one. Call it often.
+
+        The agent that serves the store may have been paused meanwhile. For the others, an agent that finds the host
+        lossy replaces a store that still answers. Then they look only while their workers stall.
+        """
+        newest = self._newest() if connection.serves or self.observer.is_stalled else None
         if newest is not None and newest[1] != connection.served:
             raise Superseded
 

@@ -12,7 +12,8 @@ from trainer.elastic.health.processes import descendants
 def find_agent(keeper: int) -> int | None:
     """The pid of the agent that the process `elasticrun` keeps. None while there is none.
 
-    The twin of a dead agent (workers/late_release.py) still shows the agent's command line, but leads a process group.
+    The twin of a dead agent (workers/late_release.py) still shows the agent's command line. Unlike an
+    agent, it leads a process group.
     """
     for process in descendants(keeper):
         with contextlib.suppress(OSError):

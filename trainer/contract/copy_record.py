@@ -57,7 +57,7 @@ class CopyFile:
     path: str  # /proc/PID/fd/FD of its agent
     server: str = ""
     is_mirror: bool = False  # it mirrors a file of another node
-    is_handover: bool = False  # it is for the whole state of one rank that outlives its group
+    is_handover: bool = False  # it holds the whole state that a survivor hands over
 
     @property
     def number(self) -> int:

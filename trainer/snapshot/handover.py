@@ -48,7 +48,7 @@ class Handover:
     """
 
     def __init__(self, place: WorkerPlace, *, is_wanted: bool) -> None:
-        # On several nodes, all ranks of this one may survive.
+        # On one node, at least one rank is lost. With several nodes, all ranks of this node may survive.
         self._path, self._survivors = place.own_handover, max(1, place.local_world_size - place.is_on_one_node)
         self._plan: Plan | None = None
         self.is_possible = is_wanted and place.can_outlive_group

@@ -22,7 +22,7 @@ _OPTIONS = {_TCP_THIN_LINEAR_TIMEOUTS: 1, _TCP_RTO_MAX_MS: _LEAST_RTO_MAX_MS}
 
 
 class Connection(NamedTuple):
-    """A socket of this process. `inode` tells it from a later one with the same descriptor."""
+    """A socket of this process. `inode` distinguishes it from a later socket with the same descriptor."""
 
     descriptor: int
     inode: int

@@ -47,7 +47,7 @@ def keep_process_groups() -> None:
         made = make(*arguments, **options)
         kept.append(made)
         now = find_connections()  # gloo has connected all ranks
-        limit_backoff(now)  # also that of the store
+        limit_backoff(now)  # the connection to the store too
         connections.update(now - before)
         return made
 

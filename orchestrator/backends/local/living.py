@@ -33,7 +33,7 @@ class LivingAgents:
     """Not thread-safe. Where the kernel has no pidfd, or descriptors are short, nothing is remembered."""
 
     def __init__(self, *, max_agents: int | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """By default, `max_agents` depends on the limit of descriptors."""
+        """By default, `max_agents` is half of this process's soft limit of open files."""
         self._max_agents = (
             resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _LIMIT_DIVISOR if max_agents is None else max_agents
         )

@@ -97,7 +97,7 @@ class LaunchPlan:
     excluded_nodes: tuple[str, ...]  # nodes to avoid; ignored on a local cluster
     job_dir: str
     workdir: str
-    command: tuple[str, ...]  # of every replica
+    command: tuple[str, ...]  # the same for every replica
     environments: Sequence[dict[str, str]]
     policy: LaunchPolicy
     resources: Resources

@@ -195,6 +195,7 @@ def test_a_group_goes_on_without_a_lossy_agent_and_takes_it_in_once_it_is_well_c
 
 def test_a_lossy_agent_takes_part_if_the_group_is_too_small_without_it() -> None:
     assert lose(formed(A, B), Lost(lossy=frozenset("b")), LIMITS) == formed(A, B)
+    assert lose(formed(A, B, C), Lost(lossy=frozenset("bc")), LIMITS).nodes == frozenset("ac")
     left = join(lose(formed(A, B, C), Lost(lossy=frozenset("c")), LIMITS), C, LIMITS)
     assert form(reopen(drop(left, {"b"}), A, LIMITS, Ending()), LIMITS, time_is_up=True).nodes == frozenset("ac")
 

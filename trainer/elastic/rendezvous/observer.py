@@ -98,11 +98,13 @@ class Observer:
         That needs another agent that also loses its heartbeats, and other agents that this one hears well. Of two
         agents, that which serves the store finds the other one lossy. Then it is so until its link has become good.
         """
-        quality = self._links.quality(node)
         with self._lock:
-            if node in self._lossy and quality is Quality.GOOD:
+            if not self.is_stalled and node not in self._lossy:
+                return False
+            quality = self._links.quality(node)
+            if quality is Quality.GOOD:
                 self._lossy.discard(node)
-            if node in self._lossy or quality is not Quality.POOR or not self.is_stalled:
+            if node in self._lossy or quality is not Quality.POOR:
                 return node in self._lossy
         others = self._linked - {node}
         is_needed = not rounds.can_leave_out(self._round, node, self._limits)
@@ -124,9 +126,9 @@ class Observer:
         return False
 
     def grade(self, nodes: Collection[str]) -> tuple[set[str], set[str]]:
-        """The nodes that are badly connected, and those that are well connected. None is if most are bad."""
+        """The nodes that are badly connected, and those that are well connected. Neither if a member is bad, too."""
         graded = {node: self._links.quality(node) for node in nodes}
-        members = self._round.nodes & self._linked
+        members = self._round.nodes & self._linked if graded else frozenset[str]()
         if any(self._links.quality(node) is Quality.POOR for node in members):
             return set(), set()
         poor = {node for node, quality in graded.items() if quality is Quality.POOR}

@@ -281,8 +281,11 @@ def lose(round_: Round, lost: Lost, limits: Limits) -> Round:
     """Remove agents. The group does not need those that have finished."""
     for node in sorted(lost.finished & lost.silent):
         round_ = finish(round_, lost.generation, node, limits)
-    lossy = {node for node in lost.lossy if can_leave_out(round_, node, limits)}
-    return drop(mark_lossy(round_, lossy, ()), lost.silent | lossy)
+    round_ = drop(round_, lost.silent)
+    for node in sorted(lost.lossy - lost.silent):
+        if can_leave_out(round_, node, limits):
+            round_ = drop(mark_lossy(round_, {node}, ()), {node})
+    return round_
 
 
 def offer(round_: Round, number: int, store: WorkersStore) -> Round:

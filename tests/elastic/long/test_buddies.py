@@ -61,7 +61,8 @@ def test_a_lost_node_loses_only_the_interval(fleet: Fleet) -> None:
         fleet.network.kill(nodes - 1)
         fleet.until_world(nodes - 1, after_s=lost_at, steps=1)
         restored = fleet.events(EventKind.RESTORED)[-1]
-        assert restored["source"] == ("survivor" if is_whole else "buddy")
+        # A copy in memory may be of the same step as what a survivor hands over.
+        assert restored["source"] in (("survivor", "memory") if is_whole else ("buddy",))
         assert restored["step"] >= before - (1 if is_whole else 2 * EVERY)
         fleet.until_world(nodes - 1, after_s=time.time(), steps=3 * EVERY)
         fleet.network.repair(nodes - 1)
@@ -69,7 +70,7 @@ def test_a_lost_node_loses_only_the_interval(fleet: Fleet) -> None:
         fleet.start(nodes - 1)
         fleet.until_world(nodes, after_s=began, steps=4 * EVERY)
         restored = fleet.events(EventKind.RESTORED)[-1]
-        assert restored["source"] in (("survivor",) if is_whole else ("memory", "buddy")), "it reads from the others"
+        assert restored["source"] in ("memory", "survivor" if is_whole else "buddy"), "it reads from the others"
     history = fleet.history()
     assert find_split(history) is None
     if is_whole:

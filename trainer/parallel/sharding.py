@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -18,8 +18,6 @@ from trainer.contract.config import TrainerConfig
 from trainer.parallel.precision import PRECISIONS, REDUCE_DTYPES
 from trainer.parallel.strategy import Layout
 from trainer.worker.torch_compat import note_mesh
-
-_NUMBERS = itertools.count()
 
 
 def shard(
@@ -41,15 +39,15 @@ def shard(
 
 
 def _build_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
-    """Each mesh of a process has names of its own.
+    """The names of the mesh have this rank, which may be another one after the group has changed.
 
-    Two meshes are equal if their shapes, ranks and names are. DTensor's caches would give a worker that has joined
-    another group the mesh of its earlier one, in which it had another place.
+    Two meshes are equal if their shapes, their ranks and their names are. So DTensor's caches would give this process
+    the mesh of an earlier group of the same size, in which it had another place.
     """
-    number = next(_NUMBERS)
+    rank = dist.get_rank()
     if layout.replicas == 1:
-        return note_mesh(init_device_mesh(device.type, (layout.shards,), mesh_dim_names=(f"shard-{number}",)))
-    sizes, names = (layout.replicas, layout.shards), (f"replica-{number}", f"shard-{number}")
+        return note_mesh(init_device_mesh(device.type, (layout.shards,), mesh_dim_names=(f"shard-{rank}",)))
+    sizes, names = (layout.replicas, layout.shards), (f"replica-{rank}", f"shard-{rank}")
     return note_mesh(init_device_mesh(device.type, sizes, mesh_dim_names=names))
 
 

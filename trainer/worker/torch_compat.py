@@ -10,7 +10,6 @@ import sys
 import threading
 import weakref
 from functools import wraps
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -86,7 +85,6 @@ def release_process_groups() -> threading.Thread:
     """
     while _meshes:
         getattr(_meshes.pop()(), "_pg_registry", {}).clear()
-    _clear_caches()
     make = getattr(dist.distributed_c10d, "_new_process_group_helper", None)
     kept: list[Any] = getattr(make, "kept", [])
     groups = kept.copy()
@@ -95,22 +93,6 @@ def release_process_groups() -> threading.Thread:
     thread = threading.Thread(target=groups.clear, name="leaving", daemon=True)
     thread.start()
     return thread
-
-
-def _clear_caches() -> None:
-    """Clear DTensor's caches, which keep meshes of earlier groups (2.13). Without these names they grow a little."""
-    redistribute = sys.modules.get("torch.distributed.tensor._redistribute")
-    if redistribute is None:
-        return
-    debug = import_module("torch.distributed.tensor.debug")
-    infos = getattr(redistribute, "_gen_transform_infos", None)
-    for clear in (
-        getattr(debug, "_clear_sharding_prop_cache", None),
-        getattr(redistribute, "clear_redistribute_planner_cache", None),
-        getattr(infos, "cache_clear", None),
-    ):
-        if clear is not None:
-            clear()
 
 
 def store_of_the_group() -> dist.Store:

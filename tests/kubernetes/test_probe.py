@@ -118,6 +118,21 @@ def test_a_refused_probe_fails_and_leaves_nothing(api: FakeApi, client: Kubernet
     assert list(own.service_root.glob(".doctor*")) == []
 
 
+def test_a_pod_that_still_writes_while_it_ends_leaves_nothing(
+    client: KubernetesClient, own: KubernetesSite, tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text("""#!/bin/sh
+trap 'sleep 0.5; mkdir -p "$3"; touch "$3/late" "$0.$JOB_COMPLETION_INDEX"; exit 1' TERM
+sleep 60 & wait
+""")
+    slow.chmod(0o755)
+    (word,) = probe(client, replace(own, python=str(slow)), ProbeOptions(patience_s=1.0, meet_s=0.5))
+    assert (word.check, word.good) == ("pods", False)
+    assert sorted(path.name for path in tmp_path.glob("slow.*")) == ["slow.0", "slow.1"]
+    assert list(tmp_path.glob(".doctor*")) == []
+
+
 def test_a_pod_that_ends_without_findings_is_reported_with_its_exit_code(
     api: FakeApi, client: KubernetesClient, own: KubernetesSite
 ) -> None:

@@ -39,7 +39,7 @@ from trainer.contract.launch import LaunchPolicy
 MODULES = ("torch", "numpy", "xxhash")  # required by the bundled trainer
 _PORT = 20_000  # free, because each pod has its own address
 _PODS, _GRACE_S, _KEPT_S = 2, 5, 300
-_LOOK_S = 1.0
+_LOOK_S, _END_LOOK_S = 1.0, 0.1
 _CLOCKS_S = 2.0  # heartbeats carry their sender's time
 _AS_THE_SERVICE = ", and run this check as the service's user"
 _OUR_MOUNTS = frozenset({"launch", "packed"})  # only jobs have these
@@ -207,6 +207,7 @@ def _look_around(
         finally:
             with suppress(BackendUnavailable):  # the Job then expires
                 client.delete_job(name)
+                _await_end(client, name)
     except (LaunchRefused, BackendUnavailable, FileExistsError) as error:
         yield CheckResult("pods", False, f"could not start two test pods: {error}")
         return
@@ -220,6 +221,14 @@ def _look_around(
     printed = [pod.container.message.strip() for pod in pods if pod.container is not None and pod.container.message]
     last = f"; it printed: {printed[0].splitlines()[-1]}" if printed and not found else ""
     yield CheckResult("pods", False, f"the two test pods did not finish: {why}{last}")
+
+
+def _await_end(client: KubernetesClient, name: str) -> None:
+    """Wait until no pod is left that could still write into the folder, for at most twice the pods' grace period."""
+    deadline = time.monotonic() + 2 * _GRACE_S
+    pods = Selection(resource="pods", labels=f"{ATTEMPT_LABEL}={name}")
+    while client.list(pods)[0] and time.monotonic() < deadline:
+        time.sleep(_END_LOOK_S)
 
 
 def _wait(

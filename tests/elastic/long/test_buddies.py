@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from benchmarks.nodes.fleet import Fleet, find_split
-from deploy.dev.network import Network, NoNamespaces
+from tests.elastic.fleets import open_fleet
 from tests.elastic.harness import wait_for
 from trainer.contract import layout
 from trainer.contract.exit_record import EventKind
@@ -25,18 +23,11 @@ EVERY = 4
 
 @pytest.fixture
 def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    if shutil.which("ip") is None:
-        pytest.skip("iproute2 is not installed")
     nodes, strategy, *snapshots = request.param
-    try:
-        with Network(nodes) as network:
-            on_disk = {"snapshot_interval": 10**9} if not snapshots else {"snapshot_interval": snapshots[0]}
-            config = {**on_disk, "snapshot_memory": EVERY, "strategy": strategy}
-            started = Fleet(network, tmp_path, config=config)
-            yield started
-            started.end()
-    except NoNamespaces as error:
-        pytest.skip(str(error))
+    interval = snapshots[0] if snapshots else 10**9
+    config = {"snapshot_interval": interval, "snapshot_memory": EVERY, "strategy": strategy}
+    with open_fleet(tmp_path, nodes, config) as started:
+        yield started
 
 
 def form(fleet: Fleet) -> None:
@@ -136,18 +127,6 @@ def test_a_survivor_that_gets_another_rank_trains_the_same_model(
         expected = dict(losses(fleet))
     assert failed == []
     assert [each for each in made if abs(each[1] - expected[each[0]]) > 0.05] == []
-
-
-@contextmanager
-def open_fleet(folder: Path, nodes: int, config: dict[str, object]) -> Iterator[Fleet]:
-    if shutil.which("ip") is None:
-        pytest.skip("iproute2 is not installed")
-    folder.mkdir()
-    try:
-        with Network(nodes) as network:
-            yield Fleet(network, folder, config=config)
-    except NoNamespaces as error:
-        pytest.skip(str(error))
 
 
 def losses(fleet: Fleet) -> list[tuple[int, float]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +12,7 @@ import pytest
 
 from benchmarks.nodes.fleet import Fleet, find_split
 from benchmarks.recovery.steps import Step
-from deploy.dev.network import Network, NoNamespaces
+from tests.elastic.fleets import open_fleet
 from tests.elastic.harness import wait_for
 from trainer.contract.exit_record import EventKind, parse_exit_record
 from trainer.contract.failure import FailureKind, is_collateral
@@ -23,15 +22,8 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    if shutil.which("ip") is None:
-        pytest.skip("iproute2 is not installed")
-    try:
-        with Network(2) as network:
-            started = Fleet(network, tmp_path)
-            yield started
-            started.end()
-    except NoNamespaces as error:
-        pytest.skip(str(error))
+    with open_fleet(tmp_path, 2) as started:
+        yield started
 
 
 def form(fleet: Fleet) -> None:
@@ -128,21 +120,14 @@ def assert_ends_because_the_group_is_lost(fleet: Fleet, node: int) -> None:
 @pytest.mark.parametrize("lossy", [pytest.param(0, marks=pytest.mark.smoke), 2])
 def test_a_group_goes_on_without_a_node_that_loses_packets_and_takes_it_in_again(tmp_path: Path, lossy: int) -> None:
     """Node 0 serves the store."""
-    if shutil.which("nft") is None:
-        pytest.skip("nftables is not installed")
-    try:
-        with Network(3) as network:
-            fleet = Fleet(network, tmp_path)
-            fleet.form(steps=20)
-            lossy_at = time.time()
-            network.lose(lossy, 30)
-            fleet.until_world(2, after_s=lossy_at, steps=40)
-            repaired_at = time.time()
-            network.repair(lossy)
-            fleet.until_world(3, after_s=repaired_at, steps=5)
-            fleet.end()
-    except NoNamespaces as error:
-        pytest.skip(str(error))
+    with open_fleet(tmp_path, 3, needs="nft") as fleet:
+        fleet.form(steps=20)
+        lossy_at = time.time()
+        fleet.network.lose(lossy, 30)
+        fleet.until_world(2, after_s=lossy_at, steps=40)
+        repaired_at = time.time()
+        fleet.network.repair(lossy)
+        fleet.until_world(3, after_s=repaired_at, steps=5)
     changes = [evidence.get("because") for evidence in fleet.events(EventKind.GROUP_SHRUNK)]
     assert any("packets" in str(each) for each in changes), changes
     assert find_split(fleet.history()) is None

@@ -107,7 +107,11 @@ def test_after_a_killed_worker_each_node_reads_its_own_copies(fleet: Fleet) -> N
 def test_a_survivor_that_gets_another_rank_trains_the_same_model(
     tmp_path: Path, nodes: int, config: dict[str, object]
 ) -> None:
-    """Node 1 is rank 1, then 0, then 1 of fewer, in one process."""
+    """Node 1 is rank 1, then 0, then 1 of fewer, in one process.
+
+    In single precision, curves of different world sizes drift apart, by 0.06 after a hundred steps.
+    """
+    config = {**config, "precision": "fp64"}
     with open_fleet(tmp_path / "lost", nodes, config) as fleet:
         fleet.form(steps=10)
         for node in (0, nodes - 1):
@@ -126,7 +130,7 @@ def test_a_survivor_that_gets_another_rank_trains_the_same_model(
         fleet.end()
         expected = dict(losses(fleet))
     assert failed == []
-    assert [each for each in made if abs(each[1] - expected[each[0]]) > 0.05] == []
+    assert [each for each in made if abs(each[1] - expected[each[0]]) > 1e-6] == []
 
 
 def losses(fleet: Fleet) -> list[tuple[int, float]]:

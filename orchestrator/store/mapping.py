@@ -183,6 +183,7 @@ def training_of(row: TrainingRow | None) -> Training:
         return Training()
     return Training(
         generation=row.generation,
+        world_size=row.world_size,
         step=row.step,
         total_steps=row.total_steps,
         formed_at=row.formed_at,

@@ -398,11 +398,13 @@ def test_each_time_limit_says_when_to_look_again() -> None:
 # Size and budgets after changes
 
 
-def with_replicas(*replicas: ReplicaSighting, resized_at: datetime | None = None) -> Situation:
+def with_replicas(
+    *replicas: ReplicaSighting, resized_at: datetime | None = None, world_size: int | None = None
+) -> Situation:
     """A job of one to two nodes that has run for long and could have two."""
     job = a_job(spec=a_spec(topology={"nodes": "1:2"}, supervise={"grow_back_after_s": 60}))
-    observation = seen(Presence.RUNNING, *replicas, resized_at=resized_at, snapshots=1)
-    attempt = an_attempt(nodes="1:2", started_at=ago(1000))
+    observation = seen(Presence.RUNNING, *replicas, resized_at=resized_at, snapshots=1, world_size=world_size)
+    attempt = an_attempt(nodes="1:2", started_at=ago(1000), workers_per_node=4)
     return a_situation(job, attempt, observation, Admission(False, "could have 2 nodes", 2))
 
 
@@ -416,6 +418,14 @@ def test_a_group_that_lost_a_replica_shrinks_before_it_grows_back() -> None:
     assert decide(with_replicas(*lost)).rule == "wait"
     assert decide(with_replicas(*lost, resized_at=ago(59))).rule == "wait"
     assert decide(with_replicas(*lost, resized_at=ago(61))).rule == "grow_back"
+
+
+def test_a_group_that_has_grown_before_waits_as_long_after_the_loss_of_a_replica() -> None:
+    """It has not noticed the loss yet, so its newest change of size is the growth."""
+    lost = (a_replica(number=0), a_replica(Liveness.DEAD, number=1))
+    assert decide(with_replicas(*lost, resized_at=ago(500), world_size=8)).rule == "wait"
+    assert decide(with_replicas(*lost, resized_at=ago(59), world_size=4)).rule == "wait"
+    assert decide(with_replicas(*lost, resized_at=ago(61), world_size=4)).rule == "grow_back"
 
 
 def test_a_job_with_a_spent_budget_is_not_revived_by_suspend_and_resume() -> None:

@@ -47,6 +47,7 @@ class TrainingSummary:
     def training(self) -> Training:
         return Training(
             generation=self.generation,
+            world_size=self.world_size,
             step=self.step,
             total_steps=self.total_steps,
             formed_at=self.formed_at,

@@ -104,6 +104,7 @@ class Training:
     """
 
     generation: int | None = None
+    world_size: int | None = None  # of the newest generation
     step: int | None = None
     total_steps: int | None = None
     formed_at: datetime | None = None  # when the first generation was journaled

@@ -119,9 +119,9 @@ def grow_back(s: Situation, live: Watched) -> Decision | None:
         return None  # without snapshots it would start from the beginning
     replicas = live.seen.sighting.replicas
     lost = sum(seen.liveness is Liveness.DEAD and not seen.returns for seen in replicas)
-    if lost and training.resized_at is None:
-        return None  # the other nodes have not formed a group again yet, and the wait counts from then
     alive = live.nodes - lost  # a replica out of sight may still train
+    if lost and (training.resized_at is None or _is_larger(live, alive)):
+        return None  # the other nodes have not formed a group again yet, and the wait counts from then
     since = max(filter(None, (live.attempt.started_at, training.resized_at)), default=None)
     if training.resized_at is None and live.nodes < live.attempt.max_nodes:
         patience_s *= _PATIENCE_WHERE_GIVEN_LESS
@@ -129,6 +129,12 @@ def grow_back(s: Situation, live: Watched) -> Decision | None:
         return None
     sentence = f"stopping after a snapshot, to grow from {alive} to {counted(room, 'node')}"
     return Decision(action=Stop(force=False, grows=True), sentence=sentence)
+
+
+def _is_larger(live: Watched, nodes: int) -> bool:
+    """Whether the newest group is known to have the workers of more nodes."""
+    width, world_size = live.attempt.workers_per_node, live.seen.training.world_size
+    return width is not None and world_size is not None and world_size > nodes * width
 
 
 def _stop_for(lost: Loss) -> Decision:

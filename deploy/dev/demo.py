@@ -7,7 +7,6 @@ the job again undisturbed. Exit status 0: every claim held. KEEP=1 leaves the se
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
+from deploy.dev.killing import kill_at_once
 from deploy.dev.service import Marked, ServiceFailed, ThrowawayService
 from orchestrator.cli.loss_curves import compare_curves
 from orchestrator.client import Client
@@ -243,9 +243,7 @@ def _leave(service: ThrowawayService, *, keep: bool) -> None:
 def _kill(processes: list[Marked], what: str) -> None:
     if not processes:
         raise DemoFailed(f"found no process of {what}")
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+    kill_at_once(process.pid for process in processes)
 
 
 if __name__ == "__main__":

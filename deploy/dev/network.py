@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Collection
 from contextlib import suppress
+
+from deploy.dev.killing import kill_at_once
 
 _SUBNET = "10.77.0"
 _NUMBERS = itertools.count()
@@ -58,9 +59,7 @@ class Network:
         if silently:
             self.cut(node)
         while pids := self.pids(node):
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill_at_once(pids)
             time.sleep(0.01)
 
     def cut(self, node: int) -> None:

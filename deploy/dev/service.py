@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from deploy.dev.killing import kill_at_once
 from orchestrator.client import Client, RequestRefused
 from orchestrator.domain.errors import OrchestratorError
 from trainer.contract import env
@@ -149,9 +150,7 @@ class ThrowawayService:
             processes = list(self.processes())
             if not processes:
                 return
-            for process in processes:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
+            kill_at_once(process.pid for process in processes)
             time.sleep(0.1)
 
     def processes(self) -> Iterator[Marked]:

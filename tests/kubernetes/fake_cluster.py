@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deploy.dev.killing import kill_at_once
 from deploy.dev.network import Network
 from tests.kubernetes.fake_api import Json, Store, now_text
 
@@ -395,9 +396,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
         stopped |= fresh
-    for pid in stopped:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill_at_once(stopped)
     process.wait(300)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from deploy.dev.killing import kill_at_once
 from deploy.dev.soak.stage import Stage
 
 DISK_FULL = "disk full"
@@ -87,9 +86,7 @@ class Faults:
             return None
         one = self._dice.choice(chosen)
         victims = self._stage.others_of(one) if what == "replica" else [one]
-        for victim in victims:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(victim.pid, signal.SIGKILL)
+        kill_at_once(victim.pid for victim in victims)
         if what == "worker":
             return InjectedFault(
                 "worker killed", f"worker of {one.job_id}, replica {one.replica}, rank {one.local_rank}"

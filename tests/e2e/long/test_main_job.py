@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.dev.demo import steps_of
+from deploy.dev.killing import kill_at_once
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.wire.job_views import JobView
@@ -38,9 +38,7 @@ def at_step(client: Client, job_id: str, step: int) -> JobView:
 
 
 def kill(service: ThrowawayService, *, only_rank: int | None = None) -> None:
-    for process in service.processes():
-        if only_rank is None or process.local_rank == only_rank:
-            os.kill(process.pid, signal.SIGKILL)
+    kill_at_once(each.pid for each in service.processes() if only_rank is None or each.local_rank == only_rank)
 
 
 @pytest.mark.smoke
@@ -102,9 +100,7 @@ def test_an_elastic_job_continues_without_a_lost_replica(service: ThrowawayServi
     spec = training(steps=3 * STEPS) | {"topology": {"nodes": "1:2", "workers_per_node": 1}}
     job = client.submit(spec)
     at_step(client, job.id, 25)
-    for process in service.processes():
-        if process.replica == 1:
-            os.kill(process.pid, signal.SIGKILL)
+    kill_at_once(process.pid for process in service.processes() if process.replica == 1)
     done = until(client, job.id, ended, timeout_s=300)
     assert (done.state, done.attempts, done.world_size) == ("SUCCEEDED", 1, 1), done.reason
     assert sorted(curve(service, done)) == list(range(1, 3 * STEPS + 1))

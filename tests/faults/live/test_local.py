@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.dev.killing import kill_at_once
 from deploy.dev.service import Marked, ThrowawayService
 from orchestrator.client import Client
 from orchestrator.wire.job_views import JobView
@@ -42,6 +43,9 @@ def inject(
 ) -> None:
     targets = [each for each in runs.processes() if each.job_id == job.id and chosen(each)]
     assert targets, "no such process"
+    if how is signal.SIGKILL:
+        kill_at_once(each.pid for each in targets)
+        return
     for each in targets:
         with suppress(ProcessLookupError):
             os.kill(each.pid, how)
@@ -49,9 +53,7 @@ def inject(
 
 def kill_all(runs: ThrowawayService) -> None:
     while processes := list(runs.processes()):
-        for each in processes:
-            with suppress(ProcessLookupError):
-                os.kill(each.pid, signal.SIGKILL)
+        kill_at_once(each.pid for each in processes)
 
 
 def any_process(_: Marked) -> bool:

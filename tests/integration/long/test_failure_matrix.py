@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from deploy.dev.killing import kill_at_once
 from deploy.dev.service import Marked, ThrowawayService
 from orchestrator.client import Client
 from orchestrator.wire.insight import WhyView
@@ -62,6 +63,9 @@ def kill(
         return [process for process in service.processes() if process.job_id == job.id and chosen(process)]
 
     wait_for(found, "process to signal", PATIENCE_S)
+    if how is signal.SIGKILL:
+        kill_at_once(process.pid for process in found())
+        return
     for process in found():
         try:
             os.kill(process.pid, how)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.dev.databases import scratch_database
+from deploy.dev.killing import kill_at_once
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.store.upgrade import upgrade
@@ -81,9 +80,7 @@ def test_running_jobs_are_adopted_after_a_restore(service: ThrowawayService, tmp
         database(service, "backup", str(copy))
 
         # After the backup, one job starts its second attempt, and one is new.
-        for process in service.processes():
-            if process.job_id == moved.id:
-                os.kill(process.pid, signal.SIGKILL)
+        kill_at_once(process.pid for process in service.processes() if process.job_id == moved.id)
         await_starts(folder, "moved", 2)
         late = client.submit(counting(folder, "late"))
         await_starts(folder, "late", 1)

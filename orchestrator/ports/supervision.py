@@ -57,8 +57,8 @@ class SupervisorReader(Protocol):
     def at_work(self, cluster: str) -> Set[str]:
         """Return the ids of the jobs of the cluster that are not at rest."""
 
-    def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
-        """Return the jobs of the cluster that are not at rest, oldest first. With `among`, only those of these ids."""
+    def supervised(self, cluster: str, among: Set[str]) -> Sequence[Supervised]:
+        """Return those of these jobs that are in the cluster and not at rest, oldest first."""
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
         """Return the states of these jobs. A job that does not exist is left out."""

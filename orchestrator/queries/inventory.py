@@ -10,14 +10,15 @@ from typing import TypeVar
 
 from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import BackendUnavailable
-from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node_record import Exclusion, NodeFailure, exclude, find_incidents, record_begins
-from orchestrator.domain.queueing.admission import Claimant, Limits, Quota, admit, devices_of, queue_key
+from orchestrator.domain.queueing.admission import Claimant, Limits, Quota, admit, queue_key
 from orchestrator.domain.queueing.lease import LeaseStanding
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.leases import LeaseStore
 from orchestrator.store.cluster_reader import ClusterReader
+from orchestrator.store.records import LiveJob
 from orchestrator.wire.cluster_views import (
     ClusterView,
     LeaseView,
@@ -90,16 +91,16 @@ class Inventory:
 
     def clusters(self) -> list[ClusterView]:
         """Return all clusters, by name."""
-        return self._describe(self._claimants())
+        return self._describe(self._live_jobs())
 
     def survey(self, *, queued: int) -> Survey:
         """Everything about all clusters, with up to `queued` jobs of each queue. Reads the jobs once."""
-        claimants = self._claimants()
+        jobs = self._live_jobs()
         return Survey(
-            clusters=self._describe(claimants),
-            queues={name: _queue(each, limit=queued) for name, each in claimants.items()},
-            projects=self._sum_up(claimants),
-            holdings=self._holdings(claimants),
+            clusters=self._describe(jobs),
+            queues={name: _queue(each, limit=queued) for name, each in jobs.items()},
+            projects=self._sum_up(jobs),
+            holdings=self._holdings(jobs),
         )
 
     def outlook(self, spec: JobSpec, dependencies: Mapping[str, JobState]) -> OutlookView | None:
@@ -111,18 +112,19 @@ class Inventory:
             return None
         if cluster is None:
             return None
-        mine = Claimant(_build_candidate(spec, now), None)
-        others = self._reader.claimants([cluster.name])[cluster.name]
+        mine = _build_candidate(spec, now)
+        jobs = self._reader.live_jobs([cluster.name])[cluster.name]
+        others = [each.claimant for each in jobs]
         limits = cluster.limits(self._limits, slots)
-        admission = admit([*others, mine], limits, dependencies=dependencies)[mine.job.id]
-        waiting = [each for each in others if each.job.state in (JobState.QUEUED, JobState.RECOVERING)]
+        admission = admit([*others, mine], limits, dependencies=dependencies)[mine.id]
+        waiting = [each for each in others if each.state in (JobState.QUEUED, JobState.RECOVERING)]
         avoided = [node.name for node in self.nodes(cluster.name) if (node.excluded_until or now) > now]
         return OutlookView(
             admitted=admission.admitted,
             sentence=admission.sentence,
             ahead=sum(queue_key(each) < queue_key(mine) for each in waiting),
             total=slots,
-            free=None if slots is None else max(0, slots - _devices(cluster, others)),
+            free=None if slots is None else max(0, slots - _devices(cluster, jobs)),
             excluded_nodes=avoided if spec.supervise.exclude_bad_nodes else [],
         )
 
@@ -174,26 +176,26 @@ class Inventory:
 
     def projects(self) -> list[ProjectView]:
         """Return the projects with a quota or with jobs that are not at rest, by name."""
-        return self._sum_up(self._claimants())
+        return self._sum_up(self._live_jobs())
 
-    def _claimants(self) -> Mapping[str, Sequence[Claimant]]:
-        return self._reader.claimants(sorted(self._clusters))
+    def _live_jobs(self) -> Mapping[str, Sequence[LiveJob]]:
+        return self._reader.live_jobs(sorted(self._clusters))
 
-    def _describe(self, claimants: Mapping[str, Sequence[Claimant]]) -> list[ClusterView]:
+    def _describe(self, jobs: Mapping[str, Sequence[LiveJob]]) -> list[ClusterView]:
         leases = {standing.lease.cluster: standing for standing in self._leases.leases()}
-        return [self._cluster(self._clusters[name], each, leases.get(name)) for name, each in claimants.items()]
+        return [self._cluster(self._clusters[name], each, leases.get(name)) for name, each in jobs.items()]
 
-    def _sum_up(self, claimants: Mapping[str, Sequence[Claimant]]) -> list[ProjectView]:
+    def _sum_up(self, jobs: Mapping[str, Sequence[LiveJob]]) -> list[ProjectView]:
         use: defaultdict[str, list[UseView]] = defaultdict(list)
-        for name, of_cluster in claimants.items():
+        for name, of_cluster in jobs.items():
             for project, some in _group(lambda each: each.job.spec.project, of_cluster).items():
                 use[project].append(_use(self._clusters[name], some))
         names = sorted(use.keys() | self._limits.quotas.keys())
         return [_project(name, self._limits.quotas.get(name, Quota()), use[name]) for name in names]
 
-    def _holdings(self, claimants: Mapping[str, Sequence[Claimant]]) -> list[HoldingView]:
+    def _holdings(self, jobs: Mapping[str, Sequence[LiveJob]]) -> list[HoldingView]:
         found = []
-        for name, of_cluster in claimants.items():
+        for name, of_cluster in jobs.items():
             for (project, owner), some in _group(
                 lambda each: (each.job.spec.project, each.job.owner), of_cluster
             ).items():
@@ -201,8 +203,8 @@ class Inventory:
                 found.append(HoldingView(project=project, owner=owner, **use.model_dump()))
         return sorted(found, key=lambda each: (-each.devices, -each.queued, each.project, each.owner or ""))
 
-    def _cluster(self, cluster: Cluster, claimants: Sequence[Claimant], lease: LeaseStanding | None) -> ClusterView:
-        used = _devices(cluster, claimants)
+    def _cluster(self, cluster: Cluster, jobs: Sequence[LiveJob], lease: LeaseStanding | None) -> ClusterView:
+        used = _devices(cluster, jobs)
         try:
             total, detail, answers = cluster.backend.slots(), "", True
         except BackendUnavailable as error:
@@ -214,21 +216,21 @@ class Inventory:
             detail=detail,
             slots=SlotsView(used=used, total=total, free=None if total is None else max(0, total - used)),
             max_jobs=cluster.max_jobs,
-            jobs=dict(Counter(each.job.state.value for each in claimants)),
+            jobs=dict(Counter(each.job.state.value for each in jobs)),
             lease=None if lease is None else _lease(lease),
             partitions=_partitions(cluster) if answers else [],
         )
 
 
-def _group(key: Callable[[Claimant], Group], claimants: Iterable[Claimant]) -> Mapping[Group, Sequence[Claimant]]:
-    groups: defaultdict[Group, list[Claimant]] = defaultdict(list)
-    for each in claimants:
+def _group(key: Callable[[LiveJob], Group], jobs: Iterable[LiveJob]) -> Mapping[Group, Sequence[LiveJob]]:
+    groups: defaultdict[Group, list[LiveJob]] = defaultdict(list)
+    for each in jobs:
         groups[key(each)].append(each)
     return groups
 
 
-def _queue(claimants: Sequence[Claimant], *, limit: int) -> list[QueuedView]:
-    queued = [each for each in claimants if each.job.state is JobState.QUEUED]
+def _queue(jobs: Sequence[LiveJob], *, limit: int) -> list[QueuedView]:
+    queued = [each for each in jobs if each.job.state is JobState.QUEUED]
     return [
         QueuedView(
             id=each.job.id,
@@ -238,20 +240,20 @@ def _queue(claimants: Sequence[Claimant], *, limit: int) -> list[QueuedView]:
             reason=each.job.reason,
             created_at=each.job.created_at,
         )
-        for each in sorted(queued, key=queue_key)[:limit]
+        for each in sorted(queued, key=lambda each: queue_key(each.claimant))[:limit]
     ]
 
 
-def _build_candidate(spec: JobSpec, now: datetime) -> Job:
+def _build_candidate(spec: JobSpec, now: datetime) -> Claimant:
     """Return the job as if it had been submitted now."""
-    return Job(
+    return Claimant(
         id=f"{spec.name}-preview",
         spec=spec,
         state=JobState.QUEUED,
-        reason="is a dry run",
-        desired=Desired(),
         created_at=now,
-        updated_at=now,
+        number=0,
+        suspended=False,
+        cancelled=False,
     )
 
 
@@ -268,17 +270,17 @@ def _partitions(cluster: Cluster) -> list[PartitionView]:
         return []
 
 
-def _use(cluster: Cluster, claimants: Sequence[Claimant]) -> UseView:
+def _use(cluster: Cluster, jobs: Sequence[LiveJob]) -> UseView:
     return UseView(
         cluster=cluster.name,
-        jobs=sum(each.held_nodes > 0 for each in claimants),
-        devices=_devices(cluster, claimants),
-        queued=sum(each.job.state is JobState.QUEUED for each in claimants),
+        jobs=sum(each.claimant.held_nodes > 0 for each in jobs),
+        devices=_devices(cluster, jobs),
+        queued=sum(each.job.state is JobState.QUEUED for each in jobs),
     )
 
 
-def _devices(cluster: Cluster, claimants: Iterable[Claimant]) -> int:
-    return sum(devices_of(each.job, each.attempt, cluster.gpus) for each in claimants)
+def _devices(cluster: Cluster, jobs: Iterable[LiveJob]) -> int:
+    return sum(each.claimant.held_devices(cluster.gpus) for each in jobs)
 
 
 def _project(name: str, quota: Quota, use: list[UseView]) -> ProjectView:

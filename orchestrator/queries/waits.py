@@ -13,13 +13,13 @@ from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.job_summary import JobSummary
 from orchestrator.domain.job.launch_plan import workers_per_node
-from orchestrator.domain.queueing.admission import Claimant, Limits, dependencies_of
+from orchestrator.domain.queueing.admission import Limits, claimant_of, dependencies_of
 from orchestrator.domain.queueing.waiting import ClusterQueue, QueueWait, find_queue_wait, tell_queue_wait
 from orchestrator.ports.jobs import JobStanding
 from orchestrator.queries.job_queries import estimate_eta_s
 from orchestrator.store.cluster_reader import ClusterReader
 from orchestrator.store.job_reader import JobReader
-from orchestrator.store.records import JobFilter
+from orchestrator.store.records import JobFilter, LiveJob
 from orchestrator.wire.insight import HolderView, WaitView
 
 _HOLDERS_SHOWN = 8
@@ -50,7 +50,7 @@ class Waits:
         return self._find_growth(job, limits, now) if may_grow else self._find_turn(job, limits, now)
 
     def _find_turn(self, job: Job, limits: Limits, now: datetime) -> WaitView | None:
-        wait = find_queue_wait(self._queue(job.spec.cluster, limits, now), job)
+        wait = find_queue_wait(self._queue(job.spec.cluster, limits, now), claimant_of(job, None))
         return None if wait is None else _view_of_turn(wait, job, now)
 
     def _find_growth(self, job: Job, limits: Limits, now: datetime) -> WaitView | None:
@@ -65,23 +65,24 @@ class Waits:
         return WaitView(sentences=[tell_growth(shrunken, queue, now)], nodes=nodes)
 
     def _queue(self, cluster: str, limits: Limits, now: datetime) -> ClusterQueue:
-        claimants = self.reader.claimants([cluster])[cluster]
-        named = dependencies_of([each.job for each in claimants])
+        jobs = self.reader.live_jobs([cluster])[cluster]
+        claimants = [each.claimant for each in jobs]
+        named = dependencies_of(claimants)
         running = JobFilter(cluster=cluster, state=JobState.RUNNING)
         summaries, _ = self.jobs.summaries(running, limit=_ENDS_READ, cursor=None)
         return ClusterQueue(
             claimants=claimants,
             limits=limits,
             dependencies=self.reader.states(named) if named else {},
-            ends_by=_expect_ends(claimants, summaries, now),
+            ends_by=_expect_ends(jobs, summaries, now),
         )
 
 
-def _expect_ends(claimants: Iterable[Claimant], summaries: Iterable[JobSummary], now: datetime) -> dict[str, datetime]:
+def _expect_ends(jobs: Iterable[LiveJob], summaries: Iterable[JobSummary], now: datetime) -> dict[str, datetime]:
     """Return when running jobs end at their present speed, or at their limit of runtime, which ends a job."""
     left_s = {each.id: estimate_eta_s(each) for each in summaries}
     found = {}
-    for each in claimants:
+    for each in jobs:
         limit_s, job_left_s = each.job.spec.supervise.max_runtime_s, left_s.get(each.job.id)
         started_at = None if each.attempt is None or each.attempt.state.terminal else each.attempt.started_at
         ends = [] if job_left_s is None else [now + timedelta(seconds=job_left_s)]

@@ -40,10 +40,9 @@ class MemorySupervisorStore:
         tables = self._store.answering()
         return {job_id for job_id in tables.at_work if tables.jobs[job_id].spec.cluster == cluster}
 
-    def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
+    def supervised(self, cluster: str, among: Set[str]) -> Sequence[Supervised]:
         tables = self._store.answering()
-        at_work = tables.at_work if among is None else tables.at_work & among
-        here = [job for job_id in at_work if (job := tables.jobs[job_id]).spec.cluster == cluster]
+        here = [job for job_id in tables.at_work & among if (job := tables.jobs[job_id]).spec.cluster == cluster]
         return [_supervised(tables, job) for job in sorted(here, key=lambda job: (job.created_at, job.id))]
 
     def apply(self, change: Change) -> None:

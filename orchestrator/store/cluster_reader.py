@@ -9,12 +9,11 @@ from sqlalchemy import Select, func, literal, select, union_all
 
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node_record import NodeFailure
-from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import read_states
 from orchestrator.store.node_records import read_reports
-from orchestrator.store.overview import read_claimants
-from orchestrator.store.records import ClusterAges
+from orchestrator.store.overview import read_live_jobs
+from orchestrator.store.records import ClusterAges, LiveJob
 from orchestrator.store.tables import JobRow, SnapshotRow
 
 
@@ -24,11 +23,11 @@ class ClusterReader:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def claimants(self, clusters: Collection[str]) -> Mapping[str, Sequence[Claimant]]:
+    def live_jobs(self, clusters: Collection[str]) -> Mapping[str, Sequence[LiveJob]]:
         """Return each cluster's jobs that are not terminal, also suspended ones, each with its newest attempt."""
-        found: dict[str, list[Claimant]] = {name: [] for name in clusters}
-        for claimant in read_claimants(self._database, clusters):
-            found[claimant.job.spec.cluster].append(claimant)
+        found: dict[str, list[LiveJob]] = {name: [] for name in clusters}
+        for each in read_live_jobs(self._database, clusters):
+            found[each.job.spec.cluster].append(each)
         return found
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:

@@ -12,11 +12,12 @@ from sqlalchemy import BindParameter, ColumnElement, Select, Subquery, bindparam
 from sqlalchemy.orm import Bundle, Session, aliased
 
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.queueing.admission import Claimant
+from orchestrator.domain.queueing.admission import claimant_of
 from orchestrator.ports.supervision import Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import LIVE_STATES, exits_of, in_parts, select_at_work
 from orchestrator.store.mapping import attempt_of, job_of, training_of
+from orchestrator.store.records import LiveJob
 from orchestrator.store.tables import AttemptRow, JobRow, JournalRow, TrainingRow
 from trainer.contract.exit_record import ExitRecord
 
@@ -53,14 +54,17 @@ def read_supervised(database: Database, cluster: str, among: Collection[str]) ->
     return sorted(found, key=lambda each: (each.job.created_at, each.job.id))
 
 
-def read_claimants(database: Database, clusters: Collection[str]) -> Sequence[Claimant]:
+def read_live_jobs(database: Database, clusters: Collection[str]) -> Sequence[LiveJob]:
     """Return the clusters' jobs that are not terminal, each with its newest attempt. Raises StoreUnavailable."""
-    found: list[Claimant] = []
+    found: list[LiveJob] = []
     with database.read() as session:
-        for part in session.execute(_CLAIMANTS, {"clusters": clusters}).partitions(_PART):
+        for part in session.execute(_LIVE_JOBS, {"clusters": clusters}).partitions(_PART):
             attempts = {row.job.id: attempt_of(row.attempt) for row in part if row.attempt.number is not None}
             jobs = _parse(database, session, [row.job for row in part])
-            found += [Claimant(job, attempts.get(job.id)) for job in jobs]
+            found += [
+                LiveJob(job, attempt, claimant_of(job, attempt))
+                for job, attempt in ((job, attempts.get(job.id)) for job in jobs)
+            ]
     return found
 
 
@@ -77,7 +81,7 @@ def _at_work(row: Any) -> bool:
     return row.state in LIVE_STATES or row.desired_retry_number > row.retries_done
 
 
-def _select_claimants(which: ColumnElement[bool]) -> Select[Any]:
+def _select_with_newest_attempts(which: ColumnElement[bool]) -> Select[Any]:
     """Select `job`, and its newest `attempt`. The columns of `attempt` are None if there is none."""
     newest = _number_newest(AttemptRow.job_id.in_(select(JobRow.id).where(which)))
     job, attempt = Bundle[Any]("job", *_JOB_COLUMNS), Bundle[Any]("attempt", *_columns_of(AttemptRow))
@@ -127,4 +131,4 @@ _CLUSTERS: BindParameter[Any] = bindparam("clusters", expanding=True)
 _OTHER = aliased(JobRow)
 _HERE = select(_OTHER.id).where(_OTHER.cluster.in_(_CLUSTERS))
 _LIVE = JobRow.id.in_(union_all(*(_HERE.where(_OTHER.state == state) for state in LIVE_STATES)))
-_CLAIMANTS = _select_claimants(_LIVE)
+_LIVE_JOBS = _select_with_newest_attempts(_LIVE)

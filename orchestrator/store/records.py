@@ -10,10 +10,20 @@ from enum import StrEnum
 from orchestrator.domain.access.webhook import Webhook
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.event import Event
-from orchestrator.domain.job.job import JobState
+from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.observation.observation import Training
+from orchestrator.domain.queueing.admission import Claimant
 
 # Jobs
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """A job that is not terminal, with its newest attempt, and as a claimant of its cluster."""
+
+    job: Job
+    attempt: Attempt | None
+    claimant: Claimant
 
 
 LOOKED_AT = 20_000  # jobs that one page of a search looks at; the next page continues after them

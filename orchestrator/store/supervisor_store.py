@@ -80,8 +80,8 @@ class SqlSupervisorStore:
     def at_work(self, cluster: str) -> Set[str]:
         return read_at_work(self._database, cluster)
 
-    def supervised(self, cluster: str, among: Set[str] | None = None) -> Sequence[Supervised]:
-        return read_supervised(self._database, cluster, self.at_work(cluster) if among is None else among)
+    def supervised(self, cluster: str, among: Set[str]) -> Sequence[Supervised]:
+        return read_supervised(self._database, cluster, among)
 
     def apply(self, change: Change) -> None:
         """Raises NotFound for an unknown job. Not idempotent: a repeated change appends its events again."""

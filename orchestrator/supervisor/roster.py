@@ -8,18 +8,19 @@ The roster itself may be lost: an empty one looks at every job.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.checks import CHECK_S, check_after_s
-from orchestrator.domain.queueing.admission import Claimant, dependencies_of
+from orchestrator.domain.queueing.admission import Claimant, claimant_of, dependencies_of
 from orchestrator.ports.supervision import Supervised, SupervisorReader
 
 # Alarms that are more than a minute ahead are due at whole multiples of this, so that one pass looks at many jobs.
 _GRID_S = 5.0
 _COARSE_S = 60.0
+_PART = 500  # jobs that are read together
 
 
 class _Alarm(NamedTuple):
@@ -37,7 +38,6 @@ class Roster:
         self._cluster = cluster
         self._store = store
         self._claimants: dict[str, Claimant] = {}
-        self._live: dict[str, tuple[AttemptKey, int]] = {}  # the live attempt of a job, with its maximum of replicas
         self._newest_event: int | None = None  # the newest that was read
         self._stale: set[str] = set()  # jobs whose claimants must be read again
         self._awake: set[str] = set()
@@ -57,7 +57,7 @@ class Roster:
     def dependencies(self) -> Set[str]:
         """The ids of the jobs that queued jobs wait for."""
         if self._dependencies_of != self.version:
-            self._dependencies = dependencies_of(each.job for each in self._claimants.values())
+            self._dependencies = dependencies_of(self._claimants.values())
             self._dependencies_of = self.version
         return self._dependencies
 
@@ -67,26 +67,26 @@ class Roster:
 
     def live(self) -> Mapping[AttemptKey, int]:
         """Return the live attempts, each with its maximum number of replicas."""
-        return dict(self._live.values())
+        return {each.live: each.held_nodes for each in self._claimants.values() if each.live is not None}
 
     def suspects(self) -> Set[AttemptKey]:
         """Return the live attempts of the jobs that are awake."""
-        return {self._live[job_id][0] for job_id in self._awake & self._live.keys()}
+        awake = (self._claimants[job_id].live for job_id in self._awake & self._claimants.keys())
+        return {live for live in awake if live is not None}
 
     def refresh(self) -> None:
         """Read what changed since the last call. Raises StoreUnavailable."""
         if self._newest_event is None:
             _, newest = self._store.changed(None)
-            self._take(self._store.supervised(self._cluster), among=set())
+            self._read_all(self._store.at_work(self._cluster) | self._claimants.keys())
             self._newest_event = newest
             self.wake_all()
             return
         changed, self._newest_event = self._store.changed(self._newest_event)
         self.wake(changed)
         self._stale |= changed
-        if self._stale:
-            self._take(self._store.supervised(self._cluster, self._stale), among=self._stale)
-            self._stale = set()
+        self._read_all(self._stale)
+        self._stale = set()
 
     def wake(self, job_ids: Iterable[str]) -> None:
         """Let the next pass look at these jobs."""
@@ -122,11 +122,10 @@ class Roster:
             if alarm.is_check:
                 self._checked.add(alarm.job_id)
 
-    def due(self) -> Sequence[Supervised]:
-        """Return the jobs that are awake, oldest first. Each stays awake until it sleeps. Raises StoreUnavailable."""
-        found = self._store.supervised(self._cluster, self._awake) if self._awake else ()
-        self._take(found, among=set(self._awake))
-        return found
+    def due(self) -> Iterator[Supervised]:
+        """Yield the jobs that are awake, oldest first. Each stays awake until it sleeps. Raises StoreUnavailable."""
+        for part in self._in_parts(self._awake):
+            yield from self._read(part)
 
     def overlooked(self, job_id: str) -> bool:
         """Whether only its check has woken a due job. If there is something to do, nothing had told of the change."""
@@ -143,18 +142,28 @@ class Roster:
             heapq.heappop(self._queue)
         return self._queue[0] if self._queue else None
 
-    def _take(self, found: Sequence[Supervised], *, among: Set[str]) -> None:
-        """Replace what is known of the jobs `among`. Forget those not found: they are at rest, deleted or elsewhere."""
+    def _in_parts(self, job_ids: Set[str]) -> Iterator[Set[str]]:
+        """Yield parts of these jobs, the oldest first: thousands of jobs are never in memory together."""
+        known = self._claimants
+        oldest_first = sorted(job_ids & known.keys(), key=lambda job_id: (known[job_id].created_at, job_id))
+        ordered = [*oldest_first, *(job_ids - known.keys())]
+        for start in range(0, len(ordered), _PART):
+            yield set(ordered[start : start + _PART])
+
+    def _read_all(self, job_ids: Set[str]) -> None:
+        for part in self._in_parts(job_ids):
+            self._read(part)
+
+    def _read(self, job_ids: Set[str]) -> Sequence[Supervised]:
+        """Read these jobs, and forget those not found: they are at rest, deleted or elsewhere."""
+        found = self._store.supervised(self._cluster, job_ids)
         for each in found:
-            claimant, before = Claimant(each.job, each.attempt), self._claimants.get(each.job.id)
-            self.version += before is None or before.standing != claimant.standing
-            self._claimants[each.job.id] = claimant
-            self._live.pop(each.job.id, None)
-            if each.attempt is not None and not each.attempt.state.terminal:
-                self._live[each.job.id] = each.attempt.key, each.attempt.max_nodes
-        for job_id in among - {each.job.id for each in found}:
+            claimant = claimant_of(each.job, each.attempt)
+            self.version += claimant != self._claimants.get(claimant.id)
+            self._claimants[claimant.id] = claimant
+        for job_id in job_ids - {each.job.id for each in found}:
             self.version += self._claimants.pop(job_id, None) is not None
-            self._live.pop(job_id, None)
             self._awake.discard(job_id)
             self._checked.discard(job_id)
             self._alarms.pop(job_id, None)
+        return found

@@ -75,7 +75,7 @@ def test_a_write_with_a_lost_lease_is_refused_and_changes_nothing(
     world.pass_time(1000)
     add_job(world, "job-2")
     fresh = world.supervisor(acquire(world, holder="three"))
-    first = next(one for one in fresh.supervised("local") if one.job.id == "job-1")
+    first = next(one for one in fresh.supervised("local", fresh.at_work("local")) if one.job.id == "job-1")
     assert (first.job, first.attempt) == (make_job("job-1"), None)
     assert list(fresh.node_failures("local", since=at(-1000))) == []
     assert len(world.events("job-1")) == 1
@@ -95,7 +95,7 @@ def test_reading_needs_no_lease(world: World) -> None:
     lost = acquire(world)
     _take_over(world, lost)
     store = world.supervisor(lost)
-    assert [one.job.id for one in store.supervised("local")] == ["job-1"]
+    assert [one.job.id for one in store.supervised("local", store.at_work("local"))] == ["job-1"]
     assert store.states(["job-1"]) == {"job-1": JobState.QUEUED}
     assert store.changed(0)[0] == {"job-1"}
     assert list(store.journaled(KEY).ranks) == []

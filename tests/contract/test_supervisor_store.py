@@ -66,7 +66,7 @@ def test_a_change_is_read_back_unchanged(world: World, store: SupervisorStore) -
         snapshots_told=4,
     )
     store.apply(Change(job=job, attempt=attempt, events=[make_event(sentence="it died")]))
-    (found,) = store.supervised("local")
+    (found,) = store.supervised("local", store.at_work("local"))
     assert (found.job, found.attempt, found.training, found.exits) == (job, attempt, Training(), {})
     assert [event.sentence for event in world.events("job-1")][1:] == ["it died"]
 
@@ -87,7 +87,7 @@ def test_a_change_of_an_ended_attempt_is_refused_as_a_whole(world: World, store:
     revived = make_attempt(state=AttemptState.RUNNING)
     with pytest.raises(InvalidTransition, match="job-1-a1 has ended LOST"):
         store.apply(Change(job=job, attempt=revived, events=[make_event()], node_failures=[mark]))
-    (found,) = store.supervised("local")
+    (found,) = store.supervised("local", store.at_work("local"))
     assert found.job.state is JobState.QUEUED
     assert found.attempt is not None
     assert found.attempt.state is AttemptState.LOST
@@ -163,16 +163,16 @@ def test_only_jobs_that_are_not_at_rest_are_supervised_oldest_first(world: World
     add_job(world, "retry", state=JobState.FAILED, desired=Desired(retry_number=2), retries_done=1, created_at=at(-99))
     add_job(world, "retried", state=JobState.FAILED, desired=Desired(retry_number=2), retries_done=2)
     alive = [state.value.lower() for state in JobState if not state.terminal]
-    assert [one.job.id for one in store.supervised("local")] == ["retry", *reversed(alive)]
+    assert [one.job.id for one in store.supervised("local", store.at_work("local"))] == ["retry", *reversed(alive)]
     assert store.at_work("local") == {"retry", *alive}
 
 
 def test_an_ended_job_with_a_retry_request_is_supervised(world: World, store: SupervisorStore) -> None:
     job = add_job(world)
     store.apply(Change(job=job.to(JobState.CANCELLED, reason="x", now=at(1)), attempt=None, events=[]))
-    assert list(store.supervised("local")) == []
+    assert list(store.supervised("local", store.at_work("local"))) == []
     assert world.jobs.record_request("job-1", Desired(number=1, retry_number=1), make_event())
-    assert [one.job.id for one in store.supervised("local")] == ["job-1"]
+    assert [one.job.id for one in store.supervised("local", store.at_work("local"))] == ["job-1"]
 
 
 def test_some_of_the_jobs_can_be_supervised(world: World, store: SupervisorStore) -> None:
@@ -188,7 +188,7 @@ def test_some_of_the_jobs_can_be_supervised(world: World, store: SupervisorStore
 
 def test_a_changed_spec_is_read_again(world: World, store: SupervisorStore) -> None:
     add_job(world)
-    assert store.supervised("local")[0].job.spec.priority == 0
+    assert store.supervised("local", store.at_work("local"))[0].job.spec.priority == 0
     spec = make_spec(priority=7)
     assert world.jobs.record_request("job-1", Desired(number=1), make_event(), spec=spec)
     assert store.supervised("local", {"job-1"})[0].job.spec.priority == 7
@@ -215,11 +215,11 @@ def test_a_job_has_its_newest_attempt_with_that_attempts_reports(world: World, s
     old = make_batch(progress=[(10, make_progress(5))], exit_record=make_exit_record(Outcome.FAILED))
     world.journals.ingest([old], arrived_at=at(1))
     store.apply(Change(job=world.jobs.get("job-1"), attempt=make_attempt(number=2), events=[]))
-    (found,) = store.supervised("local")
+    (found,) = store.supervised("local", store.at_work("local"))
     assert found.attempt is not None
     assert (found.attempt.key.number, found.training, found.exits) == (2, Training(), {})
     world.journals.ingest([make_batch(attempt=2, exit_record=make_exit_record())], arrived_at=at(2))
-    assert store.supervised("local")[0].exits[0].outcome is Outcome.SUCCEEDED
+    assert store.supervised("local", store.at_work("local"))[0].exits[0].outcome is Outcome.SUCCEEDED
 
 
 def test_the_stored_summary_equals_the_domains(world: World, store: SupervisorStore) -> None:
@@ -239,7 +239,7 @@ def test_the_stored_summary_equals_the_domains(world: World, store: SupervisorSt
         numbered = [(10 * n, line) for n, line in enumerate(lines[:end], 1)]
         batch = make_batch(progress=numbered, events=[(9 * n, event) for n, event in enumerate(events, 1)])
         world.journals.ingest([batch], arrived_at=at(100))
-    (found,) = store.supervised("local")
+    (found,) = store.supervised("local", store.at_work("local"))
     assert found.training == expected.training()
     assert {"compile", "step", "snapshot"} <= set(found.training.phase_times)
     assert found.training.restarts == 2
@@ -249,14 +249,14 @@ def test_only_http_reports_update_the_time_of_the_last_report(world: World, stor
     _start(world, store, nodes="2")
     read = make_batch(progress=[(10, make_progress(1))])
     world.journals.ingest([read], arrived_at=at(1))
-    (found,) = store.supervised("local")
+    (found,) = store.supervised("local", store.at_work("local"))
     assert (found.training.progress_at, found.training.heard_at) == (at(1), None)
     world.journals.ingest([make_batch(replica=1, reported=True)], arrived_at=at(2))
-    (found,) = store.supervised("local")
+    (found,) = store.supervised("local", store.at_work("local"))
     assert (found.training.progress_at, found.training.heard_at) == (at(1), at(2))
     world.journals.ingest([make_batch(progress=[(20, make_progress(2))], progress_from=10)], arrived_at=at(3))
     world.journals.ingest([make_batch(reported=True)], arrived_at=at(4))
-    (found,) = store.supervised("local")
+    (found,) = store.supervised("local", store.at_work("local"))
     assert (found.training.progress_at, found.training.heard_at, found.training.step) == (at(3), at(4), 2)
 
 

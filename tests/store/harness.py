@@ -83,7 +83,7 @@ class Stores:
         return self.journals.offsets([key]).get(key, {})
 
     def only_supervised(self) -> Supervised:
-        (found,) = self.supervisor.supervised("local")
+        (found,) = self.supervisor.supervised("local", self.supervisor.at_work("local"))
         return found
 
     def events(self, job_id: str = "job-1") -> list[Event]:

@@ -20,28 +20,28 @@ from trainer.contract.clock import render_time
 from trainer.contract.failure import FailureKind
 
 
-def test_claimants_are_the_clusters_unended_jobs_with_their_newest_attempts(stores: Stores) -> None:
+def test_live_jobs_are_the_clusters_unended_jobs_with_their_newest_attempts(stores: Stores) -> None:
     for state in JobState:
         stores.add(state.value.lower(), state=state)
     stores.add("elsewhere", spec=make_spec(cluster="other"))
     running = stores.jobs.get("running")
     stores.apply(running, make_attempt("running", 1, state=AttemptState.LOST, ended_at=NOW))
     stores.apply(running, make_attempt("running", 2, nodes="2", port=20001))
-    found = {each.job.id: each for each in ClusterReader(stores.database).claimants(["local"])["local"]}
+    found = {each.job.id: each for each in ClusterReader(stores.database).live_jobs(["local"])["local"]}
     assert found.keys() == {"queued", "starting", "running", "recovering", "suspended"}
     newest = found["running"].attempt
     assert newest is not None
-    assert (newest.key.number, found["running"].held_nodes, found["queued"].attempt) == (2, 2, None)
+    assert (newest.key.number, found["running"].claimant.held_nodes, found["queued"].attempt) == (2, 2, None)
 
 
-def test_the_number_of_queries_for_claimants_does_not_depend_on_their_number(stores: Stores) -> None:
+def test_the_number_of_queries_for_live_jobs_does_not_depend_on_their_number(stores: Stores) -> None:
     reader = ClusterReader(stores.database)
     stores.add_with_attempt()
     for number in range(2, 21):
         stores.add(f"job-{number}")
     with stores.recorded() as statements:
-        held = reader.claimants(["local"])["local"]
-        again = reader.claimants(["local"])["local"]
+        held = reader.live_jobs(["local"])["local"]
+        again = reader.live_jobs(["local"])["local"]
     assert len([text for text, _ in statements if text.startswith("SELECT")]) == 2 + 1, "specs are read once"
     assert (len(held), again) == (20, held)
 

@@ -91,7 +91,7 @@ def test_any_lines_are_stored_or_skipped_and_the_job_can_be_read(
 
 def read_all(stores: Stores, job_id: str) -> None:
     """Read what the supervisor, the pages and `why` read."""
-    assert job_id in {each.job.id for each in stores.supervisor.supervised("local")}
+    assert job_id in {each.job.id for each in stores.supervisor.supervised("local", stores.supervisor.at_work("local"))}
     stores.supervisor.journaled(AttemptKey(job_id, 1))
     history = stores.history
     for page in (history.attempts, history.snapshots, history.workers, history.replicas):

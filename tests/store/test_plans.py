@@ -40,7 +40,7 @@ _READS: dict[str, Callable[[Stores], object]] = {
     "what changed": lambda stores: stores.supervisor.changed(1),
     "the jobs at work": lambda stores: stores.supervisor.at_work("local"),
     "the supervised jobs": lambda stores: _supervised(stores),
-    "the claimants of a cluster": lambda stores: ClusterReader(stores.database).claimants(["local"]),
+    "the live jobs of a cluster": lambda stores: ClusterReader(stores.database).live_jobs(["local"]),
     "the oldest waits": lambda stores: ClusterReader(stores.database).ages(),
     "the sources of jobs": lambda stores: stores.reader.sources(),
     "who awaits a job": lambda stores: stores.reader.awaiting("job-1"),
@@ -123,7 +123,7 @@ def test_a_long_history_does_not_make_the_planner_read_all_jobs(own_stores: Stor
         assert not _SCAN_JOBS.search(plan), f"{what}: {plan}"
 
 
-@pytest.mark.parametrize("what", ["the jobs at work", "the claimants of a cluster"])
+@pytest.mark.parametrize("what", ["the jobs at work", "the live jobs of a cluster"])
 def test_live_jobs_are_not_found_among_all_jobs_of_a_cluster(stores: Stores, what: str) -> None:
     stores.add_with_attempt()
     plan = _plan(stores, _READS[what])

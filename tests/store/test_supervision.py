@@ -20,7 +20,7 @@ PORTS = range(20000, 20004)
 def test_the_number_of_queries_does_not_depend_on_the_number_of_jobs(stores: Stores) -> None:
     def queries() -> int:
         with stores.recorded() as statements:
-            stores.supervisor.supervised("local")
+            stores.supervisor.supervised("local", stores.supervisor.at_work("local"))
         return len([statement for statement, _ in statements if statement.startswith("SELECT")])
 
     stores.add_with_attempt("job-0")
@@ -28,7 +28,7 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_jobs(stores: Sto
     for number in range(1, 20):
         stores.add_with_attempt(f"job-{number}")
     assert queries() == 6
-    held = stores.supervisor.supervised("local")
+    held = stores.supervisor.supervised("local", stores.supervisor.at_work("local"))
     assert queries() == 5, "specs that somebody holds are not read again"
     assert len(held) == 20
 
@@ -37,7 +37,7 @@ def test_jobs_share_equal_texts(stores: Stores) -> None:
     """Thousands of jobs may wait for the same reason."""
     for job_id in ("job-0", "job-1"):
         stores.add(job_id, owner="alice")
-    first, second = (each.job for each in stores.supervisor.supervised("local"))
+    first, second = (each.job for each in stores.supervisor.supervised("local", stores.supervisor.at_work("local")))
     assert first.reason
     assert first.reason is second.reason
     assert first.owner is second.owner

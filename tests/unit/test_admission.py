@@ -3,42 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.domain.queueing.admission import (
     Admission,
-    Claimant,
     Contended,
     Limits,
     Quota,
     admit,
+    claimant_of,
     dependencies_of,
-    devices_of,
 )
 from tests.unit.situations import a_job, a_spec, ago, an_attempt
+
+
+@dataclass(frozen=True)
+class Held:
+    """A job with its newest attempt."""
+
+    job: Job
+    attempt: Attempt | None
 
 
 def a_waiting_job(name: str, nodes: int | str, *, age: float = 0, **spec: Any) -> Job:
     return replace(a_job(JobState.QUEUED, spec=a_spec(topology={"nodes": nodes}, **spec)), id=name, created_at=ago(age))
 
 
-def a_holder(nodes: int = 1, state: JobState = JobState.RUNNING, *, asked: str | None = None, **spec: Any) -> Claimant:
+def a_holder(nodes: int = 1, state: JobState = JobState.RUNNING, *, asked: str | None = None, **spec: Any) -> Held:
     job = replace(a_job(state, spec=a_spec(topology={"nodes": asked or nodes}, **spec)), id=f"holder-{nodes}")
     ended = AttemptState.LOST if state is JobState.RECOVERING else AttemptState.RUNNING
-    return Claimant(job, an_attempt(ended, nodes=str(nodes), asked=asked or str(nodes)))
+    return Held(job, an_attempt(ended, nodes=str(nodes), asked=asked or str(nodes)))
 
 
 def judge(
-    *jobs: Job | Claimant, slots: int | None = None, limits: Limits | None = None, states: Mapping[str, JobState] = {}
+    *jobs: Job | Held, slots: int | None = None, limits: Limits | None = None, states: Mapping[str, JobState] = {}
 ) -> dict[str, Admission]:
-    claimants = [each if isinstance(each, Claimant) else Claimant(each, None) for each in jobs]
+    claimants = [
+        claimant_of(each.job, each.attempt) if isinstance(each, Held) else claimant_of(each, None) for each in jobs
+    ]
     return admit(claimants, limits or Limits(slots=slots), dependencies=states)
 
 
@@ -93,20 +102,20 @@ def test_a_job_scaled_beyond_the_free_slots_waits_and_blocks_the_others() -> Non
 def test_a_cancelled_or_suspended_job_keeps_no_nodes_between_attempts() -> None:
     kept = a_holder(2, JobState.RECOVERING)
     for request in (Desired(cancelled=True), Desired(suspended=True)):
-        given_up = Claimant(replace(kept.job, desired=request), kept.attempt)
+        given_up = Held(replace(kept.job, desired=request), kept.attempt)
         assert judge(given_up, a_waiting_job("next", 2), slots=2)["next"].admitted
 
 
 def test_a_live_attempt_of_a_cancelled_or_suspended_job_holds_its_nodes() -> None:
     running = a_holder(2)
     for request in (Desired(cancelled=True), Desired(suspended=True)):
-        ending = Claimant(replace(running.job, desired=request), running.attempt)
+        ending = Held(replace(running.job, desired=request), running.attempt)
         assert not judge(ending, a_waiting_job("next", 1), slots=2)["next"].admitted
 
 
 def test_no_job_grows_into_the_nodes_that_another_keeps_between_attempts() -> None:
     urgent = a_holder(2, JobState.RECOVERING, asked="4", priority=9)
-    keeper = Claimant(replace(a_holder(2, JobState.RECOVERING).job, id="keeper"), urgent.attempt)
+    keeper = Held(replace(a_holder(2, JobState.RECOVERING).job, id="keeper"), urgent.attempt)
     verdicts = judge(urgent, keeper, slots=4)
     assert verdicts["holder-2"] == Admission(
         False, "needs 4 slots; 2 of 4 are free", blocks=True, contended=Contended.SLOTS
@@ -116,7 +125,7 @@ def test_no_job_grows_into_the_nodes_that_another_keeps_between_attempts() -> No
 
 def test_of_jobs_that_keep_nodes_from_each_other_the_first_starts() -> None:
     urgent = a_holder(2, JobState.RECOVERING, asked="3", priority=9)
-    other = Claimant(replace(a_holder(2, JobState.RECOVERING, asked="3").job, id="other"), urgent.attempt)
+    other = Held(replace(a_holder(2, JobState.RECOVERING, asked="3").job, id="other"), urgent.attempt)
     verdicts = judge(other, urgent, a_waiting_job("next", 1), slots=4)
     assert verdicts["holder-2"] == Admission(True, "it takes 3 of 4 slots", 3)
     assert verdicts["other"] == Admission(
@@ -128,7 +137,7 @@ def test_of_jobs_that_keep_nodes_from_each_other_the_first_starts() -> None:
 def test_a_job_that_waits_between_attempts_keeps_its_nodes() -> None:
     """Together they keep three of six slots, a running job has two: the first needs six, the second could begin."""
     first = a_holder(1, JobState.RECOVERING, asked="6", priority=9)
-    second = Claimant(replace(a_holder(2, JobState.RECOVERING, asked="4").job, id="second"), a_holder(2).attempt)
+    second = Held(replace(a_holder(2, JobState.RECOVERING, asked="4").job, id="second"), a_holder(2).attempt)
     verdicts = judge(first, second, replace(a_holder(2), job=replace(a_holder(2).job, id="running")), slots=6)
     assert verdicts["holder-1"] == Admission(
         False, "needs 6 slots; 4 of 6 are free", blocks=True, contended=Contended.SLOTS
@@ -141,7 +150,7 @@ def test_a_job_that_waits_between_attempts_keeps_its_nodes() -> None:
 @pytest.mark.parametrize("state", JobState)
 def test_a_job_without_an_attempt_holds_nothing_and_does_not_grow(state: JobState) -> None:
     job = a_job(state, spec=a_spec(topology={"nodes": "2"}))
-    assert devices_of(job, None, 0) == 0
+    assert claimant_of(job, None).held_devices(0) == 0
     assert job.id in judge(job, slots=4) or state not in (JobState.QUEUED, JobState.RECOVERING)
 
 
@@ -151,7 +160,7 @@ def test_a_job_that_does_not_run_yet_cannot_grow() -> None:
 
 def test_a_live_attempt_counts_with_the_size_that_it_was_given() -> None:
     smaller_next_time = a_holder(3, asked="1")
-    assert devices_of(smaller_next_time.job, smaller_next_time.attempt, 0) == 3
+    assert claimant_of(smaller_next_time.job, smaller_next_time.attempt).held_devices(0) == 3
     assert not judge(smaller_next_time, a_waiting_job("next", 2), slots=4)["next"].admitted
 
 
@@ -173,7 +182,7 @@ def test_a_cluster_with_its_own_queue_admits_every_job() -> None:
     assert verdicts["large"] == Admission(True, "the cluster queues it", 500)
     assert "holder-1" not in verdicts, "its free nodes are not known, so no job is stopped to grow"
     resized = a_holder(1, asked="1:4")
-    wanted = Claimant(replace(resized.job, spec=a_spec(topology={"nodes": "2"})), resized.attempt)
+    wanted = Held(replace(resized.job, spec=a_spec(topology={"nodes": "2"})), resized.attempt)
     assert judge(wanted, slots=None)["holder-1"].nodes == 2
 
 
@@ -195,8 +204,8 @@ def test_a_job_that_can_never_fit_blocks_no_other() -> None:
 def test_a_live_attempt_counts_with_the_width_that_it_was_started_with() -> None:
     wide = a_holder(1)
     attempt = an_attempt(nodes="1", workers_per_node=4)
-    assert devices_of(wide.job, attempt, 0) == 4
-    assert not judge(Claimant(wide.job, attempt), a_waiting_job("next", 1), slots=4)["next"].admitted
+    assert claimant_of(wide.job, attempt).held_devices(0) == 4
+    assert not judge(Held(wide.job, attempt), a_waiting_job("next", 1), slots=4)["next"].admitted
 
 
 def test_a_suspended_job_is_not_admitted() -> None:
@@ -262,7 +271,7 @@ def test_a_job_waits_for_its_dependencies_and_says_what_may_help() -> None:
 def test_only_queued_jobs_have_dependencies() -> None:
     queued = a_waiting_job("second", 1, after=["first"])
     running = replace(queued, state=JobState.RUNNING, spec=a_spec(after=["other"]))
-    assert dependencies_of([queued, running]) == {"first"}
+    assert dependencies_of(claimant_of(each, None) for each in (queued, running)) == {"first"}
 
 
 @given(
@@ -282,11 +291,11 @@ def test_no_more_slots_are_given_than_exist(
         job = replace(a_job(state, spec=spec), id=f"job-{index}")
         live = AttemptState.RUNNING if state in (JobState.RUNNING, JobState.STARTING) else AttemptState.LOST
         attempt = None if state is JobState.QUEUED else an_attempt(live, nodes=f"{least}:{least}")
-        everyone.append(Claimant(job, attempt))
+        everyone.append(claimant_of(job, attempt))
     limits = Limits(slots=slots, quotas={"default": Quota(max_devices=quota)})
     verdicts = admit(everyone, limits)
-    keeping = [each for each in everyone if not verdicts.get(each.job.id, Admission(False, "")).admitted]
-    stuck = [each for each in keeping if each.job.id in verdicts and verdicts[each.job.id].blocks]
+    keeping = [each for each in everyone if not verdicts.get(each.id, Admission(False, "")).admitted]
+    stuck = [each for each in keeping if each.id in verdicts and verdicts[each.id].blocks]
     kept = sum(each.held_nodes for each in keeping if each not in stuck)  # stuck jobs give way to the first of them
     given_now = sum(verdict.nodes for verdict in verdicts.values() if verdict.admitted)
     held_before = sum(each.held_nodes for each in everyone)
@@ -294,6 +303,6 @@ def test_no_more_slots_are_given_than_exist(
     if quota is not None:
         assert kept + given_now <= max(quota, held_before)
     for each in everyone:
-        verdict = verdicts.get(each.job.id)
+        verdict = verdicts.get(each.id)
         if verdict is not None and verdict.admitted:
-            assert each.job.spec.topology.min_nodes <= verdict.nodes <= each.job.spec.topology.max_nodes
+            assert each.spec.topology.min_nodes <= verdict.nodes <= each.spec.topology.max_nodes

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.domain.explanation.growth import Shrunken, is_shrunken, tell_growth
 from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.domain.observation.observation import Training
-from orchestrator.domain.queueing.admission import Claimant, Limits
+from orchestrator.domain.queueing.admission import Claimant, Limits, claimant_of
 from orchestrator.domain.queueing.waiting import ClusterQueue
 from tests.unit.situations import NOW, a_job, a_spec, ago, an_attempt
 
@@ -24,12 +24,12 @@ def elastic(state: JobState = JobState.RUNNING, **supervise: Any) -> Job:
 def growth_of(*waiting: Claimant, job: Job | None = None, slots: int = 3, training: Training | None = None) -> str:
     job, training = job or elastic(), training or Training(snapshots=1, resized_at=ago(60))
     shrunken = Shrunken(job=job, attempt=SMALL, training=training, nodes=1)
-    line = ClusterQueue(claimants=[Claimant(job, SMALL), *waiting], limits=Limits(slots=slots))
+    line = ClusterQueue(claimants=[claimant_of(job, SMALL), *waiting], limits=Limits(slots=slots))
     return tell_growth(shrunken, line, NOW)
 
 
 def waiting(name: str, **spec: Any) -> Claimant:
-    return Claimant(replace(a_job(JobState.QUEUED, spec=a_spec(topology={"nodes": 3}, **spec)), id=name), None)
+    return claimant_of(replace(a_job(JobState.QUEUED, spec=a_spec(topology={"nodes": 3}, **spec)), id=name), None)
 
 
 def test_a_job_that_waits_for_slots_stops_growth_and_is_named_within_its_project() -> None:

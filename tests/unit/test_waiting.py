@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.queueing.admission import Claimant, Limits, Quota, admit
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.queueing.admission import Claimant, Limits, Quota, admit, claimant_of
 from orchestrator.domain.queueing.waiting import ClusterQueue, QueueWait, find_queue_wait, tell_queue_wait
 from tests.builders import NOW
 from tests.examples import examples
@@ -19,12 +19,12 @@ from tests.unit.situations import a_job, a_spec, ago, an_attempt
 
 def holding(name: str, nodes: int = 1, state: JobState = JobState.RUNNING, **spec: object) -> Claimant:
     job = replace(a_job(state, spec=a_spec(topology={"nodes": nodes}, **spec)), id=name)
-    return Claimant(job, an_attempt(nodes=str(nodes)))
+    return claimant_of(job, an_attempt(nodes=str(nodes)))
 
 
 def queued(name: str, nodes: int | str = 1, *, age: float = 0, **spec: object) -> Claimant:
     job = a_job(JobState.QUEUED, spec=a_spec(topology={"nodes": nodes}, **spec))
-    return Claimant(replace(job, id=name, created_at=ago(age)), None)
+    return claimant_of(replace(job, id=name, created_at=ago(age)), None)
 
 
 def after(seconds: float) -> datetime:
@@ -38,7 +38,7 @@ def wait_of(
     ends: Mapping[str, float] = {},
 ) -> QueueWait | None:
     ends_by = {name: after(seconds) for name, seconds in ends.items()}
-    return find_queue_wait(ClusterQueue(claimants=[job, *others], limits=limits, ends_by=ends_by), job.job)
+    return find_queue_wait(ClusterQueue(claimants=[job, *others], limits=limits, ends_by=ends_by), job)
 
 
 def names(jobs: QueueWait | None) -> list[str]:
@@ -128,7 +128,7 @@ SIZES = st.integers(1, 3)
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> tuple[ClusterQueue, Job]:
+def lines(draw: st.DrawFn) -> tuple[ClusterQueue, Claimant]:
     held = [holding(f"held-{number}", size) for number, size in enumerate(draw(st.lists(SIZES, max_size=4)))]
     sizes = draw(st.lists(st.tuples(SIZES, SIZES, st.integers(0, 2)), min_size=1, max_size=4))
     waiting = [
@@ -136,17 +136,17 @@ def lines(draw: st.DrawFn) -> tuple[ClusterQueue, Job]:
         for number, (a, b, priority) in enumerate(sizes)
     ]
     slots = max(1, sum(each.held_devices(0) for each in held)) + draw(st.integers(0, 2))
-    ends = {each.job.id: after(draw(st.integers(1, 99))) for each in held if draw(st.booleans())}
+    ends = {each.id: after(draw(st.integers(1, 99))) for each in held if draw(st.booleans())}
     line = ClusterQueue(claimants=[*held, *waiting], limits=Limits(slots=slots), ends_by=ends)
-    return line, draw(st.sampled_from(waiting)).job
+    return line, draw(st.sampled_from(waiting))
 
 
 @settings(max_examples=examples(200, 5000))
 @given(lines())
-def test_the_job_is_admitted_at_the_time_that_was_derived(drawn: tuple[ClusterQueue, Job]) -> None:
+def test_the_job_is_admitted_at_the_time_that_was_derived(drawn: tuple[ClusterQueue, Claimant]) -> None:
     line, job = drawn
     wait = find_queue_wait(line, job)
     if wait is None or wait.starts_by is None:
         return
-    left = [each for each in line.claimants if not line.ends_by.get(each.job.id, after(10**6)) <= wait.starts_by]
+    left = [each for each in line.claimants if not line.ends_by.get(each.id, after(10**6)) <= wait.starts_by]
     assert admit(left, line.limits)[job.id].admitted

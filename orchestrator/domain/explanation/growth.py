@@ -58,7 +58,7 @@ def tell_growth(shrunken: Shrunken, queue: ClusterQueue, now: datetime) -> str:
 
 
 def _tell_waiting(job: Job, queue: ClusterQueue, admissions: Mapping[str, Admission]) -> str:
-    waiting = [each.job for each in queue.claimants if _waits(admissions.get(each.job.id))]
+    waiting = [each for each in queue.claimants if _waits(admissions.get(each.id))]
     mine = [each.id for each in waiting if each.spec.project == job.spec.project]
     if mine:
         more = f" and {counted(len(waiting) - 1, 'other job')}" if len(waiting) > 1 else ""

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 
 from orchestrator.domain.counted import counted
-from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.launch_plan import workers_per_node
+from orchestrator.domain.specs.spec import JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,31 +56,46 @@ class Admission:
     contended: Contended | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claimant:
-    """A job that is not at rest, with its newest attempt."""
+    """A job that is not at rest, as far as `admit` reads it. The supervisor keeps one of each, so it is small."""
 
-    job: Job
-    attempt: Attempt | None
-
-    @property
-    def standing(self) -> tuple[object, ...]:
-        """All values that `admit` reads. The spec changes only with the number of the requests."""
-        job, attempt = self.job, self.attempt
-        asked = None if attempt is None else (attempt.asked, attempt.workers_per_node)
-        return job.state, job.desired.number, self.held_nodes, asked
-
-    @property
-    def held_nodes(self) -> int:
-        """The nodes that the job has, or keeps for its next attempt so that no other job takes them in between."""
-        live = self.attempt is not None and not self.attempt.state.terminal
-        keeps = self.job.state.holds_slots and not self.job.desired.suspended and not self.job.desired.cancelled
-        return self.attempt.max_nodes if self.attempt is not None and (live or keeps) else 0
+    id: str
+    spec: JobSpec = field(compare=False)
+    state: JobState
+    created_at: datetime
+    number: int  # of its requests; the spec changes only with it
+    suspended: bool
+    cancelled: bool
+    live: AttemptKey | None = field(default=None, compare=False)  # its attempt that has not ended
+    held_nodes: int = 0  # those it has, or keeps for its next attempt so that no other job takes them in between
+    held_width: int | None = None  # the workers on each of them; None means as in the spec
+    asked: str | None = None  # the nodes that its newest attempt was to have; None without an attempt
 
     def held_devices(self, gpus_per_node: int) -> int:
-        """Return the devices of these nodes, one per worker of the attempt, even if the spec has changed since."""
-        width = None if self.attempt is None else self.attempt.workers_per_node
-        return self.held_nodes * (workers_per_node(self.job.spec, gpus_per_node) if width is None else width)
+        """Return the devices of the held nodes: one per worker, even if the spec has changed since."""
+        width = self.held_width
+        return self.held_nodes * (workers_per_node(self.spec, gpus_per_node) if width is None else width)
+
+
+def claimant_of(job: Job, attempt: Attempt | None) -> Claimant:
+    """`attempt` is the newest one."""
+    suspended, cancelled = job.desired.suspended, job.desired.cancelled
+    keeps = job.state.holds_slots and not suspended and not cancelled
+    live = attempt is not None and not attempt.state.terminal
+    return Claimant(
+        id=job.id,
+        spec=job.spec,
+        state=job.state,
+        created_at=job.created_at,
+        number=job.desired.number,
+        suspended=suspended,
+        cancelled=cancelled,
+        live=attempt.key if attempt is not None and live else None,
+        held_nodes=attempt.max_nodes if attempt is not None and (live or keeps) else 0,
+        held_width=None if attempt is None else attempt.workers_per_node,
+        asked=None if attempt is None else attempt.asked,
+    )
 
 
 def admit(
@@ -92,26 +109,25 @@ def admit(
     use = _Use(limits)
     everyone = list(claimants)
     for each in everyone:
-        use.take(each.job, each.held_devices(limits.gpus_per_node))
+        use.take(each, each.held_devices(limits.gpus_per_node))
     admissions: dict[str, Admission] = {}
     behind: Admission | None = None  # the answer for all jobs behind the first one that waits for slots
     line = sorted(everyone, key=queue_key)
     for each in line:
-        job = each.job
         if _awaits_next_attempt(each):
-            admissions[job.id] = use.judge(job, held=each.held_devices(limits.gpus_per_node))
-            behind = behind or (_judge_behind(job) if admissions[job.id].blocks else None)
-        elif job.state is JobState.QUEUED and each.held_nodes == 0 and not job.desired.suspended:
-            own = _waits_for_others(job, dependencies or {}) or use.over_quota(job)
-            admissions[job.id] = own or behind or use.judge(job, held=0)
-            behind = behind or (_judge_behind(job) if admissions[job.id].blocks else None)
-    admissions |= use.make_way([each for each in line if _awaits_next_attempt(each) and admissions[each.job.id].blocks])
+            admissions[each.id] = use.judge(each, held=each.held_devices(limits.gpus_per_node))
+            behind = behind or (_judge_behind(each) if admissions[each.id].blocks else None)
+        elif each.state is JobState.QUEUED and each.held_nodes == 0 and not each.suspended:
+            own = _waits_for_others(each, dependencies or {}) or use.over_quota(each)
+            admissions[each.id] = own or behind or use.judge(each, held=0)
+            behind = behind or (_judge_behind(each) if admissions[each.id].blocks else None)
+    admissions |= use.make_way([each for each in line if _awaits_next_attempt(each) and admissions[each.id].blocks])
     if behind is None:
-        admissions |= {each.job.id: use.room(each) for each in everyone if _may_grow(each, limits)}
+        admissions |= {each.id: use.room(each) for each in everyone if _may_grow(each, limits)}
     return admissions
 
 
-def _judge_behind(job: Job) -> Admission:
+def _judge_behind(job: Claimant) -> Admission:
     return Admission(False, f"waits behind {job.id}, which waits for slots", contended=Contended.SLOTS)
 
 
@@ -125,14 +141,14 @@ class _Use:
         self._devices: Counter[str] = Counter()
         self._members: Counter[str] = Counter()  # by array
 
-    def take(self, job: Job, devices: int) -> None:
+    def take(self, job: Claimant, devices: int) -> None:
         if devices:
             self._jobs[job.spec.project] += 1
             self._members.update(_arrays_of(job))
             self._devices[job.spec.project] += devices
             self._free = None if self._free is None else self._free - devices
 
-    def judge(self, job: Job, *, held: int) -> Admission:
+    def judge(self, job: Claimant, *, held: int) -> Admission:
         """Admit the job to as many nodes as are free for it, if that is enough, and take them."""
         wpn = workers_per_node(job.spec, self._limits.gpus_per_node)
         least, most = job.spec.topology.min_nodes, job.spec.topology.max_nodes
@@ -148,7 +164,7 @@ class _Use:
         part = "" if nodes == most else f" ({nodes} of up to {most} nodes)"
         return Admission(True, f"it takes {nodes * wpn} of {counted(slots, 'slot')}{part}", nodes)
 
-    def _too_few(self, job: Job, needed: int, held: int) -> Admission:
+    def _too_few(self, job: Claimant, needed: int, held: int) -> Admission:
         """Return what a job that does not fit waits for. It blocks the jobs behind it only if it can fit later."""
         slots, free = self._limits.slots, max(0, self._free or 0) + held
         if slots is not None and needed > slots:
@@ -164,17 +180,17 @@ class _Use:
         """If several jobs between attempts wait for nodes that they keep from each other, the first one gets them."""
         if len(stuck) < 2:
             return {}
-        kept = {each.job.id: each.held_devices(self._limits.gpus_per_node) for each in stuck}
+        kept = {each.id: each.held_devices(self._limits.gpus_per_node) for each in stuck}
         for each in stuck:
-            self._give_back(each.job, kept[each.job.id])
+            self._give_back(each, kept[each.id])
         admissions = {}
         for each in stuck:
-            admission = admissions[each.job.id] = self.judge(each.job, held=0)
+            admission = admissions[each.id] = self.judge(each, held=0)
             if not admission.admitted:
-                self.take(each.job, kept[each.job.id])
+                self.take(each, kept[each.id])
         return admissions
 
-    def over_quota(self, job: Job) -> Admission | None:
+    def over_quota(self, job: Claimant) -> Admission | None:
         """Return the limit that the job would exceed even on its least number of nodes: its cluster's, array's or
         project's."""
         project, limits, array = job.spec.project, self._limits, job.spec.array
@@ -203,10 +219,10 @@ class _Use:
     def room(self, claimant: Claimant) -> Admission:
         """Return how many nodes a running elastic job could have now. Takes none."""
         held = claimant.held_devices(self._limits.gpus_per_node)
-        nodes = self._fitting(claimant.job, held)
+        nodes = self._fitting(claimant, held)
         return Admission(False, f"could have {counted(nodes, 'node')}", nodes)
 
-    def _fitting(self, job: Job, held: int) -> int:
+    def _fitting(self, job: Claimant, held: int) -> int:
         """Return how many of the job's nodes fit into free and held devices, within its project's quota."""
         wpn = workers_per_node(job.spec, self._limits.gpus_per_node) or 1
         most = job.spec.topology.max_nodes
@@ -218,7 +234,7 @@ class _Use:
             most = min(most, max(held, unused) // wpn)
         return most
 
-    def _give_back(self, job: Job, devices: int) -> None:
+    def _give_back(self, job: Claimant, devices: int) -> None:
         if devices:
             self._jobs[job.spec.project] -= 1
             self._members.subtract(_arrays_of(job))
@@ -226,16 +242,11 @@ class _Use:
             self._free = None if self._free is None else self._free + devices
 
 
-def _arrays_of(job: Job) -> tuple[str, ...]:
+def _arrays_of(job: Claimant) -> tuple[str, ...]:
     return () if job.spec.array is None else (job.spec.array.id,)
 
 
-def devices_of(job: Job, attempt: Attempt | None, gpus_per_node: int) -> int:
-    """Return how many devices a job holds now, one per worker."""
-    return Claimant(job, attempt).held_devices(gpus_per_node)
-
-
-def _waits_for_others(job: Job, states: Mapping[str, JobState]) -> Admission | None:
+def _waits_for_others(job: Claimant, states: Mapping[str, JobState]) -> Admission | None:
     """Return what the job waits for. A failed dependency does not end the job, because its owner may retry it."""
     for name in job.spec.after:
         state = states.get(name)
@@ -249,25 +260,23 @@ def _waits_for_others(job: Job, states: Mapping[str, JobState]) -> Admission | N
 
 
 def _awaits_next_attempt(each: Claimant) -> bool:
-    held_back = each.job.desired.suspended or each.job.desired.cancelled
-    return each.job.state is JobState.RECOVERING and not held_back
+    return each.state is JobState.RECOVERING and not each.suspended and not each.cancelled
 
 
 def _may_grow(each: Claimant, limits: Limits) -> bool:
     """A cluster with its own queue does not show free nodes, so a job grows there only on its owner's request."""
-    topology, attempt = each.job.spec.topology, each.attempt
-    if attempt is None or each.job.state is not JobState.RUNNING:
+    topology = each.spec.topology
+    if each.asked is None or each.state is not JobState.RUNNING:
         return False
     elastic = topology.min_nodes < topology.max_nodes and limits.slots is not None
-    return elastic or attempt.asked != topology.nodes
+    return elastic or each.asked != topology.nodes
 
 
 def queue_key(each: Claimant) -> tuple[bool, int, object, str]:
     """Return the sort key of the queue. Jobs between attempts come first, because they keep their nodes."""
-    job = each.job
-    return (job.state is not JobState.RECOVERING, -job.spec.priority, job.created_at, job.id)
+    return (each.state is not JobState.RECOVERING, -each.spec.priority, each.created_at, each.id)
 
 
-def dependencies_of(jobs: Iterable[Job]) -> set[str]:
+def dependencies_of(jobs: Iterable[Claimant]) -> set[str]:
     """Return the ids of the jobs that queued jobs wait for."""
     return {name for job in jobs if job.state is JobState.QUEUED for name in job.spec.after}

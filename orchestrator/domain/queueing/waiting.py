@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from orchestrator.domain.counted import counted, lasting
-from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.queueing.admission import Admission, Claimant, Contended, Limits, admit, queue_key
 
@@ -29,7 +29,7 @@ class ClusterQueue:
 class Holder:
     """A job that holds devices. `ends_by` is None if its end is not known."""
 
-    job: Job
+    job: Claimant
     devices: int
     ends_by: datetime | None
 
@@ -43,7 +43,7 @@ class QueueWait:
     starts_by: datetime | None
 
 
-def find_queue_wait(queue: ClusterQueue, job: Job) -> QueueWait | None:
+def find_queue_wait(queue: ClusterQueue, job: Claimant) -> QueueWait | None:
     """Return what a queued job waits for. None if it waits for nothing that other jobs hold."""
     admissions = admit(queue.claimants, queue.limits, dependencies=queue.dependencies)
     mine = admissions.get(job.id)
@@ -66,32 +66,33 @@ def tell_queue_wait(wait: QueueWait, now: datetime) -> list[str]:
     return sentences
 
 
-def _list_holders(queue: ClusterQueue, job: Job, contended: Contended) -> list[Holder]:
+def _list_holders(queue: ClusterQueue, job: Claimant, contended: Contended) -> list[Holder]:
     """Return the jobs that hold devices: all of the cluster, or only those of the job's project for its quota."""
     holders = [
-        Holder(job=each.job, devices=devices, ends_by=queue.ends_by.get(each.job.id))
+        Holder(job=each, devices=devices, ends_by=queue.ends_by.get(each.id))
         for each in queue.claimants
         if (devices := each.held_devices(queue.limits.gpus_per_node))
-        and (contended is not Contended.PROJECT or each.job.spec.project == job.spec.project)
+        and (contended is not Contended.PROJECT or each.spec.project == job.spec.project)
     ]
     return sorted(holders, key=lambda each: (-each.devices, each.job.id))
 
 
-def _list_ahead(queue: ClusterQueue, job: Job, admissions: Mapping[str, Admission]) -> list[Job]:
+def _list_ahead(queue: ClusterQueue, job: Claimant, admissions: Mapping[str, Admission]) -> list[Claimant]:
     """Return the waiting jobs that start first because they need the same. A project's quota concerns only its jobs."""
     contended = admissions[job.id].contended
-    place = queue_key(Claimant(job, None))
     return [
-        each.job
+        each
         for each in queue.claimants
-        if (other := admissions.get(each.job.id)) is not None
-        and (other.contended is contended or (other.admitted and each.job.state is JobState.QUEUED))
-        and (contended is not Contended.PROJECT or each.job.spec.project == job.spec.project)
-        and queue_key(each) < place
+        if (other := admissions.get(each.id)) is not None
+        and (other.contended is contended or (other.admitted and each.state is JobState.QUEUED))
+        and (contended is not Contended.PROJECT or each.spec.project == job.spec.project)
+        and queue_key(each) < queue_key(job)
     ]
 
 
-def _find_start(queue: ClusterQueue, job: Job, ahead: Sequence[Job], holders: Sequence[Holder]) -> datetime | None:
+def _find_start(
+    queue: ClusterQueue, job: Claimant, ahead: Sequence[Claimant], holders: Sequence[Holder]
+) -> datetime | None:
     """Return when known ends have freed enough slots for the job, and for every job ahead of it at its full size."""
     slots = queue.limits.slots
     if slots is None or (ahead and _may_reach_other_limits(queue.limits, job, len(ahead) + len(holders))):
@@ -108,7 +109,7 @@ def _find_start(queue: ClusterQueue, job: Job, ahead: Sequence[Job], holders: Se
     return None
 
 
-def _may_reach_other_limits(limits: Limits, job: Job, others: int) -> bool:
+def _may_reach_other_limits(limits: Limits, job: Claimant, others: int) -> bool:
     """Whether the jobs ahead may use up another limit of the job when they start: of project, array or cluster."""
     is_bounded = job.spec.project in limits.quotas or job.spec.array is not None
     return is_bounded or (limits.max_jobs is not None and others >= limits.max_jobs)

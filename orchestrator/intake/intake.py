@@ -59,7 +59,7 @@ class Intake:
         self._behind: Sequence[AttemptKey] = ()
         self._heavy: Sequence[AttemptKey] = ()
         self._broken: set[tuple[AttemptKey, int, int]] = set()
-        self._known: dict[AttemptKey, Offsets] = {}  # a hint: attempts that are read as a whole are looked up again
+        self._known: dict[AttemptKey, Offsets] = {}  # a hint: how far the journals that grow were read
 
     def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> dict[AttemptKey, str]:
         """Store what is new in the attempts' run directories. Returns the reason for each that was not read fully.
@@ -78,7 +78,10 @@ class Intake:
             self._known = {key: offsets for key, offsets in self._known.items() if key in launched}
         reading.known = self._known
         with self._watched(launched, light, suspects, reading):
+            growing = set(reading.grown)
             reading.read(launched, light, list(heavy))
+        for key in {*light, *heavy} - growing:  # most of them are quiet
+            self._known.pop(key, None)
         self._behind, self._heavy, self._broken = reading.behind, reading.heavy, reading.broken
         return reading.unread
 

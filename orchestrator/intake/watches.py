@@ -52,7 +52,7 @@ class Watches:
         if self._queue is not None:
             weakref.finalize(self, self._queue.stop)
         self._folders: dict[int, tuple[AttemptKey, re.Pattern[str], Place | None]] = {}  # by watch
-        self._watches: dict[AttemptKey, set[int]] = {}
+        self._watches: dict[AttemptKey, list[int]] = {}
         self._fully_watched: set[AttemptKey] = set()  # every folder of them has a watch
         self._unchanged_until: dict[AttemptKey, float] = {}  # attempts in which at most journals have grown
         self._grown: dict[AttemptKey, dict[Place, set[str]]] = {}  # the names of these journals
@@ -134,8 +134,9 @@ class Watches:
         assert self._inotify is not None
         mask = flags.CREATE | flags.MOVED_TO | (0 if place is None else flags.MODIFY)
         watch = self._inotify.add_watch(f"/proc/self/fd/{folder.fileno()}", mask)
+        if watch not in self._folders:
+            self._watches.setdefault(key, []).append(watch)
         self._folders[watch] = key, matters, place
-        self._watches.setdefault(key, set()).add(watch)
 
     def _forget(self, key: AttemptKey) -> None:
         for watch in self._watches.pop(key):

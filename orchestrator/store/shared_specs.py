@@ -55,6 +55,8 @@ class SharedSpecs:
         key = _digest("", {**document, "name": None})
         like = self._known.get(key)
         if isinstance(like, JobSpec):
+            if like.name == document["name"]:
+                return like
             spec = like.model_copy(update={"name": document["name"]})
             object.__setattr__(spec, "__pydantic_fields_set__", like.model_fields_set)  # a copy would take 800 bytes
             return spec

@@ -20,7 +20,7 @@ from orchestrator.ports.supervision import Supervised, SupervisorReader
 # Alarms that are more than a minute ahead are due at whole multiples of this, so that one pass looks at many jobs.
 _GRID_S = 5.0
 _COARSE_S = 60.0
-_PART = 500  # jobs that are read together
+_PART = 200  # jobs that are read together
 
 
 class _Alarm(NamedTuple):
@@ -159,8 +159,9 @@ class Roster:
         found = self._store.supervised(self._cluster, job_ids)
         for each in found:
             claimant = claimant_of(each.job, each.attempt)
-            self.version += claimant != self._claimants.get(claimant.id)
-            self._claimants[claimant.id] = claimant
+            if claimant != self._claimants.get(claimant.id):
+                self._claimants[claimant.id] = claimant
+                self.version += 1
         for job_id in job_ids - {each.job.id for each in found}:
             self.version += self._claimants.pop(job_id, None) is not None
             self._awake.discard(job_id)

@@ -118,14 +118,15 @@ def watching(journals: Journals, clock: VirtualClock, tmp_path: Path) -> Intake:
     return mine
 
 
-def test_a_journal_that_grows_is_read_on_without_asking_the_store(
+def test_a_journal_that_grows_is_read_on_and_the_store_is_asked_once(
     journals: Journals, watching: Intake, tmp_path: Path
 ) -> None:
     for count in range(1, 4):
         write(tmp_path, KEYS[0])
         watching.collect(LAUNCHED, set())
         assert journals.lines()[KEYS[0].job_id] == 2 * LINES + count
-    assert journals.asked == []
+        watching.collect(LAUNCHED, set())
+    assert journals.asked == [KEYS[0]]
 
 
 def test_what_the_store_refused_is_read_again(journals: Journals, watching: Intake, tmp_path: Path) -> None:

@@ -51,3 +51,9 @@ def test_a_part_that_no_spec_has_any_more_is_freed() -> None:
 def test_a_wrong_part_is_refused() -> None:
     with pytest.raises(ValidationError):
         SharedSpecs().parse({**document_of(make_spec()), "topology": {"nodes": 0}})
+
+
+def test_equal_specs_are_one_object() -> None:
+    shared = SharedSpecs()
+    one, same = (shared.parse(document_of(make_spec(labels={"team": "research"}))) for _ in range(2))
+    assert one is same

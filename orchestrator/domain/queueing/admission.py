@@ -67,7 +67,7 @@ class Claimant:
     number: int  # of its requests; the spec changes only with it
     suspended: bool
     cancelled: bool
-    live: AttemptKey | None = field(default=None, compare=False)  # its attempt that has not ended
+    live: AttemptKey | None = None  # its attempt that has not ended
     held_nodes: int = 0  # those it has, or keeps for its next attempt so that no other job takes them in between
     held_width: int | None = None  # the workers on each of them; None means as in the spec
     asked: str | None = None  # the nodes that its newest attempt was to have; None without an attempt

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswerYet
 from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
@@ -18,7 +21,7 @@ from trainer.elastic.rendezvous.epochs import Served
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.options import Timing
 
-_PROBE_S, _CONNECTED_WITHIN_S = 1.0, 2.0
+_PROBE_S, _CONNECTED_WITHIN_S, _LOOK_EVERY_S = 1.0, 2.0, 0.2
 _SILENT_STORE_S = 30
 # tcp(7): sent data must be acknowledged within this time. On an idle connection the kernel probes every five seconds.
 _KEEP_ALIVE = {
@@ -54,22 +57,34 @@ def serve(served: Served, timing: Timing, *, is_required: bool) -> TCPStore | No
 def connect(served: Served, timing: Timing, key: str) -> Store | None:
     """Connect to a store. None if that fails or takes long, or if it has no document under `key`.
 
-    The kernel accepts a connection to a stopped process, and torch then waits without a limit. To a host that refuses
-    connections or is silent, torch connects again and again until its time-out. So the time-out is short until the
-    store is connected.
+    Torch is called in another thread. It waits without a limit for a stopped process, whose kernel accepts connections.
+    To a host that refuses them, it connects again and again until its time-out. A process that is being killed refuses
+    them from one moment to the next.
     """
+    found: Future[Store | None] = Future()
+    threading.Thread(target=_connect, args=(found, served, timing, key), name="connect", daemon=True).start()
+    began_s = time.monotonic()
+    while True:
+        with suppress(NoAnswerYet):
+            return found.result(_LOOK_EVERY_S)
+        if probe(served) is Answer.REFUSED:
+            return None
+        if time.monotonic() - began_s > _CONNECTED_WITHIN_S:
+            hang_up(served)
+
+
+def _connect(found: Future[Store | None], served: Served, timing: Timing, key: str) -> None:
+    """The time-out is short until the store is connected, because a silent host is connected until then."""
     within = timedelta(seconds=_CONNECTED_WITHIN_S)
-    limit = threading.Timer(_CONNECTED_WITHIN_S, hang_up, (served,))
-    limit.start()
     try:
         store = TCPStore(served.address, served.port, is_master=False, wait_for_workers=False, timeout=within)
         store.set_timeout(_limit(timing))
         give_up_on_silence(served)
-        return store if store.check([key]) else None
+        found.set_result(store if store.check([key]) else None)
     except (RuntimeError, OSError):
-        return None
-    finally:
-        limit.cancel()
+        found.set_result(None)
+    except BaseException as error:  # noqa: BLE001
+        found.set_exception(error)  # for the thread that waits
 
 
 def probe(served: Served) -> Answer:

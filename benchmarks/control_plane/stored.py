@@ -58,13 +58,12 @@ def add_job(database: Database, job: Job) -> None:
 
 
 def add_queue(database: Database, cluster: str) -> None:
-    """Make all later jobs wait: a job between two attempts holds a slot, and the first in the queue needs all slots."""
-    now = datetime.now(UTC)
+    """Make all other jobs wait: a job between two attempts holds a slot, and the first in the queue needs all slots."""
     patient = make_spec(cluster=cluster, supervise={"backoff_s": [_DAY_S, _DAY_S]})
-    retry_at = now + timedelta(seconds=_DAY_S)
-    add_job(database, make_job(f"holder-{cluster}", patient, JobState.RECOVERING, now, retry_at=retry_at))
+    retry_at = datetime.now(UTC) + timedelta(seconds=_DAY_S)
+    add_job(database, make_job(f"holder-{cluster}", patient, JobState.RECOVERING, _BEGIN, retry_at=retry_at))
     wide = make_spec(cluster=cluster, topology={"workers_per_node": SLOTS})
-    add_job(database, make_job(f"wide-{cluster}", wide, JobState.QUEUED, now))
+    add_job(database, make_job(f"wide-{cluster}", wide, JobState.QUEUED, _BEGIN))
 
 
 def add_running(database: Database, job: Job, *, steps: int = 10) -> None:
@@ -143,13 +142,16 @@ def settle(database: Database) -> None:
 
 
 def copy(database: Database, template: str, numbers: Sequence[int]) -> list[str]:
-    """Copy a job with all its rows but a reservation. `numbers` also set the copies' times, in seconds."""
+    """Copy a job with all its rows but a reservation. `numbers` also set the copies' names and times, in seconds."""
     ids = [f"copy-{number:07}" for number in numbers]
     with database.write() as session:
         connection = session.connection()
         row = dict(connection.execute(select(JobRow.__table__).where(JobRow.id == template)).mappings().one())
         births = [_BEGIN + timedelta(seconds=number + 1) for number in numbers]
-        rows = [{**row, "id": one, "created_at": birth} for one, birth in zip(ids, births, strict=True)]
+        rows = [
+            {**row, "id": one, "name": one, "spec": {**row["spec"], "name": one}, "created_at": birth}
+            for one, birth in zip(ids, births, strict=True)
+        ]
         if rows:
             connection.execute(insert(JobRow.__table__), rows)  # type: ignore[arg-type]
         for table in Base.metadata.sorted_tables:

@@ -60,11 +60,9 @@ def read_live_jobs(database: Database, clusters: Collection[str]) -> Sequence[Li
     with database.read() as session:
         for part in session.execute(_LIVE_JOBS, {"clusters": clusters}).partitions(_PART):
             attempts = {row.job.id: attempt_of(row.attempt) for row in part if row.attempt.number is not None}
-            jobs = _parse(database, session, [row.job for row in part])
-            found += [
-                LiveJob(job, attempt, claimant_of(job, attempt))
-                for job, attempt in ((job, attempts.get(job.id)) for job in jobs)
-            ]
+            for job in _parse(database, session, [row.job for row in part]):
+                attempt = attempts.get(job.id)
+                found.append(LiveJob(job, attempt, claimant_of(job, attempt)))
     return found
 
 

@@ -74,7 +74,7 @@ def connect(served: Served, timing: Timing, key: str) -> Store | None:
 
 
 def _connect(found: Future[Store | None], served: Served, timing: Timing, key: str) -> None:
-    """The time-out is short until the store is connected, because a silent host is connected until then."""
+    """The time-out is short until the store is connected: until then, torch tries to reach a silent host."""
     within = timedelta(seconds=_CONNECTED_WITHIN_S)
     try:
         store = TCPStore(served.address, served.port, is_master=False, wait_for_workers=False, timeout=within)

@@ -148,12 +148,12 @@ class SharingMachine(RuleBasedStateMachine):
         for cluster in CLUSTERS:  # each one answers somebody
             if all(cluster in service.blind for service in self.services):
                 self.services[0].blind.discard(cluster)
-        for _ in range(SOON_TICKS):
-            if self.is_even():
-                break
+        for _ in range(SOON_TICKS):  # at least once: the lease of one that was paused may be about to end
             self.time_passes(1)
             self.no_cluster_has_two_holders()
             self.tokens_only_grow()
+            if self.is_even():
+                break
         assert self.is_even(), {each.name: (each.held(), each.blind) for each in self.services}
         before = dict(self.tokens)
         self.time_passes(2 * BLIND_TICKS)

@@ -37,8 +37,8 @@ log = structlog.get_logger()
 _MOUNTINFO = Path("/proc/self/mountinfo")
 # File systems that no other machine writes to.
 _LOCAL = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
-# The names that matter in the folders of an attempt, of a replica and of an incarnation.
-_REPLICA, _INCARNATION = re.compile(r"replica-[0-9]+"), re.compile(r"[0-9]+")
+# The names that matter in the folder of an attempt or a replica, and in that of an incarnation.
+_FOLDER = re.compile(r"(replica-)?[0-9]+")
 _FILE = re.compile("|".join(map(re.escape, (layout.PROGRESS, layout.EVENTS, layout.EXIT))))
 
 
@@ -51,7 +51,8 @@ class Watches:
         self._queue = None if self._inotify is None else KernelQueue(self._inotify)
         if self._queue is not None:
             weakref.finalize(self, self._queue.stop)
-        self._folders: dict[int, tuple[AttemptKey, re.Pattern[str], Place | None]] = {}  # by watch
+        self._keys: dict[int, AttemptKey] = {}  # by watch
+        self._places: dict[int, Place] = {}  # of the folders with journals, by watch
         self._watches: dict[AttemptKey, list[int]] = {}
         self._fully_watched: set[AttemptKey] = set()  # every folder of them has a watch
         self._unchanged_until: dict[AttemptKey, float] = {}  # attempts in which at most journals have grown
@@ -66,7 +67,7 @@ class Watches:
             if mask & flags.Q_OVERFLOW:
                 self._unchanged_until.clear()
                 self._fully_watched.clear()
-            elif watch in self._folders:
+            elif watch in self._keys:
                 self._note(watch, mask, name)
         now = self._monotonic()
         self.mark_changed([key for key, until in self._unchanged_until.items() if until <= now])
@@ -102,12 +103,13 @@ class Watches:
             self._unchanged_until.pop(key, None)
 
     def _note(self, watch: int, mask: int, name: str) -> None:
-        key, matters, place = self._folders[watch]
+        key, place = self._keys[watch], self._places.get(watch)
         if mask & flags.IGNORED:  # the folder was deleted
-            del self._folders[watch]
+            del self._keys[watch]
+            self._places.pop(watch, None)
             self._fully_watched.discard(key)
             self._unchanged_until.pop(key, None)
-        elif not matters.fullmatch(name):
+        elif not (_FOLDER if place is None else _FILE).fullmatch(name):
             return
         elif place is None:  # a folder that is not watched
             self._fully_watched.discard(key)
@@ -120,27 +122,30 @@ class Watches:
     def _add_watches(self, job: JobFolder, key: AttemptKey, replicas: int) -> None:
         """Watch each folder before the folders in it, so that none created meanwhile is missed. Raises OSError."""
         with rundir.open_attempt(job, key.number) as attempt:
-            self._add(attempt, key, _REPLICA)
+            self._add(attempt, key)
             for replica in range(replicas):
                 with attempt.within(Path(f"replica-{replica}")) as folder:
                     if folder.exists:
-                        self._add(folder, key, _INCARNATION)
+                        self._add(folder, key)
             for life in rundir.incarnations(attempt, range(replicas)):
                 with attempt.within(life.path) as folder:
-                    self._add(folder, key, _FILE, (life.replica, life.number))
+                    self._add(folder, key, (life.replica, life.number))
 
-    def _add(self, folder: Folder, key: AttemptKey, matters: re.Pattern[str], place: Place | None = None) -> None:
+    def _add(self, folder: Folder, key: AttemptKey, place: Place | None = None) -> None:
         # The path names the open folder, because the job may replace the folder by a link.
         assert self._inotify is not None
         mask = flags.CREATE | flags.MOVED_TO | (0 if place is None else flags.MODIFY)
         watch = self._inotify.add_watch(f"/proc/self/fd/{folder.fileno()}", mask)
-        if watch not in self._folders:
+        if watch not in self._keys:
             self._watches.setdefault(key, []).append(watch)
-        self._folders[watch] = key, matters, place
+        self._keys[watch] = key
+        if place is not None:
+            self._places[watch] = place
 
     def _forget(self, key: AttemptKey) -> None:
         for watch in self._watches.pop(key):
-            if self._inotify is not None and self._folders.pop(watch, None) is not None:
+            self._places.pop(watch, None)
+            if self._inotify is not None and self._keys.pop(watch, None) is not None:
                 with suppress(OSError):  # the folder was deleted
                     self._inotify.rm_watch(watch)
         self._unchanged_until.pop(key, None)

@@ -106,6 +106,8 @@ class Roster:
             at += timedelta(seconds=-at.timestamp() % _GRID_S)
         self._awake.discard(job_id)
         self._checked.discard(job_id)
+        if job_id in self._claimants:
+            job_id = self._claimants[job_id].id  # the same object, not an equal one: thousands of jobs sleep
         self._alarms[job_id] = alarm = _Alarm(at, job_id, until > check_at)
         heapq.heappush(self._queue, alarm)
 

@@ -91,7 +91,7 @@ def claimant_of(job: Job, attempt: Attempt | None) -> Claimant:
         number=job.desired.number,
         suspended=suspended,
         cancelled=cancelled,
-        live=attempt.key if attempt is not None and live else None,
+        live=AttemptKey(job.id, attempt.key.number) if attempt is not None and live else None,  # one id, not two equal
         held_nodes=attempt.max_nodes if attempt is not None and (live or keeps) else 0,
         held_width=None if attempt is None else attempt.workers_per_node,
         asked=None if attempt is None else attempt.asked,

@@ -70,6 +70,7 @@ def test_a_replaced_pod_rejoins_the_running_group(lab: Lab, how: str, replica: i
     _trains_on(lab, job, size=3)
     lives = [(one.replica, one.incarnation) for one in lab.client.job_nodes(job)]
     assert (replica, 2) in lives, lives
+    _was_lost_and_rejoined(lab, job, replica)
     _cancel(lab, job)
 
 
@@ -93,6 +94,7 @@ def test_an_elastic_group_goes_on_without_a_node(lab: Lab, options: Options, rep
         subprocess.run(up.replace("{node}", node), shell=True, check=True, timeout=300)
     lab.until(job, lambda job: job.world_size == 2 or job.attempts > 1 or job.ended, timeout_s=600)
     _trains_on(lab, job, size=2)
+    _was_lost_and_rejoined(lab, job, replica)
     _cancel(lab, job)
 
 
@@ -117,6 +119,17 @@ def _trains_on(lab: Lab, job: str, *, size: int = 1, steps: int = 20) -> None:
     seen = lab.at_step(job, (lab.client.job(job).step or 0) + steps)
     assert (seen.attempts, seen.world_size) == (1, size), lab.sentences(job)
     assert not lab.failures(job), lab.sentences(job)
+
+
+def _was_lost_and_rejoined(lab: Lab, job: str, replica: int) -> None:
+    """The service has noted that the group went on without the replica, and then that its next agent joined."""
+
+    def notes() -> list[tuple[str, object]]:
+        events = [event for event in lab.client.events(job) if event.kind in ("replica.lost", "replica.rejoined")]
+        return [(event.kind, event.evidence["replica"]) for event in events]
+
+    expected = [("replica.lost", replica), ("replica.rejoined", replica)]
+    soon(lambda: notes() == expected, f"{notes()}\n{lab.sentences(job)}")
 
 
 def _cancel(lab: Lab, job: str) -> None:

@@ -44,6 +44,9 @@ def test_an_elastic_job_continues_without_the_node_of_its_script(lab: Lab) -> No
     lab.slurm.kill_node("n1")
     lab.slurm.run("scontrol", "update", "nodename=n1", "state=down", "reason=power")
     assert lab.slurm.run("squeue", "-h", "-j", slurm_id, "-o", "%N|%T").strip() == "n[2-3]|RUNNING"
+    lab.until(job, lambda _: "replica.lost" in lab.kinds(job))
+    (lost,) = (event for event in lab.client.events(job) if event.kind == "replica.lost")
+    assert (lost.evidence["replica"], lost.evidence["node"]) == (0, "n1"), lost
     shrunk = lab.until(job, lambda job: job.world_size == 2 or job.ended)
     lab.at_step(job, (shrunk.step or 0) + 20)
     done = lab.succeeded(job)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.specs.ineffective_fields import keeps_copies
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.wire.plans import MemoryView
@@ -49,7 +48,7 @@ def _build_workload(
     spec: JobSpec, config: TrainerConfig, gpus_per_node: int, gpu_type: str | None
 ) -> tuple[Workload, int | None, bool]:
     """Return the configured workload, the bytes of its device, and whether that is a CPU."""
-    workers = workers_per_node(spec, gpus_per_node)
+    workers = spec.topology.count_workers(gpus_per_node)
     load = build_workload(
         config,
         world_size=spec.topology.min_nodes * workers,

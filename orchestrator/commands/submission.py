@@ -16,7 +16,6 @@ from orchestrator.commands.tasks import why_no_task
 from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import BackendUnavailable, FieldProblem, InvalidSpec, LaunchRefused
-from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.domain.specs.time_limit import find_limit_problem
 from orchestrator.domain.specs.unsupported import find_unsupported
@@ -112,7 +111,7 @@ def _check_demand(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
         message = f"is 'gpu', but cluster {cluster.name} has no GPU; give a number of workers"
         yield FieldProblem("/topology/workers_per_node", message)
         return
-    needed = spec.topology.max_nodes * workers_per_node(spec, cluster.gpus)
+    needed = spec.topology.max_nodes * spec.topology.count_workers(cluster.gpus)
     try:
         slots = cluster.backend.slots()
     except BackendUnavailable:

@@ -12,7 +12,6 @@ from orchestrator.domain.explanation.growth import Shrunken, is_shrunken, tell_g
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.job_summary import JobSummary
-from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.queueing.admission import Limits, claimant_of, dependencies_of
 from orchestrator.domain.queueing.waiting import ClusterQueue, QueueWait, find_queue_wait, tell_queue_wait
 from orchestrator.ports.jobs import JobStanding
@@ -94,7 +93,7 @@ def _expect_ends(jobs: Iterable[LiveJob], summaries: Iterable[JobSummary], now: 
 
 def _count_nodes(attempt: Attempt, standing: JobStanding, gpus_per_node: int) -> int:
     """Return the nodes of the newest group. Without a report of its size, those of the attempt."""
-    per_node = attempt.workers_per_node or workers_per_node(standing.job.spec, gpus_per_node)
+    per_node = attempt.workers_per_node or standing.job.spec.topology.count_workers(gpus_per_node)
     if standing.world_size is None or not per_node:
         return attempt.max_nodes
     return min(attempt.max_nodes, -(-standing.world_size // per_node))

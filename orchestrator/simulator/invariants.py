@@ -9,7 +9,6 @@ from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.event import EventKind
 from orchestrator.domain.job.job import TRANSITIONS as JOB_EDGES
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.ports.supervision import Change
 from orchestrator.simulator.memory_tables import Tables
 from orchestrator.simulator.simulated_cluster import SimulatedCluster
@@ -90,12 +89,12 @@ class Invariants:
         faults = self._cluster.jobs[job.id].faults
         if new.key.number > faults.total() + 1:
             self.add(f"{new.key} starts after only {faults.total()} faults: {dict(faults)}")
-        self._promised += new.max_nodes * workers_per_node(job.spec, 1)
+        self._promised += new.max_nodes * job.spec.topology.count_workers(1)
         if self._promised > self._slots:
             self.add(f"{self._promised} of {self._slots} slots are promised with {new.key}")
 
     def _check_end(self, job: Job, ended: Attempt) -> None:
-        self._promised -= ended.max_nodes * workers_per_node(job.spec, 1)
+        self._promised -= ended.max_nodes * job.spec.topology.count_workers(1)
         limit_s = job.spec.supervise.max_runtime_s
         if limit_s is not None and ended.failure is not None and ended.failure.kind is FailureKind.TIMEOUT:
             self._cluster.jobs[job.id].faults["overlong"] += 1  # max_runtime_s justifies another attempt

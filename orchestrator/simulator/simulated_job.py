@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from orchestrator.domain.accounting.restarts import Source
-from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.simulator.device_time import DeviceTime
 from orchestrator.simulator.memory_tier import Copies
@@ -71,4 +70,4 @@ def _build_cadence(scenario: Scenario, devices: int) -> Cadence:
 
 
 def devices_of(spec: JobSpec) -> int:
-    return spec.topology.max_nodes * workers_per_node(spec, 1)
+    return spec.topology.max_nodes * spec.topology.count_workers(1)

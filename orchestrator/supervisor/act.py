@@ -19,7 +19,7 @@ from orchestrator.domain.errors import LaunchRefused, NotPermitted
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.job.launch_plan import Site, build_plan, workers_per_node
+from orchestrator.domain.job.launch_plan import Site, build_plan
 from orchestrator.domain.job.masking import NOTHING
 from orchestrator.domain.job.requests import desired_of_attempt
 from orchestrator.domain.observation.node_record import Exclusion, NodeFailure
@@ -132,7 +132,7 @@ class Actor:
             port=self._reserve_port(job, key, s.attempt),
             nodes=str(action.nodes) if fixed else f"{topology.min_nodes}:{action.nodes}",
             asked=topology.nodes,
-            workers_per_node=workers_per_node(job.spec, self._site.gpus_per_node),
+            workers_per_node=job.spec.topology.count_workers(self._site.gpus_per_node),
             created_at=s.now,
             tried_at=s.now,
             excluded_nodes=tuple(exclusion.node for exclusion in avoided),

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.job.launch_plan import workers_per_node
 from tests.fakes.group import FakeAttempt
 from tests.property.causes import ran_too_long
 from tests.property.world import LOOK_S, SLOTS, World
@@ -46,7 +45,7 @@ def _check_limits(world: World) -> None:
     jobs: Counter[str] = Counter()
     for attempt in live:
         spec = world.job(attempt.key.job_id).spec
-        devices[spec.project] += attempt.max_nodes * workers_per_node(spec, 1)
+        devices[spec.project] += attempt.max_nodes * spec.topology.count_workers(1)
         jobs[spec.project] += 1
     assert devices.total() <= SLOTS, f"{devices.total()} of {SLOTS} slots are promised"
     limits = world.limits

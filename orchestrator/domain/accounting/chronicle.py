@@ -15,7 +15,6 @@ from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.event import EventKind as Ours
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.observation.membership import Participant, read_host, read_participants
 from trainer.contract.exit_record import GROUP_CHANGES
 from trainer.contract.exit_record import EventKind as Theirs
@@ -314,4 +313,4 @@ def _width(chronicle: Chronicle, attempt: Attempt | None) -> int:
     spec = chronicle.job.spec
     started = [event for event in chronicle.events if event.kind == Theirs.GENERATION_STARTED]
     largest = max((int(event.number("world_size") or 1) for event in started), default=1)
-    return workers_per_node(spec, max(1, largest // spec.topology.max_nodes))
+    return spec.topology.count_workers(max(1, largest // spec.topology.max_nodes))

@@ -140,7 +140,7 @@ def build_plan(job: Job, attempt: Attempt, site: Site, secrets: Mapping[str, str
         min_nodes=attempt.min_nodes,
         max_nodes=attempt.max_nodes,
         excluded_nodes=attempt.excluded_nodes,
-        workers_per_node=workers_per_node(job.spec, site.gpus_per_node),
+        workers_per_node=job.spec.topology.count_workers(site.gpus_per_node),
         job_dir=str(site.root / job.id),
         workdir=job.spec.run.workdir,
         command=_command(job, attempt, site, policy),
@@ -151,11 +151,6 @@ def build_plan(job: Job, attempt: Attempt, site: Site, secrets: Mapping[str, str
         image=job.spec.run.image,
         secrets=dict(secrets or {}),
     )
-
-
-def workers_per_node(spec: JobSpec, gpus_per_node: int) -> int:
-    wanted = spec.topology.workers_per_node
-    return gpus_per_node if wanted == "gpu" else wanted
 
 
 def restarts_left(job: Job) -> int:
@@ -178,7 +173,7 @@ def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tu
 def _group_flags(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tuple[str, ...]:
     return (
         f"--nnodes={attempt.nodes}",
-        f"--nproc-per-node={workers_per_node(job.spec, site.gpus_per_node)}",
+        f"--nproc-per-node={job.spec.topology.count_workers(site.gpus_per_node)}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={site.rendezvous_host}:{attempt.port}",
         f"--rdzv-id={attempt.rendezvous_id}",

@@ -15,7 +15,6 @@ from enum import StrEnum
 from orchestrator.domain.counted import counted
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.specs.spec import JobSpec
 
 
@@ -75,7 +74,7 @@ class Claimant:
     def held_devices(self, gpus_per_node: int) -> int:
         """Return the devices of the held nodes: one per worker, even if the spec has changed since."""
         width = self.held_width
-        return self.held_nodes * (workers_per_node(self.spec, gpus_per_node) if width is None else width)
+        return self.held_nodes * (self.spec.topology.count_workers(gpus_per_node) if width is None else width)
 
 
 def claimant_of(job: Job, attempt: Attempt | None) -> Claimant:
@@ -150,7 +149,7 @@ class _Use:
 
     def judge(self, job: Claimant, *, held: int) -> Admission:
         """Admit the job to as many nodes as are free for it, if that is enough, and take them."""
-        wpn = workers_per_node(job.spec, self._limits.gpus_per_node)
+        wpn = job.spec.topology.count_workers(self._limits.gpus_per_node)
         least, most = job.spec.topology.min_nodes, job.spec.topology.max_nodes
         fitting = self._fitting(job, held)
         if fitting < least:
@@ -195,7 +194,7 @@ class _Use:
         project's."""
         project, limits, array = job.spec.project, self._limits, job.spec.array
         quota = limits.quotas.get(project, Quota())
-        needed = job.spec.topology.min_nodes * workers_per_node(job.spec, limits.gpus_per_node)
+        needed = job.spec.topology.min_nodes * job.spec.topology.count_workers(limits.gpus_per_node)
         devices = self._devices[project]
         if limits.max_jobs is not None and self._jobs.total() >= limits.max_jobs:
             running = counted(self._jobs.total(), "job")
@@ -224,7 +223,7 @@ class _Use:
 
     def _fitting(self, job: Claimant, held: int) -> int:
         """Return how many of the job's nodes fit into free and held devices, within its project's quota."""
-        wpn = workers_per_node(job.spec, self._limits.gpus_per_node) or 1
+        wpn = job.spec.topology.count_workers(self._limits.gpus_per_node) or 1
         most = job.spec.topology.max_nodes
         if self._free is not None:
             most = min(most, (self._free + held) // wpn)

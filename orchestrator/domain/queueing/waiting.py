@@ -11,7 +11,6 @@ from datetime import datetime
 
 from orchestrator.domain.counted import counted, lasting
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.queueing.admission import Admission, Claimant, Contended, Limits, admit, queue_key
 
 
@@ -98,8 +97,8 @@ def _find_start(
     if slots is None or (ahead and _may_reach_other_limits(queue.limits, job, len(ahead) + len(holders))):
         return None
     width = queue.limits.gpus_per_node
-    needed = job.spec.topology.min_nodes * workers_per_node(job.spec, width)
-    needed += sum(each.spec.topology.max_nodes * workers_per_node(each.spec, width) for each in ahead)
+    needed = job.spec.topology.min_nodes * job.spec.topology.count_workers(width)
+    needed += sum(each.spec.topology.max_nodes * each.spec.topology.count_workers(width) for each in ahead)
     free = slots - sum(each.devices for each in holders)
     known = [(each.ends_by, each.devices) for each in holders if each.ends_by is not None]
     for ends_by, devices in sorted(known):

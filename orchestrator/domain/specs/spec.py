@@ -153,6 +153,10 @@ class Topology(_Part):
     def max_nodes(self) -> int:
         return int(self.nodes.rpartition(":")[2])
 
+    def count_workers(self, gpus_per_node: int) -> int:
+        """Return the number of workers on a node with so many GPUs."""
+        return gpus_per_node if self.workers_per_node == "gpu" else self.workers_per_node
+
 
 class Resources(_Part):
     cpus: Annotated[float, Field(gt=0, le=100_000)] | None = None

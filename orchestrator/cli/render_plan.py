@@ -8,7 +8,7 @@ from rich.text import Text
 
 from orchestrator.cli.render import console, duration, print_sentence, size
 from orchestrator.domain.counted import counted
-from orchestrator.domain.job.launch_plan import PROCESSES
+from orchestrator.domain.job.native_request import PROCESSES
 from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanView
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Set
 from typing import Protocol, runtime_checkable
 
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.observation import Sighting
 from trainer.contract.launch import DesiredDocument
 

@@ -12,7 +12,8 @@ from functools import partial
 
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.simulator.node_pool import NodePool
 from orchestrator.simulator.simulated_attempt import SimulatedAttempt, Stage

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.observation import Sighting
 from orchestrator.ports.cluster import Backend, StrictBackend
 from orchestrator.telemetry.metrics import Metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from orchestrator.domain.job.launch_plan import PROCESSES
+from orchestrator.domain.job.native_request import PROCESSES
 from orchestrator.domain.terminal import clean_line
 from orchestrator.wire.plans import PlanView
 

@@ -13,7 +13,8 @@ import httpx
 from fastapi import FastAPI
 
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.observation import Sighting
 from orchestrator.wire.reports import DesiredView, ReportBody
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused, NotPermitted
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.ports.clock import Clock
 from tests.fakes.group import FakeAttempt, Stall

@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.supervisor.metered import MeteredBackend
 from orchestrator.telemetry.metrics import Metrics

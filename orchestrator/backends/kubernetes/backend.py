@@ -44,7 +44,8 @@ from orchestrator.backends.kubernetes.submission import Submitter, require_fitti
 from orchestrator.backends.kubernetes.watcher import Watcher, WatchTimes
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import layout

@@ -38,7 +38,8 @@ from orchestrator.backends.kubernetes.states import EXIT_REPLACED
 from orchestrator.backends.kubernetes.template import LAUNCH_FILE, render_pod
 from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import NativeRequest
 from trainer.contract import env
 from trainer.contract.node import NodeLaunch
 from trainer.contract.pod import PodLaunch, render_pod_launch

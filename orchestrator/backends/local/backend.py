@@ -17,7 +17,8 @@ from orchestrator.backends.local.render import render_processes
 from orchestrator.backends.local.states import Machine, ReplicaTraces, sight
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from trainer.contract import env, layout

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from orchestrator.domain.job.launch_plan import PROCESSES, LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import PROCESSES, NativeRequest
 
 
 def render_processes(plan: LaunchPlan) -> NativeRequest:

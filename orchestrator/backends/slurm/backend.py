@@ -45,7 +45,8 @@ from orchestrator.backends.slurm.states import Standing, meaning, waits_for_node
 from orchestrator.backends.slurm.steps import Steps
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.node_record import Partition
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.jobfolder.folder import JobFolder

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.backends.slurm.site import SlurmSite
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.specs.spec import Placement
 from trainer.contract import env, layout
 from trainer.contract.node import NodeLaunch

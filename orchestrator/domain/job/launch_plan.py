@@ -32,7 +32,6 @@ from trainer.contract.location import join
 
 # Replaced by the job's id in values of `run.env`. The name is torchx's.
 JOB_ID_MACRO = "${app_id}"
-PROCESSES = "processes"  # the kind of a native request that is only the replicas' commands, on this machine
 ELASTICRUN = "trainer.elastic.elasticrun"
 RENDEZVOUS_CONF = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
 
@@ -109,14 +108,6 @@ class LaunchPlan:
     def takes_back(self) -> bool:
         """Whether the group can lose a replica and take it back while it trains. torchrun fails when it grows."""
         return self.min_nodes < self.max_nodes and ELASTICRUN in self.command
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeRequest:
-    """What is submitted to the cluster, as text: the commands, the batch script or the manifest."""
-
-    kind: str  # PROCESSES, "sbatch", "manifest"
-    text: str
 
 
 def build_plan(job: Job, attempt: Attempt, site: Site, secrets: Mapping[str, str] | None = None) -> LaunchPlan:

@@ -16,7 +16,8 @@ from orchestrator.bootstrap.clock import SystemClock
 from orchestrator.collector import calm_collector
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest, Site
+from orchestrator.domain.job.launch_plan import LaunchPlan, Site
+from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
 from orchestrator.domain.queueing.admission import Limits
 from orchestrator.intake.intake import Intake

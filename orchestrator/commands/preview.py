@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from enum import Enum
+from typing import Any
 
-from torchx import specs
+from torchx.specs import AppDef
 
 from orchestrator.commands.drafts import draft_attempt, draft_job
 from orchestrator.commands.sizing import compare_rungs, size_up
 from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.job.launch_plan import Environments, LaunchPlan
+from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.job.masking import MASK
 from orchestrator.domain.specs.ineffective_fields import list_ineffective
 from orchestrator.domain.specs.spec import JobSpec
@@ -43,12 +44,12 @@ def render_launch(job: Job, attempt: Attempt, cluster: Cluster) -> PlanView:
         rendezvous_id=plan.rendezvous_id,
         rendezvous_endpoint=f"{plan.rendezvous_host}:{plan.port}",
         replicas=[
-            ReplicaPlanView(replica=replica, command=list(plan.command), env=plan.environments[replica])
+            ReplicaPlanView(replica=replica, command=list(plan.command), env=plan.environment(replica))
             for replica in range(min(plan.max_nodes, MOST_REPLICAS))
         ],
         native_kind=native.kind,
         native_request=native.text,
-        appdef=render_appdef(plan, spec, gpus_per_node=cluster.gpus),
+        appdef=render_appdef(plan.app),
         memory=memory,
         rungs=rungs,
         fitting=next((rung.name for rung in rungs if rung.fits), None),
@@ -62,38 +63,21 @@ def _rungs(spec: JobSpec, cluster: Cluster) -> list[RungView]:
     return [RungView(name=rung.name, total_bytes=need.total_bytes, fits=need.fits) for rung, need in compared]
 
 
-def render_appdef(plan: LaunchPlan, spec: JobSpec, *, gpus_per_node: int) -> dict[str, object]:
-    """Return the launch as a torchx AppDef (torchx.specs), in plain values. Only replica 0's own values are shown."""
-    memory_gb = spec.resources.memory_gb
-    gpus = gpus_per_node if spec.topology.workers_per_node == "gpu" else spec.resources.gpus
-    role = specs.Role(
-        name=spec.name,
-        image=spec.run.image or plan.workdir,
-        min_replicas=plan.min_nodes if plan.min_nodes != plan.max_nodes else None,
-        entrypoint=plan.command[0],
-        args=list(plan.command[1:]),
-        env=dict(plan.environments[0]),
-        num_replicas=plan.max_nodes,
-        # torchx writes -1 for an unset resource (torchx.specs.NULL_RESOURCE).
-        resource=specs.Resource(
-            cpu=-1 if spec.resources.cpus is None else max(1, round(spec.resources.cpus)),
-            gpu=gpus,
-            memMB=-1 if memory_gb is None else round(memory_gb * 1024),
-        ),
-        port_map={"rendezvous": plan.port},
-    )
-    document = _plain(dataclasses.asdict(specs.AppDef(name=plan.name, roles=[role], metadata=dict(spec.labels))))
-    return document if isinstance(document, dict) else {}
+def render_appdef(app: AppDef) -> dict[str, Any]:
+    """Return the AppDef in plain values."""
+    document: dict[str, Any] = _plain(dataclasses.asdict(app))
+    return document
 
 
 def _masked(plan: LaunchPlan, secrets: Sequence[str]) -> LaunchPlan:
     """Return the plan with a mask in place of each secret, whose value is not read."""
-    hidden = dict.fromkeys(secrets, MASK)
-    shown = {name: MASK if name in _MASKED else value for name, value in plan.environments[0].items()}
-    return dataclasses.replace(plan, environments=Environments({**hidden, **shown}, len(plan.environments)))
+    (role,) = plan.app.roles
+    shown = {name: MASK if name in _MASKED else value for name, value in role.env.items()}
+    masked = dataclasses.replace(role, env={**dict.fromkeys(secrets, MASK), **shown})
+    return dataclasses.replace(plan, app=dataclasses.replace(plan.app, roles=[masked]))
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value if isinstance(value.value, (str, int)) else value.name
     if isinstance(value, dict):

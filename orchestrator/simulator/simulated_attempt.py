@@ -124,7 +124,7 @@ class SimulatedAttempt:
         self._run = run = Run(now_us, self._devices, job.restored, needed_us, job.cadence, job.unkept_us)
         self._report(Phase.STEP)
         self._next(run.ends_us - now_us, self._finish)
-        fails = job.fails_at is not None and FAILS in self.plan.environments[0]
+        fails = job.fails_at is not None and FAILS in self.plan.shared_environment
         fails_us = run.reaches_us(job.fails_at) if fails and job.fails_at is not None else None
         if fails_us is not None:
             self._next(fails_us - now_us, self._fail)

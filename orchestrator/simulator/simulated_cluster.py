@@ -56,7 +56,7 @@ class SimulatedCluster:
     # ports.Backend
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
-        return NativeRequest(kind="simulated", text=plan.name)
+        return NativeRequest(kind="simulated", text=plan.app.name)
 
     def submit(self, plan: LaunchPlan) -> str:
         self._require_answer()

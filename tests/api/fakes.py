@@ -34,7 +34,7 @@ class QuietBackend:
     slot_count: int = 4
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
-        return NativeRequest(kind="processes", text="\n".join(" ".join(plan.command) for _ in plan.environments))
+        return NativeRequest(kind="processes", text=" ".join(plan.command))
 
     def submit(self, plan: LaunchPlan) -> str:
         raise AssertionError("the API starts nothing")

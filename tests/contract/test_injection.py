@@ -78,9 +78,9 @@ def test_the_rendering_of_a_local_job_is_what_a_shell_runs(place: Place, tmp_pat
     expected = [
         word
         for plan in tried
-        for variables in plan.environments
-        for assignments in [[f"{name}={value}" for name, value in sorted(variables.items())]]
-        for word in ("cd", plan.workdir, *assignments, *plan.command)
+        for replica in range(plan.max_nodes)
+        for variables in [[f"{name}={value}" for name, value in sorted(plan.shared_environment.items())]]
+        for word in ("cd", plan.workdir, *variables, f"{env.REPLICA}={replica}", *plan.command)
     ]
     assert bash(stubs + "\n".join(texts), tmp_path) == expected
 
@@ -120,7 +120,7 @@ def test_the_document_for_the_nodes_equals_the_plan(place: Place) -> None:
         written = json.dumps(render_node_document(render_node_launch(plan, SLURM, workdir=plan.workdir)))
         read = parse_node_launch(json.loads(written))
         assert (read.command, read.workdir) == (plan.command, plan.workdir)
-        assert plan.environments[0].items() - {(env.REPLICA, "0")} <= read.environment.items()
+        assert plan.shared_environment.items() <= read.environment.items()
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)

@@ -65,7 +65,7 @@ class FakeCluster:
         self._acknowledged: set[AttemptKey] = set()
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
-        return NativeRequest(kind="simulated", text=plan.name)
+        return NativeRequest(kind="simulated", text=plan.app.name)
 
     def submit(self, plan: LaunchPlan) -> str:
         self._require_answer()

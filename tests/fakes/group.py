@@ -278,7 +278,7 @@ class FakeAttempt:
                 )
 
     def _restore(self) -> None:
-        environment = self.plan.environments[0]
+        environment = self.plan.shared_environment
         try:
             restored = self.lineage.begin(
                 Term(self.plan.key.number, self.generation),

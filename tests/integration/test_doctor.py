@@ -49,7 +49,7 @@ def test_the_workers_are_started_like_those_of_a_job(setup: ClusterSetup) -> Non
     job = build_plan(make_job(), make_attempt(), setup.site)
     ours, theirs = options(tried.command), options(job.command)
     assert ours[: ours.index("--module")] == theirs[: theirs.index("--no-python")]
-    assert tried.environments[0].keys() == job.environments[0].keys()
+    assert tried.environment(0).keys() == job.environment(0).keys()
 
 
 def test_an_agent_that_cannot_start_is_reported_with_the_reason(setup: ClusterSetup, tmp_path: Path) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+from torchx.specs import macros
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
+from orchestrator.domain.job.masking import MASK
 from tests.conftest import quick_service
 from tests.jobs import ended, python_job, running, until
 
@@ -98,6 +102,37 @@ def test_two_replicas_on_one_machine_form_one_group(client: Client) -> None:
     job = until(client, client.submit(spec).id, ended)
     assert job.state == "SUCCEEDED"
     assert {f"rank {rank} of 4" in client.logs(job.id) for rank in range(4)} == {True}
+
+
+def test_what_runs_is_the_appdef_that_the_service_shows(service: ThrowawayService, client: Client) -> None:
+    """Torchx fills in its macros as it does for each of its schedulers."""
+    run = {
+        "command": [sys.executable, "-c", FOREVER, "$HOME", "${app_id}"],
+        "workdir": "/",
+        "env": {"COLOR": "$red ${replica_id}"},
+    }
+    spec = python_job("", run=run, topology={"nodes": "2", "workers_per_node": 1})
+    job = until(client, client.submit(spec).id, running)
+    shown = httpx.get(f"{service.url}/api/v1/jobs/{job.id}/request", timeout=60).json()["appdef"]
+    (role,) = shown["roles"]
+    assert (shown["name"], role["num_replicas"]) == (f"{job.id}-a1", 2)
+    for replica in range(2):
+        values = macros.Values(img_root="", app_id="", replica_id=str(replica), rank0_env="")
+        command = [role["entrypoint"], *(values.substitute(word) for word in role["args"])]
+        variables = {name: values.substitute(value) for name, value in role["env"].items() if value != MASK}
+        agents = [each.pid for each in service.processes() if each.is_agent and each.replica == replica]
+        running_now = {pid: _read_words(pid, "cmdline") for pid in agents}
+        pid = next((pid for pid, words in running_now.items() if words == command), None)
+        assert pid is not None, (command, running_now)
+        environ = dict(word.split("=", 1) for word in _read_words(pid, "environ"))
+        assert variables.items() <= environ.items()
+        assert environ["COLOR"] == "$red ${replica_id}"
+    client.cancel(job.id)
+    until(client, job.id, ended)
+
+
+def _read_words(pid: int, name: str) -> list[str]:
+    return Path(f"/proc/{pid}/{name}").read_text().rstrip("\0").split("\0")
 
 
 def test_a_job_under_plain_torchrun_is_supervised(client: Client) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import zipfile
 from base64 import b64decode
 from dataclasses import replace
@@ -31,11 +30,11 @@ from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.launch_plan import LaunchPlan, Site, build_plan
 from orchestrator.domain.specs.spec import Placement
+from tests.launch_text import check_launch
 from tests.unit.situations import a_job, a_spec, an_attempt
 from trainer.contract.node import HEAD, LOCAL
 from trainer.contract.pod import parse_pod_launch
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "kubernetes"
 VERSIONS = ("1.31", "1.33", "1.36")
 ROOT = Path("/run/orchestrator")
 SITE = Site(
@@ -136,10 +135,9 @@ def pod_of(manifests: Manifests) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_manifests_equal_the_golden_file(case: str) -> None:
-    path, text = GOLDEN / f"{case}.yaml", render_native(manifests_of(case)).text
-    if os.environ.get("GOLDEN") == "write":
-        path.write_text(text)
-    assert text == path.read_text()
+    own, spec, attempt = CASES[case]
+    plan = plan_of(spec, attempt, gpus=own.gpus_per_node)
+    check_launch(f"kubernetes/{case}", plan, render_native(manifests_of(case)))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

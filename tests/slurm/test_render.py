@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 from dataclasses import replace
@@ -19,11 +18,11 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.launch_plan import LaunchPlan, Site, build_plan
 from orchestrator.domain.specs.spec import Placement
 from tests.examples import examples
+from tests.launch_text import check_launch
 from tests.unit.situations import a_job, a_spec, an_attempt
 from trainer.contract import env
 from trainer.contract.node import HEAD, LOCAL, fill_in
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
 ROOT = Path("/shared/runs")
 SITE = Site(
     root=ROOT,
@@ -88,13 +87,9 @@ def planned(name: str) -> tuple[LaunchPlan, SlurmSite]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_equals_its_golden_file(name: str) -> None:
     plan, own = planned(name)
-    text = render_native(render_request(plan, own)).text
-    golden = GOLDEN / f"{name}.txt"
-    if os.environ.get("GOLDEN") == "write":
-        golden.parent.mkdir(parents=True, exist_ok=True)
-        golden.write_text(text)
-    assert text == golden.read_text()
-    checked = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+    native = render_native(render_request(plan, own))
+    check_launch(f"slurm/{name}", plan, native)
+    checked = subprocess.run(["bash", "-n"], input=native.text, text=True, capture_output=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
 
 

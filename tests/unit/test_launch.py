@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torchx.specs import macros
 
 from orchestrator.backends.local.render import render_processes
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.job.launch_plan import Environments, LaunchPlan, Site, build_plan, restarts_left
+from orchestrator.domain.job.launch_plan import ELASTICRUN, LaunchPlan, Site, build_plan, restarts_left
 from orchestrator.domain.job.worker_token import issue_worker_token
+from tests.launch_text import check_launch
 from tests.unit.situations import a_job, a_spec, an_attempt
 from trainer.contract import env
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
 SITE = Site(
     root=Path("/runs"),
     python="/opt/venv/bin/python",
@@ -56,21 +55,7 @@ def planned(name: str) -> LaunchPlan:
 @pytest.mark.parametrize("name", SPECS)
 def test_a_plan_matches_its_golden_file(name: str) -> None:
     plan = planned(name)
-    document = (
-        json.dumps(
-            {**asdict(plan), "key": str(plan.key), "environments": list(plan.environments)},
-            indent=1,
-            sort_keys=True,
-            default=lambda part: part.model_dump(),
-        )
-        + "\n"
-    )
-    text = document + "\n" + render_processes(plan).text
-    golden = GOLDEN / f"{name}.txt"
-    if os.environ.get("GOLDEN") == "write":
-        golden.parent.mkdir(parents=True, exist_ok=True)
-        golden.write_text(text)
-    assert text == golden.read_text()
+    check_launch(f"local/{name}", plan, render_processes(plan))
 
 
 def test_two_attempts_share_neither_rendezvous_nor_port() -> None:
@@ -82,8 +67,8 @@ def test_two_attempts_share_neither_rendezvous_nor_port() -> None:
 
 def test_a_users_variable_replaces_a_default_but_not_the_launchers_own() -> None:
     plan = planned("module-torchrun")
-    assert plan.environments[0]["OMP_NUM_THREADS"] == "2"
-    assert plan.environments[0]["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    assert plan.shared_environment["OMP_NUM_THREADS"] == "2"
+    assert plan.shared_environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
 
 def test_the_agent_gets_what_is_left_of_the_budget() -> None:
@@ -97,7 +82,7 @@ def test_how_many_snapshots_to_keep_reaches_the_trainer_and_a_script() -> None:
     assert config is not None
     assert (config.snapshot_keep, config.snapshot_keep_every) == (2, 50)
     own = a_job(spec=a_spec(run={"script": "train.py"}, snapshot=snapshot))
-    environ = build_plan(own, an_attempt(), SITE).environments[0]
+    environ = build_plan(own, an_attempt(), SITE).shared_environment
     assert (environ[env.SNAPSHOT_KEEP], environ[env.SNAPSHOT_KEEP_EVERY]) == ("2", "50")
 
 
@@ -118,7 +103,7 @@ def test_pass_local_rank_needs_a_script_or_a_module(target: dict[str, object]) -
 def test_a_value_of_the_environment_can_contain_the_jobs_id() -> None:
     run = {"script": "a.py", "workdir": "/w", "env": {"RUN": "orchestrator://torchx/${app_id}", "OTHER": "${other}"}}
     job = a_job(spec=a_spec(run=run))
-    environment = build_plan(job, an_attempt(), SITE).environments[0]
+    environment = build_plan(job, an_attempt(), SITE).shared_environment
     assert environment["RUN"] == f"orchestrator://torchx/{job.id}"
     assert environment["OTHER"] == "${other}"
 
@@ -126,27 +111,40 @@ def test_a_value_of_the_environment_can_contain_the_jobs_id() -> None:
 def test_agents_that_report_by_http_get_a_token_of_their_attempt() -> None:
     site = replace(SITE, report_url="http://127.0.0.1:8700/api/v1/reports", worker_key=b"key")
     attempt = an_attempt()
-    token = build_plan(a_job(), attempt, site).environments[0][env.REPORT_TOKEN]
+    token = build_plan(a_job(), attempt, site).shared_environment[env.REPORT_TOKEN]
     assert token == issue_worker_token(b"key", attempt.key, attempt.nonce)
-    assert env.REPORT_TOKEN not in build_plan(a_job(), attempt, replace(site, report_url=None)).environments[0]
-    assert env.REPORT_TOKEN not in build_plan(a_job(), attempt, replace(site, worker_key=None)).environments[0]
+    assert env.REPORT_TOKEN not in build_plan(a_job(), attempt, replace(site, report_url=None)).shared_environment
+    assert env.REPORT_TOKEN not in build_plan(a_job(), attempt, replace(site, worker_key=None)).shared_environment
     assert "key" not in repr(replace(site, worker_key=b"the key itself"))
 
 
 def test_no_rendering_of_a_plan_contains_its_secrets() -> None:
     plan = build_plan(a_job(), an_attempt(), SITE, {"KEY": "hunter2-hunter2"})
     assert plan.secrets == {"KEY": "hunter2-hunter2"}
-    assert "hunter2" not in render_processes(plan).text + repr(plan) + str(plan.command) + str(plan.environments)
+    assert "hunter2" not in render_processes(plan).text + repr(plan) + str(plan.command) + str(plan.environment(0))
 
 
-def test_environments_behave_like_a_list() -> None:
-    environments = Environments({"A": "1"}, 3)
-    whole = [{"A": "1", env.REPLICA: str(replica)} for replica in range(3)]
-    assert (list(environments), environments[:2], environments[1:], environments[-1]) == (
-        whole,
-        whole[:2],
-        whole[1:],
-        whole[-1],
-    )
-    with pytest.raises(IndexError):
-        environments[3]
+def test_torchx_fills_in_the_launch_as_the_plan_does() -> None:
+    """Every scheduler of torchx replaces its macros like this. Dollar signs and macros in the spec stay as they are."""
+    text = "$HOME ${replica_id} $$ ${app_id} ${local_rank} $(id) $"
+    run = {"script": "a.py", "args": [text], "env": {"OWN": text.replace("${app_id}", "")}, "workdir": "/w"}
+    plan = build_plan(a_job(spec=a_spec(run=run, topology={"nodes": 2})), an_attempt(nodes="2"), SITE)
+    for replica in range(2):
+        values = macros.Values(img_root="/img", app_id="app-1", replica_id=str(replica), rank0_env="FIRST")
+        role = values.apply(plan.app.roles[0])
+        assert (role.entrypoint, *role.args) == plan.command
+        assert role.env == plan.environment(replica) == {**plan.shared_environment, env.REPLICA: str(replica)}
+    assert plan.command[-1] == text
+    assert plan.shared_environment["OWN"] == run["env"]["OWN"]
+
+
+def test_only_elasticrun_takes_a_replica_back() -> None:
+    found = {}
+    for launcher in ("elasticrun", "torchrun"):
+        spec = a_spec(
+            run={"script": "a.py", "args": ["-m", ELASTICRUN], "workdir": "/w"},
+            topology={"nodes": "1:2"},
+            launcher=launcher,
+        )
+        found[launcher] = build_plan(a_job(spec=spec), an_attempt(nodes="1:2"), SITE).takes_back
+    assert found == {"elasticrun": True, "torchrun": False}

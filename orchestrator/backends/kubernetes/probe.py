@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torchx.specs import AppDef, Role
+
 from orchestrator.backends.kubernetes.client import Expired, KubernetesClient, Selection
 from orchestrator.backends.kubernetes.objects import PodObject, WarningObject, parse_job, parse_pod, parse_warning
 from orchestrator.backends.kubernetes.render import Manifest, Manifests, owned, render_manifests
@@ -169,18 +171,14 @@ def _plan(key: AttemptKey, site: KubernetesSite) -> LaunchPlan:
     """Build the plan of a job without demands."""
     return LaunchPlan(
         key=key,
-        name=str(key),
+        app=AppDef(name=str(key), roles=[Role(name="probe", image="/", entrypoint="true", num_replicas=_PODS)]),
         rendezvous_id=str(key),
         rendezvous_host="",
         port=0,
-        min_nodes=_PODS,
-        max_nodes=_PODS,
         workers_per_node=0,
         excluded_nodes=(),
         job_dir=str(site.root),
         workdir="/",
-        command=("true",),
-        environments=({}, {}),
         policy=LaunchPolicy(max_restarts=0, stop_timeout_s=1, log_limit_bytes=1),
         resources=Resources(),
         placement=Placement(),

@@ -40,7 +40,6 @@ from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.job.native_request import NativeRequest
-from trainer.contract import env
 from trainer.contract.node import NodeLaunch
 from trainer.contract.pod import PodLaunch, render_pod_launch
 
@@ -122,12 +121,7 @@ def owned(manifest: Manifest, job: Mapping[str, Any]) -> Manifest:
 
 
 def render_pod_document(plan: LaunchPlan, *, workdir: str) -> PodLaunch:
-    common = {name: value for name, value in plan.environments[0].items() if name != env.REPLICA}
-    node = NodeLaunch(
-        command=plan.command,
-        environment={**plan.secrets, **common},
-        workdir=workdir,
-    )
+    node = NodeLaunch(command=plan.command, environment={**plan.secrets, **plan.shared_environment}, workdir=workdir)
     return PodLaunch(node=node, policy=plan.policy, replicas=plan.max_nodes)
 
 

@@ -75,7 +75,7 @@ class Submitter:
         return self._workdir(plan, folder)
 
     def _workdir(self, plan: LaunchPlan, folder: JobFolder) -> str:
-        pin = ship.Pin(folder, f"workdir-{plan.environments[0].get(env.RETRY, '0')}.json")
+        pin = ship.Pin(folder, f"workdir-{plan.shared_environment[env.RETRY]}.json")
         return self._site.workdirs.provide(Path(plan.workdir), pin=pin)
 
     def _create_agent_map(self) -> None:

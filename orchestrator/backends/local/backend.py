@@ -57,7 +57,7 @@ class LocalBackend:
             rundir.write_launch(job, plan.key.number, plan.policy, replicas=plan.max_nodes)
             with job.make() as folder:
                 for replica in range(plan.max_nodes):
-                    environment = {**_inherited(), **plan.secrets, **plan.environments[replica], env.CLAIM: claim}
+                    environment = {**_inherited(), **plan.secrets, **plan.environment(replica), env.CLAIM: claim}
                     log = layout.replica_dir(Path(), plan.key.number, replica) / layout.AGENT_LOG
                     with folder.append(log) as output:
                         started = client.spawn(plan.command, environment, cwd=plan.workdir, output=output)

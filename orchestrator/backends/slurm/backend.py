@@ -170,7 +170,7 @@ class SlurmBackend:
         rundir.write_launch(job, plan.key.number, plan.policy, replicas=plan.max_nodes)
 
     def _workdir(self, plan: LaunchPlan, job: JobFolder) -> str:
-        pin = ship.Pin(job, f"workdir-{plan.environments[0].get(env.RETRY, '0')}.json")
+        pin = ship.Pin(job, f"workdir-{plan.shared_environment[env.RETRY]}.json")
         return self._site.workdirs.provide(Path(plan.workdir), pin=pin)
 
     def _fit(self, plan: LaunchPlan) -> LaunchPlan:

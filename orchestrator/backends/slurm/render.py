@@ -46,8 +46,7 @@ def render_native(request: Request) -> NativeRequest:
 
 
 def render_node_launch(plan: LaunchPlan, site: SlurmSite, *, workdir: str) -> NodeLaunch:
-    common = {name: value for name, value in plan.environments[0].items() if name != env.REPLICA}
-    environment = {**plan.secrets, **common}
+    environment = {**plan.secrets, **plan.shared_environment}
     if plan.image is not None:
         environment[env.IMAGE] = plan.image
     return NodeLaunch(

@@ -1,4 +1,7 @@
-"""LaunchPlan: the commands and environments of one attempt, built from a job, an attempt and a site. Pure.
+"""LaunchPlan: what a backend starts for one attempt, built from a job, an attempt and a site. Pure.
+
+The launch is a torchx AppDef with one role (torchx.specs). All replicas have the same arguments and environment, except
+for torchx's macro of the replica's number. A dollar sign of the user's is written as `$$`, as in every AppDef.
 
 These rendezvous settings make a torch group reliable, under elasticrun and under plain torchrun:
 
@@ -15,10 +18,12 @@ These rendezvous settings make a torch group reliable, under elasticrun and unde
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import overload
+from string import Template
+
+from torchx.specs import AppDef, Resource, Role, macros
 
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.job import Job
@@ -54,60 +59,60 @@ class Site:
     worker_key: bytes | None = field(default=None, repr=False)  # derives the tokens of agents; None means no tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Environments(Sequence[dict[str, str]]):
-    """The environments of all replicas. They differ only in the replica's number, so each is built on access."""
-
-    common: Mapping[str, str]
-    replicas: int
-
-    def __len__(self) -> int:
-        return self.replicas
-
-    @overload
-    def __getitem__(self, index: int) -> dict[str, str]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[dict[str, str]]: ...
-    def __getitem__(self, index: int | slice) -> dict[str, str] | list[dict[str, str]]:
-        if isinstance(index, slice):
-            return [self._of(replica) for replica in range(self.replicas)[index]]
-        return self._of(range(self.replicas)[index])
-
-    def _of(self, replica: int) -> dict[str, str]:
-        return {**self.common, env.REPLICA: str(replica)}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """What a backend needs to start an attempt. `environments[r]` belongs to replica r.
+    """What a backend needs to start an attempt: `app`, and what an AppDef has no place for.
 
     `secrets` go into every replica's environment and nowhere else: no script, no text, no log. A plan that is only
     shown has none.
     """
 
     key: AttemptKey
-    name: str
+    app: AppDef
     rendezvous_id: str
     rendezvous_host: str
     port: int
-    min_nodes: int
-    max_nodes: int
     workers_per_node: int
     excluded_nodes: tuple[str, ...]  # nodes to avoid; ignored on a local cluster
     job_dir: str
     workdir: str
-    command: tuple[str, ...]  # the same for every replica
-    environments: Sequence[dict[str, str]]
     policy: LaunchPolicy
     resources: Resources
     placement: Placement
-    image: str | None
+    image: str | None  # None: no container
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def min_nodes(self) -> int:
+        least: int | None = self._role.min_replicas
+        return self.max_nodes if least is None else least
+
+    @property
+    def max_nodes(self) -> int:
+        nodes: int = self._role.num_replicas
+        return nodes
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The same for every replica."""
+        return (self._role.entrypoint, *(_fill_in(word) for word in self._role.args))
+
+    @property
+    def shared_environment(self) -> dict[str, str]:
+        """The environment of every replica, without its number."""
+        return {name: _fill_in(value) for name, value in self._role.env.items() if name != env.REPLICA}
+
+    def environment(self, replica: int) -> dict[str, str]:
+        return {name: _fill_in(value, replica_id=str(replica)) for name, value in self._role.env.items()}
 
     @property
     def takes_back(self) -> bool:
         """Whether the group can lose a replica and take it back while it trains. torchrun fails when it grows."""
-        return self.min_nodes < self.max_nodes and ELASTICRUN in self.command
+        return self.min_nodes < self.max_nodes and self.command[1:3] == ("-m", ELASTICRUN)
+
+    @property
+    def _role(self) -> Role:
+        return self.app.roles[0]
 
 
 def build_plan(job: Job, attempt: Attempt, site: Site, secrets: Mapping[str, str] | None = None) -> LaunchPlan:
@@ -124,18 +129,14 @@ def build_plan(job: Job, attempt: Attempt, site: Site, secrets: Mapping[str, str
     )
     return LaunchPlan(
         key=attempt.key,
-        name=str(attempt.key),
+        app=_app(job, attempt, site, policy),
         rendezvous_id=attempt.rendezvous_id,
         rendezvous_host=site.rendezvous_host,
         port=attempt.port,
-        min_nodes=attempt.min_nodes,
-        max_nodes=attempt.max_nodes,
         excluded_nodes=attempt.excluded_nodes,
         workers_per_node=job.spec.topology.count_workers(site.gpus_per_node),
         job_dir=str(site.root / job.id),
         workdir=job.spec.run.workdir,
-        command=_command(job, attempt, site, policy),
-        environments=_environments(job, attempt, site),
         policy=policy,
         resources=job.spec.resources,
         placement=job.spec.placement,
@@ -149,6 +150,43 @@ def restarts_left(job: Job) -> int:
     budget = job.spec.supervise.budgets.application
     # torchrun has no "unlimited".
     return 1_000_000 if budget is None else max(0, budget - job.spent.get("application", 0))
+
+
+def _app(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> AppDef:
+    spec = job.spec
+    program, *arguments = _command(job, attempt, site, policy)
+    environment = {name: _escape(value) for name, value in _environment(job, attempt, site).items()}
+    role = Role(
+        name=spec.name,
+        image=spec.run.image or spec.run.workdir,
+        min_replicas=attempt.min_nodes if attempt.min_nodes < attempt.max_nodes else None,
+        entrypoint=program,
+        args=[_escape(word) for word in arguments],
+        env={**environment, env.REPLICA: macros.replica_id},
+        num_replicas=attempt.max_nodes,
+        resource=_resource(spec, site.gpus_per_node),
+        port_map={"rendezvous": attempt.port},
+    )
+    return AppDef(name=str(attempt.key), roles=[role], metadata=dict(spec.labels))
+
+
+def _resource(spec: JobSpec, gpus_per_node: int) -> Resource:
+    """torchx writes -1 for what is not set (torchx.specs.NULL_RESOURCE)."""
+    wanted = spec.resources
+    return Resource(
+        cpu=-1 if wanted.cpus is None else max(1, round(wanted.cpus)),
+        gpu=gpus_per_node if spec.topology.workers_per_node == "gpu" else wanted.gpus,
+        memMB=-1 if wanted.memory_gb is None else round(wanted.memory_gb * 1024),
+    )
+
+
+def _escape(text: str) -> str:
+    return text.replace("$", "$$")
+
+
+def _fill_in(text: str, **values: str) -> str:
+    """Replace macros as torchx does (torchx.specs.macros.Values.substitute)."""
+    return Template(text).safe_substitute(values)
 
 
 def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tuple[str, ...]:
@@ -201,10 +239,6 @@ def _wrapped_target(spec: JobSpec, site: Site) -> tuple[str, ...]:
     return ("--no-python", site.python, "-I", "-S", site.child, *program)
 
 
-def _environments(job: Job, attempt: Attempt, site: Site) -> Environments:
-    return Environments(_environment(job, attempt, site), attempt.max_nodes)
-
-
 def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:
     job_dir = site.root / job.id
     wanted = job.spec.snapshot
@@ -226,7 +260,6 @@ def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:
         env.JOB_ID: job.id,
         env.JOB_DIR: str(job_dir),
         env.ATTEMPT: str(attempt.key.number),
-        env.REPLICA: "",  # set by Environments; here only for the order
         env.RETRY: str(job.retries_done),
         **snapshots,
         **restore,

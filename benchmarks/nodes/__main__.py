@@ -3,7 +3,8 @@
     python -m benchmarks.nodes [--nodes 2 3 5] [--times N] [--how killed off cut mute parted lossy] [--seed N]
 
 The nodes are network namespaces of this machine. Each runs an agent with one worker of the bundled trainer. A node is
-lost and comes back with new processes. On average every second one is that whose agent serves the rendezvous store:
+lost and comes back with new processes. Half of the losses hit the host of the rendezvous store. The others are drawn
+from all nodes, the host included:
 
     killed  SIGKILL to all its processes; its kernel closes their connections
     off     its power fails: it sends nothing more

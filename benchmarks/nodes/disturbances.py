@@ -21,7 +21,10 @@ _LONGEST_S = 12.0
 
 @dataclass
 class Disturbed:
-    """`pauses_s`: the longest time without a step, of each disturbance. `whole_s`: from its end to a step of all."""
+    """`pauses_s`: the longest time without a step during each disturbance and until the group is whole.
+
+    `whole_s`: from the repair to the next step of all nodes.
+    """
 
     nodes: int
     how: str

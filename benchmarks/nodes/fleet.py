@@ -151,7 +151,7 @@ def run_often(nodes: int, times: int, act: Callable[[Fleet], None], *, title: st
 
 
 def _act_until_lost(fleet: Fleet, times: int, act: Callable[[Fleet], None], title: str) -> int:
-    """Return how often `act` was called, the last time perhaps in vain."""
+    """Return how often `act` was called. The last call may have failed."""
     for done in range(1, times + 1):
         try:
             act(fleet)

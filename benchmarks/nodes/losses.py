@@ -17,7 +17,10 @@ _STEPS_BETWEEN = (20, 60)
 
 @dataclass
 class Score:
-    """`next_s`: to the next step of all others. `pauses_s`: without a step while the node joins."""
+    """`next_s`: from the loss to the first step of all others.
+
+    `pauses_s`: from their last step without the node to the first step of all.
+    """
 
     nodes: int
     how: str
@@ -68,7 +71,7 @@ def _lose(fleet: Fleet, how: str, score: Score, rng: random.Random) -> None:
 
 
 def render(scores: Sequence[Score]) -> list[str]:
-    header = ["nodes", "lost by", "went on", "of the store's host", "next step, p50", "p95", "longest"]
+    header = ["nodes", "lost by", "recovered", "store's host lost", "next step, p50", "p95", "max"]
     rows = [
         [
             score.nodes,
@@ -81,4 +84,4 @@ def render(scores: Sequence[Score]) -> list[str]:
         ]
         for score in scores
     ]
-    return render_table([*header, "pause when it joins, p50", "longest", "splits"], rows)
+    return render_table([*header, "pause at join, p50", "max", "splits"], rows)

@@ -24,9 +24,9 @@ from trainer.elastic.flags import parse_flags
 from trainer.elastic.health import awake
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.records import history
+from trainer.elastic.rendezvous import backoff as waits
 from trainer.elastic.rendezvous import join as rendezvous
 from trainer.elastic.rendezvous import observer, store_thread, succession
-from trainer.elastic.rendezvous import patience as waits
 from trainer.elastic.rendezvous.endpoint import Answer
 from trainer.elastic.rendezvous.epochs import Served
 from trainer.elastic.rendezvous.failed import RendezvousFailed
@@ -38,7 +38,7 @@ from trainer.elastic.rendezvous.options import Timing
 from trainer.elastic.rendezvous.rounds import Limits, Member
 from trainer.elastic.rendezvous.succession import Endpoint, Succession
 from trainer.elastic.workers import ending
-from trainer.elastic.workers.workers import Membership, StoreHost
+from trainer.elastic.workers.workers import Membership, WorkersStoreHost
 
 LOOK_S = 0.5  # of agents and rendezvous, longer than the default because each look costs real time
 _ANSWER_S = 0.002  # of the store
@@ -215,7 +215,7 @@ class Nodes:
                 membership=Membership(
                     node=node,
                     rendezvous=rendezvous,
-                    store_host=StoreHost("127.0.0.1", 1),
+                    store_host=WorkersStoreHost("127.0.0.1", 1),
                     memory=MemoryFiles(1),
                 ),
                 record=None,

@@ -64,7 +64,7 @@ def test_while_a_file_may_still_be_written_nobody_claims_an_epoch(tmp_path: Path
         Epochs(tmp_path).claim(served("a"), above=0)
 
 
-def test_after_the_end_nobody_gets_an_epoch(tmp_path: Path) -> None:
+def test_after_the_closing_nobody_gets_an_epoch(tmp_path: Path) -> None:
     epochs = Epochs(tmp_path)
     epochs.claim(served("a"), above=0)
     end = Served(node="", address="", port=0, closed="no progress")

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.descriptors import count_descriptors
 from tests.elastic.harness import ROOT, wait_for
 from trainer.elastic.rendezvous import link_socket
-from trainer.elastic.rendezvous.inquiries import Inquiries, Questions
+from trainer.elastic.rendezvous.inquiries import Asked, PendingAnswers
 from trainer.elastic.rendezvous.link_messages import Kind, Message, Verdict, parse_message, render_message
 from trainer.elastic.rendezvous.link_socket import Address
 from trainer.elastic.rendezvous.links import Links, find_interval_s
@@ -301,11 +301,11 @@ def test_questions_and_probes_of_strangers_are_answered_if_they_name_this_node(
         )
 
 
-def test_what_is_no_message_for_this_node_changes_nothing(group: Group) -> None:
+def test_messages_for_other_nodes_and_garbage_are_ignored(group: Group) -> None:
     group.add(A, B)
     group.meet()
     rng, links = random.Random(1), group.links[A]
-    beat = Message(kind=Kind.HEARTBEAT, sender=B, receiver=A, incarnation=1, sequence=2**63, every_s=60.0)
+    beat = Message(kind=Kind.HEARTBEAT, sender=B, receiver=A, link_id=1, sequence=2**63, every_s=60.0)
     valid = render_message(beat)
     with Stranger(links) as stranger:
         for _ in range(2000):
@@ -392,7 +392,7 @@ def test_any_bytes_are_parsed_without_an_error(data: bytes, begins_well: bool) -
         kind=st.sampled_from(Kind),
         sender=nodes,
         receiver=nodes,
-        incarnation=numbers,
+        link_id=numbers,
         sequence=numbers,
         every_s=st.integers(10, 60_000).map(lambda ms: ms / 1000),
         about=st.none() | nodes.filter(lambda node: node != "0" * 12),
@@ -405,7 +405,7 @@ def test_a_message_is_parsed_as_it_was_rendered(message: Message) -> None:
     assert parse_message(render_message(message)) == message
 
 
-def test_an_agent_that_loses_heartbeats_of_a_node_answers_so(group: Group) -> None:
+def test_an_agent_that_loses_heartbeats_of_a_node_says_so_when_asked(group: Group) -> None:
     group.add(A, B, C)
     group.meet()
     asker, witness = group.links[A], group.links[C]
@@ -422,7 +422,7 @@ def test_an_agent_that_loses_heartbeats_of_a_node_answers_so(group: Group) -> No
 
 
 def test_a_question_is_repeated_until_it_is_answered_or_three_seconds_have_passed() -> None:
-    questions = Questions(0.2)
+    questions = Asked(0.2)
     questions.ask(B, [A, B, C])
     sent = [list(questions.due(n * 0.1)) for n in range(2)]
     assert {peer for _, _, peer in sent[0]} == {A, C}
@@ -444,7 +444,7 @@ def test_a_question_is_repeated_until_it_is_answered_or_three_seconds_have_passe
 
 
 def test_one_probe_answers_all_who_ask_and_a_pause_gives_it_its_time_again() -> None:
-    inquiries = Inquiries()
+    inquiries = PendingAnswers()
     assert inquiries.add(B, ADDRESS, (A, ADDRESS, 1), 0.0)
     assert not inquiries.add(B, ADDRESS, (C, ADDRESS, 5), 0.5)
     assert not inquiries.add(B, ADDRESS, (C, ADDRESS, 6), 0.6)
@@ -461,7 +461,7 @@ def test_one_probe_answers_all_who_ask_and_a_pause_gives_it_its_time_again() -> 
 
 
 def test_a_flood_of_questions_does_not_fill_the_memory() -> None:
-    questions, inquiries = Questions(0.2), Inquiries()
+    questions, inquiries = Asked(0.2), PendingAnswers()
     for number in range(1000):
         questions.ask(f"{number:012x}", [A])
         inquiries.add(f"{number:012x}", ADDRESS, (A, ADDRESS, 1), 0.0)

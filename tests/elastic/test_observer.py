@@ -82,7 +82,7 @@ def test_an_agent_is_lossy_if_the_group_stalls_and_another_agent_loses_its_heart
     assert judge(observe(links, **settings)) is is_lossy
 
 
-def test_a_lossy_agent_stays_so_until_its_link_is_good() -> None:
+def test_an_agent_stays_lossy_until_its_link_is_good() -> None:
     links = Links({"b": POOR, "c": GOOD}, BADLY)
     observer = observe(links)
     assert judge(observer)

@@ -174,7 +174,9 @@ def test_whatever_nodes_are_lost_or_cut_off_one_group_trains_and_the_living_find
 
 @pytest.mark.parametrize("breaks", [True, False])
 @pytest.mark.parametrize("with_workers", [True, False])
-def test_the_others_go_on_soon_without_a_paused_agent_that_serves_the_store(breaks: bool, with_workers: bool) -> None:
+def test_the_others_go_on_within_ten_seconds_without_a_paused_agent_that_serves_the_store(
+    breaks: bool, with_workers: bool
+) -> None:
     nodes = Nodes(3, 1, [Stop(node=0, begin_s=20.0, length_s=80.0, with_workers=with_workers)], breaks=breaks)
     nodes.run(200.0)
     assert first_step_s(nodes, {"node-1", "node-2"}) < 20.0 + 10.0
@@ -240,7 +242,9 @@ def test_all_agents_leave_the_store_of_an_agent_that_was_replaced_during_its_pau
 
 
 @pytest.mark.parametrize("later_s", [0.3, 0.8, 1.5, 2.5])
-def test_the_others_go_on_soon_if_the_host_of_the_store_falls_silent_while_they_form_a_group(later_s: float) -> None:
+def test_the_others_go_on_within_ten_seconds_if_the_host_of_the_store_falls_silent_while_they_form_a_group(
+    later_s: float,
+) -> None:
     deaths = [Death(node="node-3", at_s=20.0, silently=False), Death(node="node-0", at_s=20.0 + later_s, silently=True)]
     nodes = Nodes(4, 1, deaths=deaths, max_restarts=9)
     nodes.run(60.0)

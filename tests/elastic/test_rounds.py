@@ -17,8 +17,7 @@ from trainer.elastic.rendezvous.rounds import (
     Round,
     Stage,
     WorkersStore,
-    can_do_without,
-    can_train_without,
+    can_form_without,
     close,
     drop,
     explain_lost_peers,
@@ -32,9 +31,10 @@ from trainer.elastic.rendezvous.rounds import (
     join,
     lose,
     mark_lossy,
-    offer,
+    newcomer_can_wait,
     parse_round,
     pause_s,
+    publish_store,
     render_round,
     reopen,
     report_stillness,
@@ -100,10 +100,10 @@ def test_a_newcomer_waits_beside_a_formed_group_and_joins_the_next_round() -> No
 def test_a_newcomer_that_is_not_ready_waits_beside_every_round_and_changes_nothing() -> None:
     group, unready = formed(A, B), replace(C, is_ready=False)
     seen = join(group, unready, LIMITS)
-    assert can_train_without(group, "c", LIMITS)
-    assert not can_train_without(group, "b", LIMITS)
-    assert not can_train_without(drop(group, {"b"}), "c", LIMITS)
-    assert not can_train_without(Round(), "c", LIMITS)
+    assert newcomer_can_wait(group, "c", LIMITS)
+    assert not newcomer_can_wait(group, "b", LIMITS)
+    assert not newcomer_can_wait(drop(group, {"b"}), "c", LIMITS)
+    assert not newcomer_can_wait(Round(), "c", LIMITS)
     assert find_change(seen, group, "a", LIMITS) is None
     open_ = join(reopen(seen, A, LIMITS, Ending()), unready, LIMITS)
     assert (open_.nodes, open_.waiting) == (frozenset("a"), (unready,))
@@ -200,7 +200,7 @@ def test_a_lossy_agent_takes_part_if_the_group_is_too_small_without_it() -> None
     assert form(reopen(drop(left, {"b"}), A, LIMITS, Ending()), LIMITS, time_is_up=True).nodes == frozenset("ac")
 
 
-def test_few_lossy_agents_are_remembered() -> None:
+def test_at_most_64_lossy_agents_are_remembered() -> None:
     group = formed(A, B)
     for number in range(100):
         group = mark_lossy(group, {f"node-{number}"}, ())
@@ -226,7 +226,7 @@ def test_a_closed_rendezvous_takes_no_member_and_keeps_its_first_reason() -> Non
         assert changed == closed
 
 
-def test_each_group_and_the_end_need_the_next_epoch() -> None:
+def test_each_group_and_the_closing_take_the_next_epoch() -> None:
     group = replace(formed(A, B, C), epoch=1)
     assert form(join(reopen(drop(group, {"c"}), A, LIMITS, Ending()), B, LIMITS), LIMITS, time_is_up=False).epoch == 2
     assert reopen(group, A, LIMITS, Ending()).epoch == 1
@@ -239,14 +239,14 @@ def test_the_next_store_begins_with_a_round_above_any_that_its_agent_can_have_mi
     assert (first.stage, first.epoch, first.awaited) == (Stage.OPEN, 2, frozenset("bc"))
     assert first.number > group.number + 100
     assert find_change(first, group, "b", LIMITS) == "another node has opened the next round"
-    assert explain_lost_peers(first, group, "b") == "the group lost host-a, which served its rendezvous"
+    assert explain_lost_peers(first, group, "b") == "the group lost host-a, which served the rendezvous store"
     assert [each.node for each in find_missing(first, group)] == ["a"]
     again = form(join(join(first, C, LIMITS), B, LIMITS), LIMITS, time_is_up=False)
     assert (again.generation, again.epoch) == (2, 3)
     assert succeed(group, 2, "a", "host-a", may_return=True).awaited == frozenset("abc")
 
 
-def test_the_next_store_keeps_who_has_finished_and_that_no_group_may_follow() -> None:
+def test_the_next_store_keeps_finished_members_and_a_closed_rendezvous() -> None:
     group = finish(replace(formed(A, B), epoch=1), 1, "b", LIMITS)
     first = succeed(group, 2, "a", "host-a", may_return=False)
     assert (first.number, first.finished, first.nodes) == (0, frozenset("b"), frozenset("b"))
@@ -262,7 +262,7 @@ def test_the_next_store_is_closed_if_its_agent_knows_only_that_a_member_had_fini
 def test_a_change_for_an_earlier_round_is_ignored() -> None:
     store = WorkersStore(address="a", port=1, by_agent=True)
     later = reopen(formed(A, B), A, LIMITS, Ending())
-    assert offer(later, 0, store).store is None
+    assert publish_store(later, 0, store).store is None
     assert finish(formed(A, B), 0, "a", LIMITS).finished == frozenset()
     assert finish(later, 0, "a", LIMITS) == later
 
@@ -274,7 +274,7 @@ def test_a_silent_agent_that_had_finished_is_not_lost() -> None:
     assert [member.node for member in find_lost(seen, group)] == ["b"]
 
 
-def test_a_success_that_arrives_after_the_next_round_was_opened_ends_it_if_too_few_are_left() -> None:
+def test_a_late_success_closes_the_next_round_if_too_few_are_left() -> None:
     pair, three = (reopen(formed(*each), A, LIMITS, Ending()) for each in ((A, B), (A, B, C)))
     assert finish(pair, 1, "b", LIMITS).reason == "another node has finished its part"
     assert finish(three, 1, "b", LIMITS).awaited == frozenset("c")
@@ -282,7 +282,7 @@ def test_a_success_that_arrives_after_the_next_round_was_opened_ends_it_if_too_f
 
 def test_a_document_is_parsed_as_it_was_rendered_and_other_texts_are_refused() -> None:
     store = WorkersStore(address="a", port=1, by_agent=False)
-    round_ = finish(offer(join(formed(A, B), C, LIMITS), 0, store), 1, "b", LIMITS)
+    round_ = finish(publish_store(join(formed(A, B), C, LIMITS), 0, store), 1, "b", LIMITS)
     assert parse_round(render_round(round_)) == round_
     for text in ("", "[]", "{}", "7", '{"number": 1}', render_round(round_).replace("formed", "odd")):
         with pytest.raises(ValueError, match=r"."):
@@ -368,7 +368,7 @@ def test_a_group_that_never_lasts_forms_after_growing_pauses_and_is_closed_at_la
     round_, pauses = formed(A, B), []
     ending = Ending(change="the group lost host-b", lasted=False)
     while (round_ := reopen(round_, A, LIMITS, ending)).stage is Stage.OPEN:
-        pauses.append(pause_s(round_.unsettled))
+        pauses.append(pause_s(round_.short_lived))
         round_ = form(join(round_, B, LIMITS), LIMITS, time_is_up=False)
     assert pauses == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, *[30.0] * 12]
     assert round_.reason == "21 generations in a row made no progress; the last ended because the group lost host-b"
@@ -379,8 +379,8 @@ def test_failures_of_workers_never_close_the_rendezvous() -> None:
     for _ in range(50):
         open_ = reopen(round_, A, LIMITS, Ending(lasted=False))
         round_ = form(join(open_, B, LIMITS), LIMITS, time_is_up=False)
-    assert (round_.stage, pause_s(round_.unsettled)) == (Stage.FORMED, 30.0)
-    assert reopen(round_, A, LIMITS, Ending(change="host-c is waiting to join", lasted=True)).unsettled == 0
+    assert (round_.stage, pause_s(round_.short_lived)) == (Stage.FORMED, 30.0)
+    assert reopen(round_, A, LIMITS, Ending(change="host-c is waiting to join", lasted=True)).short_lived == 0
 
 
 def test_lost_peers_are_explained_by_a_change_of_the_group_and_not_by_a_failure() -> None:
@@ -399,19 +399,19 @@ def test_lost_peers_are_explained_by_a_change_of_the_group_and_not_by_a_failure(
 
 def test_a_group_can_do_without_agents_if_enough_others_are_left_or_waiting() -> None:
     group = formed(A, B, C)
-    assert can_do_without(group, {"c"}, LIMITS)
-    assert not can_do_without(group, {"b", "c"}, LIMITS)
-    assert can_do_without(join(group, D, LIMITS), {"b", "c"}, LIMITS)
-    assert can_do_without(group, set(), LIMITS)
+    assert can_form_without(group, {"c"}, LIMITS)
+    assert not can_form_without(group, {"b", "c"}, LIMITS)
+    assert can_form_without(join(group, D, LIMITS), {"b", "c"}, LIMITS)
+    assert can_form_without(group, set(), LIMITS)
     pair = formed(A, B)
-    assert not can_do_without(pair, {"b"}, LIMITS)
-    assert can_do_without(pair, {"a newcomer"}, LIMITS)
-    assert can_do_without(reopen(pair, A, LIMITS, Ending()), {"b"}, LIMITS)
+    assert not can_form_without(pair, {"b"}, LIMITS)
+    assert can_form_without(pair, {"a newcomer"}, LIMITS)
+    assert can_form_without(reopen(pair, A, LIMITS, Ending()), {"b"}, LIMITS)
 
 
 def test_no_group_can_form_again_once_a_member_has_finished() -> None:
     group = formed(A, B, C)
-    assert not can_do_without(finish(group, 1, "a", LIMITS), {"c"}, LIMITS)
+    assert not can_form_without(finish(group, 1, "a", LIMITS), {"c"}, LIMITS)
 
 
 def test_a_later_incarnation_takes_the_place_of_an_earlier_one_that_never_joins_again() -> None:

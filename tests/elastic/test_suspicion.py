@@ -23,12 +23,12 @@ class Listener:
         self.now_s = 50.0
         self.detector = Detector(self.now_s)
         self.sequence = 0
-        self.incarnation = 1
+        self.link_id = 1
 
     def hear(self, after_s: float = EVERY_S, steps: int = 1, every_s: float = EVERY_S) -> None:
         self.now_s += after_s
         self.sequence += steps
-        self.detector.hear(Heartbeat(self.incarnation, self.sequence, every_s), self.now_s)
+        self.detector.hear(Heartbeat(self.link_id, self.sequence, every_s), self.now_s)
 
     def limit_s(self) -> float:
         """The shortest suspicious silence, to 10 ms."""
@@ -150,7 +150,7 @@ def test_duplicates_and_overtaken_heartbeats_change_nothing(
 ) -> None:
     peer = trained(history)
     before = peer.detector.arrivals(), peer.detector.silent_s(peer.now_s + after_s)
-    old = Heartbeat(peer.incarnation, max(0, peer.sequence - back), EVERY_S)
+    old = Heartbeat(peer.link_id, max(0, peer.sequence - back), EVERY_S)
     assert not peer.detector.hear(old, peer.now_s + after_s)
     assert (peer.detector.arrivals(), peer.detector.silent_s(peer.now_s + after_s)) == before
 
@@ -168,7 +168,7 @@ def test_heartbeats_that_arrive_late_together_end_the_silence() -> None:
 def test_a_sender_that_restarts_is_heard_at_once() -> None:
     peer = listener(100)
     gaps_before = peer.detector.arrivals().gaps
-    peer.incarnation, peer.sequence = 2, 0
+    peer.link_id, peer.sequence = 2, 0
     peer.hear(20.0)
     assert peer.detector.silent_s(peer.now_s) == 0.0
     assert peer.detector.arrivals().gaps == gaps_before

@@ -1,6 +1,6 @@
 """The agent's loop: form a group, start this node's workers, watch them, restart them where that can help.
 
-Every generation ends in `_end_workers`. `History` decides whether another one follows.
+After a failure, `History` decides whether another generation follows. After a change of the group, one always follows.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Agent:
         self._devices = Devices()
         self._memory, self._buddies = membership.memory, membership.buddies
         self._survivors = Survivors(workers)
-        self._ordered: set[int] = set()  # the local ranks of survivors that have not joined yet
+        self._joining: set[int] = set()  # the local ranks of survivors that have not joined yet
         self._watch: Watch | None = None
         self._stillness: Stillness | None = None
         if record is not None and policy is not None:
@@ -109,7 +109,9 @@ class Agent:
         self._sampler = None if record is None else _build_sampler(record, self._devices)
         self._causes = Causes(record, self._sampler, lambda: fork_server.spares_ended)
         self._local: LocalWorkers | None = None
-        self._orders: Sequence[int] = ()  # of workers; if each of these ends with 0, the generation has succeeded
+        self._order_numbers: Sequence[
+            int
+        ] = ()  # the generation has succeeded when each of these workers has ended with 0
         self._ending = Ending()  # of the previous generation
         self._lost: frozenset[int] = frozenset()  # replicas reported as lost since the group formed
         if before is not None:
@@ -162,7 +164,7 @@ class Agent:
                     restarts=self.history.restarts,
                     node=self._node,
                     has_succeeded=self.succeeded,
-                    orders=self._orders,
+                    orders=self._order_numbers,
                     stacks_done=0 if self._requests is None else self._requests.stacks_done,
                     pids=[] if self._local is None else [each.pid for each in self._local.processes.values()],
                     history=self.history.render(),
@@ -216,17 +218,17 @@ class Agent:
             place=place, processes={}, environs=environs, outputs=outputs, folders=folders
         )
         local.processes.update(survivors)
-        self._ordered = {
+        self._joining = {
             local_rank
             for local_rank in survivors
             if self._survivors.order(local_rank, self.generation, environs[local_rank])
         }
-        for local_rank in environs.keys() - self._ordered:
+        for local_rank in environs.keys() - self._joining:
             self._start_process(local, local_rank)
         if self._watch is not None and self._stillness is not None:
             self._watch.begin(self.generation, place.ranks, time.monotonic())
             self._stillness.begin(time.monotonic())
-        self._orders = local.orders
+        self._order_numbers = local.orders
         self._tell_start(local)
         self._note()
         return local
@@ -249,14 +251,14 @@ class Agent:
 
     def _await_joins(self, local: LocalWorkers) -> None:
         """Replace a survivor that did not join this generation in time by a new process."""
-        for local_rank in list(self._ordered):
+        for local_rank in list(self._joining):
             process = local.processes[local_rank]
             if self._survivors.has_joined(local_rank, process.pid, self.generation):
-                self._ordered.remove(local_rank)
+                self._joining.remove(local_rank)
             elif (code := process.poll()) is not None or self._survivors.is_late(local_rank):
-                self._ordered.remove(local_rank)
+                self._joining.remove(local_rank)
                 self._start_process(local, local_rank)
-                self._orders = local.orders
+                self._order_numbers = local.orders
                 how = "was late" if code is None else describe_end(code)
                 self._tell_replaced(local, local_rank, f"process {process.pid} {how}")
                 self._note()
@@ -302,10 +304,10 @@ class Agent:
         self._await_joins(local)
         self._run_requests(local)
         # A survivor that ends before it has joined is replaced.
-        deaths = [death for death in local.find_deaths() if death.local_rank not in self._ordered]
+        deaths = [death for death in local.find_deaths() if death.local_rank not in self._joining]
         if deaths:
             return self._follow_deaths(deaths, local)
-        if not (local.running or self._ordered):
+        if not (local.running or self._joining):
             return End.SUCCEEDED
         hang = self._find_hang(local)
         if hang is not None:
@@ -364,8 +366,9 @@ class Agent:
         reason = self._explain_change(failure, local)
         if reason is not None:
             self._report_lost(self._rendezvous.find_lost())
-            return self._follow(True, steps.highest, change=reason, survivors=self._find_survivors(local))
         survivors = self._find_survivors(local)
+        if reason is not None:
+            return self._follow(True, steps.highest, change=reason, survivors=survivors)
         restarts = self._judge(failure, local, steps.highest, survivors=survivors)
         return self._follow(restarts, steps.highest, survivors=survivors)
 
@@ -412,8 +415,8 @@ class Agent:
         return restarts
 
     def _end_workers(self, patience_s: float, *, hang: bool = False, survivors: Collection[int] = ()) -> None:
-        if self._orders:  # from now on, an exit with 0 is no success
-            self._orders = ()
+        if self._order_numbers:  # from now on, an exit with 0 is no success
+            self._order_numbers = ()
             self._note()
         local, self._local = self._local, None
         if local is None:
@@ -446,7 +449,7 @@ class Agent:
         pids = {place.ranks[rank]: each.pid for rank, each in local.processes.items()}
         if self._sampler is not None:
             self._sampler.begin(self.generation, pids)
-        new = {rank: each for rank, each in local.processes.items() if rank not in self._ordered}
+        new = {rank: each for rank, each in local.processes.items() if rank not in self._joining}
         fresh = {place.ranks[rank]: each.because for rank, each in new.items() if each.because}
         for rank, because in fresh.items():
             say(f"rank {rank} is a new process, not a fork: {because}")
@@ -455,7 +458,7 @@ class Agent:
             Processes(
                 pids=pids,
                 fresh=fresh,
-                survivors=[place.ranks[local_rank] for local_rank in self._ordered],
+                survivors=[place.ranks[local_rank] for local_rank in self._joining],
                 spares=[place.ranks[rank] for rank, each in new.items() if each.was_spare],
             ),
             generation=self.generation,

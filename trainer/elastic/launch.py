@@ -35,7 +35,7 @@ from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
 from trainer.elastic.workers.fork_server_client import ForkServerClient
 from trainer.elastic.workers.program import OURS, Program, parse_program, runs_our_trainer
 from trainer.elastic.workers.script_text import advise_on_address, settle_rank_argument
-from trainer.elastic.workers.workers import Membership, StoreHost
+from trainer.elastic.workers.workers import Membership, WorkersStoreHost
 
 # What workers import before their first step, besides torch. The fork server imports it once, after the first workers
 # have started.
@@ -127,7 +127,9 @@ def build_membership(
     if flags.limits.max_nodes == 1:
         me = Member(node=node, node_rank=0, address=flags.local_addr or "127.0.0.1", workers=workers)
         alone = SingleNodeRendezvous(me)
-        return Membership(node=node, rendezvous=alone, store_host=StoreHost(*chosen), memory=MemoryFiles(workers))
+        return Membership(
+            node=node, rendezvous=alone, store_host=WorkersStoreHost(*chosen), memory=MemoryFiles(workers)
+        )
     timing = parse_timing(flags.conf, _STATIC_READ_S) if static else parse_timing(flags.conf)
     serves = flags.node_rank == 0 if static else parse_is_host(flags.conf)
     if serves is None and replica is not None:
@@ -148,7 +150,10 @@ def build_membership(
     )
     endpoint, key = Endpoint(host=host, port=port, serves=serves), f"elasticrun/{flags.run_id}"
     succession = Succession(endpoint, key, me, timing, Observer(links, node, timing, flags.limits), epochs)
-    shared, store_host = StoreRendezvous(succession, me, flags.limits, is_ready), StoreHost(may_spawn=not is_ours)
+    shared, store_host = (
+        StoreRendezvous(succession, me, flags.limits, is_ready),
+        WorkersStoreHost(may_spawn=not is_ours),
+    )
     return Membership(node=node, rendezvous=shared, store_host=store_host, memory=memory, buddies=buddies)
 
 

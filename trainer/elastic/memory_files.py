@@ -1,7 +1,8 @@
 """Files in memory that outlive workers. Each rank has two for copies of its state, and one to hand its state over.
 
-Where other nodes are in the group, each rank of one of them has two more, which mirror its copies. The keeper holds
-them too, for the next agent. The kernel frees them all when keeper, agent and workers have ended, however they end.
+In a group of several nodes, each node also has two files for each rank of one other node: mirrors of that rank's
+copies. The keeper holds all files too, for the next agent. The kernel frees them when keeper, agent and workers have
+ended, however they end.
 """
 
 from __future__ import annotations

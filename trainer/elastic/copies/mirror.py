@@ -1,7 +1,7 @@
 """Mirror the copies of another node's ranks in this node's memory, so that its loss does not lose them.
 
-For each rank there are two files, as on its own node. The older copy is overwritten, and only by one of the generation
-that trains: until the new generation has a copy, those from which it was restored remain.
+Each rank of the other node has two files here. A new copy overwrites the older one. Only copies of the running
+generation are taken, so the copies that it was restored from stay until it has one of its own.
 """
 
 from __future__ import annotations

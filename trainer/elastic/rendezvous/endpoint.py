@@ -33,7 +33,7 @@ _KEEP_ALIVE = {
 
 
 class Answer(Enum):
-    """Of a store that is probed."""
+    """The result of a probe of a store."""
 
     YES = "it answers"
     REFUSED = "nobody listens there"
@@ -55,11 +55,10 @@ def serve(served: Served, timing: Timing, *, is_required: bool) -> TCPStore | No
 
 
 def connect(served: Served, timing: Timing, key: str) -> Store | None:
-    """Connect to a store. None if that fails or takes long, or if it has no document under `key`.
+    """Connect to a store. None if that fails or takes long, or if the store has no document under `key`.
 
-    Torch is called in another thread. It waits without a limit for a stopped process, whose kernel accepts connections.
-    To a host that refuses them, it connects again and again until its time-out. A process that is being killed refuses
-    them from one moment to the next.
+    Torch connects in another thread. It would wait forever for a stopped process, whose kernel accepts connections. It
+    would retry until its time-out if the host refuses, as it does once its process is killed.
     """
     found: Future[Store | None] = Future()
     threading.Thread(target=_connect, args=(found, served, timing, key), name="connect", daemon=True).start()

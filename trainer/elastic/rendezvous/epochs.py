@@ -1,8 +1,8 @@
-"""Who serves the rendezvous store, and for which group: files in the attempt's folder, created exclusively.
+"""Which agent serves the rendezvous store, and for which group.
 
-Each epoch is a file. The first is the first agent's. Each group that forms, and each agent that takes the place of a
-lost store, needs the next one. If the network is cut in two, one side gets it. The other side finds that it is taken,
-and can only join the store that the file names.
+Each epoch is a file in the attempt's folder, created exclusively. The first store has the first epoch. Each group that
+forms, and each store that replaces a lost one, claims the next. If the network is cut in two, only one side gets it.
+The other can only join the store that the file names.
 
 Files also say which nodes have finished, because a store that is lost may have been the only one that knew it.
 """
@@ -44,10 +44,11 @@ class Epochs:
         return next(((epoch, served) for epoch, served in self._listed() if served is not None), None)
 
     def claim(self, served: Served, above: int, holder: Served | None = None) -> int | None:
-        """Claim the next epoch for a store, and return its number. None if another store has one after `above`.
+        """Claim the next epoch for `served`, and return its number. None if a store other than `holder` has an epoch
+        after `above`.
 
-        `holder` is the store whose epochs do not count as another's: that of the agents that claim. An epoch that one
-        of them claimed but could not use is passed over.
+        `holder` is the store that the claiming agents use. Its later epochs were claimed by them, for groups that did
+        not form.
         """
         while True:
             epoch, newest = next(iter(self._listed()), (0, None))

@@ -1,7 +1,7 @@
-"""Questions whether peers hear a node: those that this agent asks, and those that it answers. Pure.
+"""Asked whether peers hear a node: those that this agent asks, and those that it answers. Pure.
 
-A question is repeated until it is answered, because datagrams are lost. A peer that has not heard the node lately sends
-probes of its own before it answers.
+A question is repeated until it is answered, because datagrams are lost. A peer that hears the node badly answers at
+once. Every other peer first sends the node a probe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Question:
     answers: dict[str, Verdict] = field(default_factory=dict)
 
 
-class Questions:
+class Asked:
     """What this agent asks. Only the last question about a node counts."""
 
     def __init__(self, beat_s: float) -> None:
@@ -79,8 +79,8 @@ class _Inquiry:
     askers: dict[str, tuple[Address, int]] = field(default_factory=dict)
 
 
-class Inquiries:
-    """Questions of others that wait for an echo of the node that they are about."""
+class PendingAnswers:
+    """Asked of others that wait for an echo of the node that they are about."""
 
     def __init__(self) -> None:
         self._inquiries: dict[str, _Inquiry] = {}

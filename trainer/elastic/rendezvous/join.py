@@ -16,13 +16,13 @@ from trainer.elastic.health.awake import AwakeClock
 from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record
 from trainer.elastic.rendezvous import rounds
+from trainer.elastic.rendezvous.backoff import NOTICE_AFTER_S, Backoff, Notice, Unchanged
 from trainer.elastic.rendezvous.failed import RendezvousFailed
-from trainer.elastic.rendezvous.patience import NOTICE_AFTER_S, Backoff, Notice, Unchanged
 from trainer.elastic.rendezvous.rounds import Ending, Limits, Member, Round, Stage, WorkersStore
 from trainer.elastic.rendezvous.store_thread import PARTING_S, StoreThread
 from trainer.elastic.rendezvous.succession import MINORITY_S, Succession
 
-_LONGEST_TURN_S = 0.5  # for one turn of a waiting loop; the rest of a longer turn was a pause of this process
+_LONGEST_PASS_S = 0.5  # for one turn of a waiting loop; the rest of a longer turn was a pause of this process
 _ASK_S = 2.0  # for an optional answer of the store
 _PAUSES = "waiting before the workers start again: the last generations made no progress"
 _ALONE = "waiting before the workers start again: most of the group is missing and may go on without this node"
@@ -43,10 +43,10 @@ class Rendezvous(Protocol):
         that round that are lost meanwhile.
         """
 
-    def offer(self, store: WorkersStore) -> None:
+    def publish_store(self, store: WorkersStore) -> None:
         """Publish the address at which the workers meet."""
 
-    def await_offer(self) -> WorkersStore | None:
+    def await_store(self) -> WorkersStore | None:
         """Wait for the address at which the workers meet. None if the group changes before it is published."""
 
     def find_change(self) -> str | None:
@@ -105,10 +105,10 @@ class SingleNodeRendezvous:
         )
         return self._round
 
-    def offer(self, store: WorkersStore) -> None:
+    def publish_store(self, store: WorkersStore) -> None:
         self._round = replace(self._round, store=store)
 
-    def await_offer(self) -> WorkersStore | None:
+    def await_store(self) -> WorkersStore | None:
         return self._round.store
 
     def find_change(self) -> str | None:
@@ -153,10 +153,10 @@ class StoreRendezvous:
         before, self._formed = self._formed, None
         self._observer.note_stall(False)
         self._store.start_once()
-        is_new = before is None and rounds.can_train_without(self._store.look(), self._me.node, self._limits)
+        is_new = before is None and rounds.newcomer_can_wait(self._store.look(), self._me.node, self._limits)
         me = self._me = replace(self._me, generation=generation, is_ready=not is_new)
         now = self._store.amend(partial(_rejoin, before=before, ending=ending, me=me, limits=self._limits))
-        clock, backoff, missing = AwakeClock(_LONGEST_TURN_S), Backoff(), list[Member]()
+        clock, backoff, missing = AwakeClock(_LONGEST_PASS_S), Backoff(), list[Member]()
         present, opened = Unchanged(clock), Unchanged(clock)
         waiting = Notice(f"waiting for other nodes; a group needs at least {self._limits.min_nodes}")
         pausing, alone = Notice(_PAUSES), Notice(_ALONE)
@@ -165,13 +165,13 @@ class StoreRendezvous:
                 raise RendezvousFailed(f"the rendezvous is closed: {now.reason}", was_member=before is not None)
             successor = rounds.find_successor(now, me)
             if successor is not None:
-                words = f"{successor.address} has taken the place of replica {me.node_rank}"
+                words = f"a later incarnation of replica {me.node_rank} has joined, from {successor.address}"
                 raise RendezvousFailed(words, was_member=before is not None)
-            pause_s = rounds.pause_s(now.unsettled)
+            pause_s = rounds.pause_s(now.short_lived)
             if clock.now_s() > self._timing.join_s + pause_s:
                 raise self._too_few(now, was_member=before is not None)
             if not me.is_ready:
-                is_ready = self._is_ready() or not rounds.can_train_without(now, me.node, self._limits)
+                is_ready = self._is_ready() or not rounds.newcomer_can_wait(now, me.node, self._limits)
                 me = replace(me, is_ready=is_ready)
             time_is_up = present.measure_s(now.nodes) > self._timing.last_call_s
             lone_s = MINORITY_S if rounds.is_minority(now) else 0.0
@@ -190,13 +190,13 @@ class StoreRendezvous:
         self._formed = now
         return now
 
-    def offer(self, store: WorkersStore) -> None:
+    def publish_store(self, store: WorkersStore) -> None:
         assert self._formed is not None
-        self._store.amend(partial(rounds.offer, number=self._formed.number, store=store))
+        self._store.amend(partial(rounds.publish_store, number=self._formed.number, store=store))
 
-    def await_offer(self) -> WorkersStore | None:
+    def await_store(self) -> WorkersStore | None:
         assert self._formed is not None
-        clock, backoff = AwakeClock(_LONGEST_TURN_S), Backoff()
+        clock, backoff = AwakeClock(_LONGEST_PASS_S), Backoff()
         while True:
             now = self._store.look()
             if now.number == self._formed.number and now.store is not None:
@@ -204,7 +204,8 @@ class StoreRendezvous:
             if rounds.find_change(now, self._formed, self._me.node, self._limits) is not None:
                 return None
             if clock.now_s() > self._timing.join_s:
-                raise RendezvousFailed("the first node named no store for the workers", was_member=True)
+                words = f"group rank 0 published no store for the workers within {self._timing.join_s:.0f} s"
+                raise RendezvousFailed(words, was_member=True)
             backoff.wait(len(self._formed.members))
 
     def find_change(self) -> str | None:
@@ -236,7 +237,7 @@ class StoreRendezvous:
         silent_s = self._store.find_silence()
         if silent_s is None or len(self._formed.members) < 2:
             return None
-        needs_it = not rounds.can_do_without(now, {self._me.node}, self._limits)
+        needs_it = not rounds.can_form_without(now, {self._me.node}, self._limits)
         return None if needs_it and silent_s < self._timing.patience_s else silent_s
 
     def explain_lost_peers(self) -> str | None:
@@ -247,8 +248,8 @@ class StoreRendezvous:
                 return reason
         if self._store.find_silence() is not None:
             return "the rendezvous store does not answer"
-        away_s = self._store.find_absence()
-        return None if away_s is None else f"this node was out of contact with the others for {away_s:.0f} s"
+        absence_s = self._store.find_absence()
+        return None if absence_s is None else f"this node was out of contact with the others for {absence_s:.0f} s"
 
     def report_stillness(self, report: str | None) -> None:
         assert self._formed is not None
@@ -271,7 +272,7 @@ class StoreRendezvous:
 
     def _await_others(self, formed: Round, now: Round) -> None:
         """Serve the store until the workers of all other nodes have succeeded."""
-        clock, backoff = AwakeClock(_LONGEST_TURN_S), Backoff()
+        clock, backoff = AwakeClock(_LONGEST_PASS_S), Backoff()
         while self._store.serves and formed.nodes & now.nodes - now.finished and clock.now_s() < _LAST_TO_FINISH_S:
             if now.stage is Stage.CLOSED:
                 return

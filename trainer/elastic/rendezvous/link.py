@@ -13,7 +13,7 @@ _APART = 0.9  # of a beat: two refusals that are a beat apart arrive a little cl
 
 # Heartbeats. Of 12 at 30 % loss, at least three are lost with a probability of 75 %, at 5 % loss with one of 2 %.
 _POOR_OF, _POOR_LOST, _POOR_HOLES, _UNSTEADY_LOST = 12, 3, 2, 2
-# At 30 % loss, at most one of 50 is lost once in 280 days.
+# At 30 % loss, at most one of 50 is lost in one look of two million. The first member looks once a second.
 _GOOD_OF, _GOOD_LOST = 50, 1
 _LATELY_S = 1.0
 
@@ -43,16 +43,16 @@ class Silence:
 
 
 class Link:
-    """All times are from one clock.
+    """A link to one peer. All times are from one clock.
 
-    `place` is a host and a port. `address` is None while the host's name is not resolved. `incarnation` goes with the
-    heartbeats that this link sends: their number starts again with each link.
+    `place` is a host and a port. `address` is None while the host's name is not resolved. `link_id` is sent with each
+    heartbeat. Numbering restarts with each link.
     """
 
     def __init__(
-        self, place: tuple[str, int], address: Address | None, incarnation: int, beat_s: float, now_s: float
+        self, place: tuple[str, int], address: Address | None, link_id: int, beat_s: float, now_s: float
     ) -> None:
-        self.place, self.address, self.incarnation = place, address, incarnation
+        self.place, self.address, self.link_id = place, address, link_id
         self.sent = 0  # heartbeats
         self._beat_s = beat_s
         self._detector = Detector(now_s)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 _MAGIC = b"eRl\x01"  # the last byte is the version
-# Magic, kind, sender, receiver, incarnation, sequence, interval in ms, about, its address and port, verdict.
+# Magic, kind, sender, receiver, link_id, sequence, interval in ms, about, its address and port, verdict.
 _FORMAT = struct.Struct("!4sB6s6sQQI6s16sHB")
 _NODE = re.compile(r"[0-9a-f]{12}", re.ASCII)
 _SHORTEST_MS, _LONGEST_MS = 10, 60_000
@@ -49,7 +49,7 @@ class Message:
     kind: Kind
     sender: str
     receiver: str
-    incarnation: int = 0
+    link_id: int = 0
     sequence: int = 0
     every_s: float = 0.0
     about: str | None = None
@@ -71,7 +71,7 @@ def render_message(message: Message) -> bytes:
         message.kind,
         bytes.fromhex(message.sender),
         bytes.fromhex(message.receiver),
-        message.incarnation,
+        message.link_id,
         message.sequence,
         min(_LONGEST_MS, round(message.every_s * 1000)),
         _NOBODY if message.about is None else bytes.fromhex(message.about),
@@ -85,14 +85,14 @@ def parse_message(data: bytes) -> Message | None:
     """None if it is no message of this version."""
     if len(data) != _FORMAT.size or not data.startswith(_MAGIC):
         return None
-    _, kind, sender, receiver, incarnation, sequence, every_ms, about, ip, port, verdict = _FORMAT.unpack(data)
+    _, kind, sender, receiver, link_id, sequence, every_ms, about, ip, port, verdict = _FORMAT.unpack(data)
     if kind not in _KINDS or verdict not in _VERDICTS:
         return None
     return Message(
         kind=Kind(kind),
         sender=sender.hex(),
         receiver=receiver.hex(),
-        incarnation=incarnation,
+        link_id=link_id,
         sequence=sequence,
         every_s=min(_LONGEST_MS, max(_SHORTEST_MS, every_ms)) / 1000,
         about=None if about == _NOBODY else about.hex(),

@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from trainer.elastic.rendezvous.inquiries import Inquiries, Questions, Reply
+from trainer.elastic.rendezvous.inquiries import Asked, PendingAnswers, Reply
 from trainer.elastic.rendezvous.link import Link, Quality, Silence
 from trainer.elastic.rendezvous.link_messages import (
     Kind,
@@ -29,7 +29,7 @@ from trainer.elastic.rendezvous.suspicion import FLOOR_S, Arrivals, Heartbeat
 
 _MESSAGES_PER_S = 2000  # the most heartbeats that one agent sends and receives
 _AWAY_S = FLOOR_S / 2  # between two turns of the thread: then this agent was paused
-_LONGEST_TURN_S = 0.25
+_LONGEST_PASS_S = 0.25
 _RETRY_NAMES_S = 5.0
 _PARTING_S = 2.0
 
@@ -57,7 +57,7 @@ class Links:
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()  # guards all below
         self._links: dict[str, Link] = {}
-        self._questions, self._inquiries = Questions(beat_s), Inquiries()
+        self._questions, self._inquiries = Asked(beat_s), PendingAnswers()
         self._read_s = time.monotonic()  # all that arrived until then has been read
         self._beat_due_s = self._tick_due_s = self._names_due_s = self._turn_s = self._read_s
         self._soon: set[str] = set()  # peers that get a heartbeat at the next tick
@@ -146,7 +146,7 @@ class Links:
                     self._socket.close()
                     os.close(self._wakeup)
                     return
-                wait_s = min(_LONGEST_TURN_S, max(0.0, min(self._tick_due_s, self._beat_due_s) - time.monotonic()))
+                wait_s = min(_LONGEST_PASS_S, max(0.0, min(self._tick_due_s, self._beat_due_s) - time.monotonic()))
             ready = poll.poll(wait_s * 1000)
             with self._lock:
                 if any(descriptor == self._wakeup for descriptor, _ in ready):
@@ -188,7 +188,7 @@ class Links:
         match message.kind:
             case Kind.HEARTBEAT:
                 if (link := self._links.get(message.sender)) is not None:
-                    link.hear(Heartbeat(message.incarnation, message.sequence, message.every_s), now_s)
+                    link.hear(Heartbeat(message.link_id, message.sequence, message.every_s), now_s)
             case Kind.PROBE:
                 self._send(self._to(message.sender, Kind.ECHO, sequence=message.sequence), sender)
             case Kind.ECHO:
@@ -223,7 +223,7 @@ class Links:
             if link is not None and link.address is not None:
                 link.sent += 1
                 beat = self._to(node, Kind.HEARTBEAT, sequence=link.sent)
-                self._send(replace(beat, incarnation=link.incarnation, every_s=self._every_s()), link.address)
+                self._send(replace(beat, link_id=link.link_id, every_s=self._every_s()), link.address)
 
     def _repeat(self, now_s: float) -> None:
         """Send again what has no answer yet, and answer what got no echo."""

@@ -1,6 +1,6 @@
-"""Which other agents are silent, by three observers: heartbeats over UDP, counts in the store, and other agents.
+"""Judge which other agents are silent, from UDP heartbeats, counts in the store, and answers of other agents.
 
-And with which of them no group can train, because too many packets are lost.
+Also find agents that lose so many packets that no group can train with them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.elastic.rendezvous.rounds import Limits, Round
 _ASK_AFTER_S = 1.0  # of silence, so that the others have answered when it becomes suspicious
 _ANSWER_S = 1.2  # in which others answer: they probe for a second
 _ASK_AGAIN_S = 1.5
-_ASK_BADLY_AGAIN_S = 0.4  # who loses heartbeats of a node answers at once
+_ASK_ABOUT_LOSSES_AGAIN_S = 0.4  # a peer that loses heartbeats of the node answers at once
 _ASKED = 3  # agents
 _HEARD_S = 0.5  # a heartbeat that is younger shows that its sender lives
 _REPLACED_S = 0.8  # an agent that dies alone is replaced within this time (keeper.py)
@@ -56,7 +56,7 @@ class Observer:
         self.is_stalled = False
         self._lock = threading.Lock()
         self._lossy: set[str] = set()
-        self._asked_badly_s: dict[str, float] = {}
+        self._losses_asked_s: dict[str, float] = {}
         self._questions: dict[str, _Question] = {}  # about silent agents
 
     def close(self) -> None:
@@ -93,10 +93,11 @@ class Observer:
         self.is_stalled = is_stalled
 
     def is_lossy(self, node: str) -> bool:
-        """Whether the group should go on without the agent: it stalls, and too many packets to or from it are lost.
+        """Whether the group should go on without the agent. Asks other agents if that is needed, so call it again.
 
-        That needs another agent that also loses its heartbeats, and other agents that this one hears well. Of two
-        agents, that which serves the store finds the other one lossy. Then it is so until its link has become good.
+        It should if the workers here stall, too many of its heartbeats are lost, no other peer is heard badly, and
+        another agent confirms the loss. Of two agents, the one that serves the store decides. The answer stays True
+        until the link is good.
         """
         with self._lock:
             if not self.is_stalled and node not in self._lossy:
@@ -104,29 +105,38 @@ class Observer:
             quality = self._links.quality(node)
             if quality is Quality.GOOD:
                 self._lossy.discard(node)
-            if node in self._lossy or quality is not Quality.POOR:
-                return node in self._lossy
-        others = self._linked - {node}
-        is_needed = not rounds.can_leave_out(self._round, node, self._limits)
-        if is_needed or any(self._links.quality(other) is Quality.POOR for other in others):
+            if node in self._lossy:
+                return True
+        if quality is not Quality.POOR or not self._may_leave_out(node) or not self._is_confirmed(node):
             return False
-        is_lossy = self._is_heard_badly(node) if others else node != self._host
         with self._lock:
-            self._lossy |= {node} if is_lossy else set()
-        return is_lossy
+            self._lossy.add(node)
+        return True
+
+    def _may_leave_out(self, node: str) -> bool:
+        """Whether the group can do without the agent, and no other link is so bad that this agent may be the cause."""
+        others = self._linked - {node}
+        is_cause_clear = all(self._links.quality(other) is not Quality.POOR for other in others)
+        return is_cause_clear and rounds.can_drop_lossy(self._round, node, self._limits)
+
+    def _is_confirmed(self, node: str) -> bool:
+        return self._is_heard_badly(node) if self._linked - {node} else node != self._host
 
     def _is_heard_badly(self, node: str) -> bool:
         """Whether another agent loses heartbeats of this one. Asks again if none has said so."""
-        since_s = time.monotonic() - self._asked_badly_s.get(node, float("-inf"))
+        since_s = time.monotonic() - self._losses_asked_s.get(node, float("-inf"))
         if since_s < _ASK_AGAIN_S and Verdict.HEARD_BADLY in self._links.answers(node).values():
             return True
-        if since_s > _ASK_BADLY_AGAIN_S:
-            self._asked_badly_s[node] = time.monotonic()
+        if since_s > _ASK_ABOUT_LOSSES_AGAIN_S:
+            self._losses_asked_s[node] = time.monotonic()
             self._links.ask(node, self._witnesses(node))
         return False
 
     def grade(self, nodes: Collection[str]) -> tuple[set[str], set[str]]:
-        """The nodes that are badly connected, and those that are well connected. Neither if a member is bad, too."""
+        """Returns the badly and the well connected nodes.
+
+        Both are empty if the link to a member is poor: this agent's own link may be the cause.
+        """
         graded = {node: self._links.quality(node) for node in nodes}
         members = self._round.nodes & self._linked if graded else frozenset[str]()
         if any(self._links.quality(node) is Quality.POOR for node in members):
@@ -135,7 +145,11 @@ class Observer:
         return poor, {node for node, quality in graded.items() if quality is Quality.GOOD}
 
     def is_silent(self, node: str, unanswered_s: float) -> bool:
-        """Whether the agent has been silent for too long. `unanswered_s`: since its last sign of life in the store."""
+        """Whether the agent has been silent for too long. Asks other agents if that is needed, so call it again.
+
+        `unanswered_s`: since its last sign of life in the store. True also for an agent that sends heartbeats but has
+        not counted in the store for `patience`.
+        """
         silence = self._links.silence(node)
         if silence.refused:
             return self.is_gone(node)
@@ -182,6 +196,6 @@ class Observer:
             return waited_s > _ANSWER_S or len(self._links.answers(node)) == len(self._witnesses(node))
 
     def _witnesses(self, node: str) -> list[str]:
-        """Rather those that exchange heartbeats with the node."""
+        """Up to three agents to ask. Those that exchange heartbeats with the node come first."""
         linked = rounds.linked_to(self._round, node, self._host)
         return sorted(self._linked - {node}, key=lambda other: (other not in linked, other))[:_ASKED]

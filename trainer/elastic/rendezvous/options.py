@@ -20,13 +20,14 @@ class Timing:
     beat_s: float = 1.0
     beats: int = 5
     read_s: float = 60.0
-    # Time for a paused node to return, so that the workers can continue. A connection to a silent node breaks after
-    # the same time (endpoint.py).
+    # Time for a paused node to return, so that the workers can continue. TCP connections to a silent store break after
+    # 30 s, whatever this value (endpoint.py).
     patience_s: float = 30.0
 
     @property
     def silence_s(self) -> float:
-        """A node whose count in the store is older counts as lost, if no datagram of it ever arrived."""
+        """A node is lost when its count in the store is older, if no datagram from it ever arrived or another agent
+        still hears it."""
         return self.beat_s * self.beats
 
 

@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
-# Generations in a row that did not last: up to _AT_ONCE the next one starts without a pause, and after _MOST_UNSETTLED
+# Generations in a row that did not last. Up to _AT_ONCE the next one starts without a pause. After _MOST_SHORT_LIVED
 # the next change of the group closes the round.
-_AT_ONCE, _MOST_UNSETTLED = 3, 20
+_AT_ONCE, _MOST_SHORT_LIVED = 3, 20
 _LONGEST_PAUSE_S = 30.0
 _UNSEEN_ROUNDS = 1000  # more than can form while an agent does not see them
 _GIVEN_UP = "the other nodes have dropped this one"
@@ -84,11 +84,11 @@ class Round:
     awaited: frozenset[str] = frozenset()  # members of the previous round that are expected back
     waiting: tuple[Member, ...] = ()  # newcomers to a formed round
     finished: frozenset[str] = frozenset()  # members whose workers all succeeded
-    lossy: tuple[str, ...] = ()  # agents to or from which too many packets are lost, the latest last
+    lossy: tuple[str, ...] = ()  # agents from which too many packets are lost, the latest last
     store: WorkersStore | None = None
     still: tuple[tuple[str, str], ...] = ()  # members whose workers are still, each with its report (stillness.py)
     change: str = ""  # why this round was opened; empty: it is the first, or a worker failed
-    unsettled: int = 0  # how many generations in a row before this one did not last
+    short_lived: int = 0  # how many generations in a row before this one did not last
     reason: str = ""  # why it was closed
 
     @property
@@ -118,7 +118,7 @@ def join(round_: Round, me: Member, limits: Limits) -> Round:
     if round_.has(me.node):
         return round_
     if not round_.members and round_.stage is Stage.FORMED:
-        return reopen(round_, me, limits, Ending(change="all its agents are gone", lasted=False))
+        return reopen(round_, me, limits, Ending(change="all agents of the group are gone", lasted=False))
     return round_ if me in round_.waiting else replace(round_, waiting=(*_without(round_.waiting, {me.node}), me))
 
 
@@ -134,7 +134,7 @@ def _replaces(new: Member, old: Member) -> bool:
 
 def _may_join(round_: Round, newcomer: Member, limits: Limits) -> bool:
     """Whether a newcomer may take part now. One that is lossy may if the group is too small without it."""
-    is_left_out = newcomer.node in round_.lossy and can_train_without(round_, newcomer.node, limits)
+    is_left_out = newcomer.node in round_.lossy and newcomer_can_wait(round_, newcomer.node, limits)
     return newcomer.is_ready and not is_left_out
 
 
@@ -144,7 +144,7 @@ def _has_place(round_: Round, node: str, limits: Limits) -> bool:
     return not kept or node in kept | round_.nodes or len(round_.nodes | kept) < limits.max_nodes
 
 
-def can_train_without(round_: Round, node: str, limits: Limits) -> bool:
+def newcomer_can_wait(round_: Round, node: str, limits: Limits) -> bool:
     """Whether a group has formed before, and enough others are in it or expected back to train without this agent."""
     others = round_.nodes | round_.awaited
     return round_.generation > 0 and node not in others and len(others) >= limits.min_nodes
@@ -160,10 +160,10 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
         return round_
     if round_.finished:
         return close(round_, _FINISHED)
-    unsettled = 0 if ending.lasted else round_.unsettled + 1
-    if ending.change and unsettled > _MOST_UNSETTLED:
+    short_lived = 0 if ending.lasted else round_.short_lived + 1
+    if ending.change and short_lived > _MOST_SHORT_LIVED:
         return close(
-            round_, f"{unsettled} generations in a row made no progress; the last ended because {ending.change}"
+            round_, f"{short_lived} generations in a row made no progress; the last ended because {ending.change}"
         )
     room = limits.max_nodes - len(round_.nodes | {me.node})
     waiting = _without(round_.waiting, {me.node})
@@ -178,17 +178,16 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
         waiting=tuple(member for member in waiting if member not in ready),
         lossy=round_.lossy,
         change=ending.change,
-        unsettled=unsettled,
+        short_lived=short_lived,
     )
 
 
 def succeed(round_: Round, epoch: int, lost: str, address: str, *, may_return: bool) -> Round:
-    """The first document of the next store, after the agent `lost` at `address`, which served the store, is gone.
+    """The first document of the next store, after the loss of the agent `lost` at `address`.
 
-    `may_return`: only its process has ended, so another one may soon take its place under the same name.
-    `round_` is the document as its new agent knew it. Others may have known a newer one, so the number of the new round
-    is far above it. If a member has finished, no other group may form, so the newest one keeps
-    its number.
+    `may_return`: only its process has ended, so a replacement may come back under the same name. `round_` is the newest
+    document that the new host knew. Others may have known a newer one, so the new number is far above it. After a
+    member has finished, no other group may form, and the number stays.
     """
     if round_.finished and round_.stage is Stage.OPEN:
         return replace(round_, stage=Stage.CLOSED, reason=_FINISHED, epoch=epoch)
@@ -201,8 +200,8 @@ def succeed(round_: Round, epoch: int, lost: str, address: str, *, may_return: b
         size=round_.size,
         awaited=(round_.nodes | round_.awaited) - (frozenset() if may_return else {lost}),
         lossy=round_.lossy,
-        change=f"the group lost {address}, which served its rendezvous",
-        unsettled=round_.unsettled + 1,  # whether it lasted is not known here
+        change=f"the group lost {address}, which served the rendezvous store",
+        short_lived=round_.short_lived + 1,  # whether it lasted is not known here
     )
 
 
@@ -211,9 +210,9 @@ def is_minority(round_: Round) -> bool:
     return round_.stage is Stage.OPEN and 2 * len(round_.members) < round_.size
 
 
-def pause_s(unsettled: int) -> float:
-    """How long a round stays open before a group forms, after `unsettled` generations in a row that did not last."""
-    doubled = unsettled - _AT_ONCE
+def pause_s(short_lived: int) -> float:
+    """How long a round stays open before a group forms, after `short_lived` generations in a row that did not last."""
+    doubled = short_lived - _AT_ONCE
     return 0.0 if doubled <= 0 else min(_LONGEST_PAUSE_S, 2.0 ** (doubled - 1))
 
 
@@ -261,7 +260,7 @@ def drop(round_: Round, nodes: Collection[str]) -> Round:
 
 
 def mark_lossy(round_: Round, lossy: Collection[str], good: Collection[str]) -> Round:
-    """Note agents to or from which too many packets are lost, and agents that are well connected."""
+    """Add agents from which too many packets are lost, and remove agents whose links are good."""
     marked = [node for node in round_.lossy if node not in good]
     marked += sorted(set(lossy) - set(marked))
     return replace(round_, lossy=tuple(marked[-_MOST_LOSSY:]))
@@ -278,17 +277,17 @@ class Lost:
 
 
 def lose(round_: Round, lost: Lost, limits: Limits) -> Round:
-    """Remove agents. The group does not need those that have finished."""
+    """Remove silent and lossy agents. A silent agent that has finished is noted as finished."""
     for node in sorted(lost.finished & lost.silent):
         round_ = finish(round_, lost.generation, node, limits)
     round_ = drop(round_, lost.silent)
     for node in sorted(lost.lossy - lost.silent):
-        if can_leave_out(round_, node, limits):
+        if can_drop_lossy(round_, node, limits):
             round_ = drop(mark_lossy(round_, {node}, ()), {node})
     return round_
 
 
-def offer(round_: Round, number: int, store: WorkersStore) -> Round:
+def publish_store(round_: Round, number: int, store: WorkersStore) -> Round:
     """Publish where the workers of formed round `number` meet."""
     is_current = round_.stage is Stage.FORMED and round_.number == number
     return replace(round_, store=store) if is_current else round_
@@ -357,7 +356,7 @@ def linked_to(round_: Round, node: str, host: str) -> frozenset[str]:
     return (watched_by(round_, node) | beside | ({host} & set(known))) - {node}
 
 
-def can_do_without(round_: Round, nodes: Collection[str], limits: Limits) -> bool:
+def can_form_without(round_: Round, nodes: Collection[str], limits: Limits) -> bool:
     """Whether a group can form without these agents. If not, ending the workers because of them would not help."""
     if round_.stage is not Stage.FORMED or not round_.nodes & set(nodes):
         return True
@@ -365,7 +364,7 @@ def can_do_without(round_: Round, nodes: Collection[str], limits: Limits) -> boo
     return not round_.finished and len(left) >= limits.min_nodes
 
 
-def can_leave_out(round_: Round, node: str, limits: Limits) -> bool:
+def can_drop_lossy(round_: Round, node: str, limits: Limits) -> bool:
     """Whether enough other agents are in the round, or expected back, for a group without this one."""
     others = (round_.nodes | round_.awaited) - {node}
     return not round_.finished and len(others) >= limits.min_nodes
@@ -448,7 +447,7 @@ def parse_round(text: str) -> Round:
             store=None if document["store"] is None else WorkersStore(**document["store"]),
             still=tuple((node, report) for node, report in document["still"]),
             change=document["change"],
-            unsettled=document["unsettled"],
+            short_lived=document["short_lived"],
             reason=document["reason"],
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

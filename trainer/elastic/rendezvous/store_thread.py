@@ -22,16 +22,16 @@ from functools import partial
 
 from trainer.elastic.health.awake import AwakeClock
 from trainer.elastic.rendezvous import rounds
+from trainer.elastic.rendezvous.backoff import LOOKS_PER_S, Unchanged
 from trainer.elastic.rendezvous.document import Document, count_key
 from trainer.elastic.rendezvous.failed import RendezvousFailed
-from trainer.elastic.rendezvous.patience import LOOKS_PER_S, Unchanged
 from trainer.elastic.rendezvous.rounds import Limits, Lost, Round
 from trainer.elastic.rendezvous.succession import Connection, Succession, Superseded
 
 PARTING_S = 2.0  # the most to wait for the store's last answer, and again for the thread's end
 _CHECK_S = 0.2  # between two checks whether the thread is alive
 _LOOK_EVERY_S = 0.05
-_LONGEST_TURN_S = 0.5  # between two measurements of a silence; the rest was a pause of this process
+_LONGEST_PASS_S = 0.5  # between two measurements of a silence; the rest was a pause of this process
 _RETRY_S = 0.5  # after an error of the folder
 _REPLACED_WITHIN_S = 2.0  # a lost store; after that this node is alone, and must not train
 _AFTERMATH_S = 10.0  # after an absence, for workers here to notice the peers that ended during it
@@ -50,9 +50,9 @@ class StoreThread:
         self._error: RendezvousFailed | None = None
         self._document: Document | None = None
         self._round, self._answers = Round(), 0  # the document, and how often it was read
-        self._unanswered = Unchanged(AwakeClock(_LONGEST_TURN_S))
+        self._unanswered = Unchanged(AwakeClock(_LONGEST_PASS_S))
         self._heard: dict[str, tuple[bytes, float]] = {}  # of each watched node: its count, and when that changed
-        self._listened_s = float("-inf")
+        self._counted_s = float("-inf")
         self._absence = 0.0, float("-inf")  # the last time without a heartbeat from here: its length, and its end
         self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
 
@@ -71,9 +71,10 @@ class StoreThread:
         return self._document is not None
 
     def find_silence(self) -> float | None:
-        """For how many seconds there has been no store, or it and its host have been silent. None if not for too long.
+        """How long the store has been silent, in seconds. None while that is not too long.
 
-        If the host is lossy, any time is too long. Call it often.
+        It is too long if the store was lost 2 s ago and not replaced, if its host counts as silent, or if its host is
+        lossy. Call it often.
         """
         unanswered_s, lost_s = self._unanswered.measure_s(self._answers), self._lost_s
         if lost_s is not None:
@@ -105,11 +106,11 @@ class StoreThread:
         After such a time the others may have dropped this agent.
         """
         now_s = time.monotonic()
-        since_s = now_s - self._listened_s
-        if since_s > self._away_s:
+        since_s = now_s - self._counted_s
+        if since_s > self._absent_after_s:
             return since_s
-        away_s, back_s = self._absence
-        return away_s if now_s - back_s < _AFTERMATH_S else None
+        absence_s, back_s = self._absence
+        return absence_s if now_s - back_s < _AFTERMATH_S else None
 
     def hang_up(self) -> None:
         """Give up on the store, which has been silent for too long."""
@@ -188,14 +189,14 @@ class StoreThread:
         except RuntimeError:
             return False
         self._document, self._heard = document, {}
-        self._hear(document.round)
+        self._note_document(document.round)
         return True
 
     def _apply(self, change: Callable[[Round], Round] | None) -> Round:
         assert self._document is not None
-        return self._hear(self._document.refresh() if change is None else self._document.amend(change))
+        return self._note_document(self._document.refresh() if change is None else self._document.amend(change))
 
-    def _hear(self, now: Round) -> Round:
+    def _note_document(self, now: Round) -> Round:
         self._round, self._answers = now, self._answers + 1
         self._observer.follow(now, self.host)
         return now
@@ -206,10 +207,10 @@ class StoreThread:
     def _keep_alive(self) -> None:
         """Once a heartbeat interval, count in the store and read the others' counts. Drop silent members."""
         now_s = time.monotonic()
-        if now_s - self._listened_s >= self._timing.beat_s:
+        if now_s - self._counted_s >= self._timing.beat_s:
             self._count(now_s)
         silent = {node for node, (_, since_s) in self._heard.items() if self._observer.is_silent(node, now_s - since_s)}
-        if not rounds.can_do_without(self._round, silent, self._limits):
+        if not rounds.can_form_without(self._round, silent, self._limits):
             patient_s = now_s - self._timing.patience_s
             silent = {node for node in silent if self._heard[node][1] < patient_s or self._observer.is_gone(node)}
         lossy = {node for node in self._heard.keys() & self._round.nodes if self._observer.is_lossy(node)}
@@ -225,11 +226,11 @@ class StoreThread:
 
     def _count(self, now_s: float) -> None:
         assert self._connection is not None
-        store, since_s = self._connection.store, now_s - self._listened_s
-        was_away = self._away_s < since_s < float("inf")  # then this agent was silent, not the others
+        store, since_s = self._connection.store, now_s - self._counted_s
+        was_away = self._absent_after_s < since_s < float("inf")  # then this agent was silent, not the others
         if was_away:
             self._absence = since_s, now_s
-        self._listened_s = now_s
+        self._counted_s = now_s
         self._succession.check(self._connection)
         store.add(count_key(self._key, self._node), 1)
         self._apply(None)
@@ -252,7 +253,7 @@ class StoreThread:
                 self._apply(mark)
 
     @property
-    def _away_s(self) -> float:
+    def _absent_after_s(self) -> float:
         """After so long without a heartbeat from here, others may have dropped this agent."""
         return 2 * self._timing.beat_s
 

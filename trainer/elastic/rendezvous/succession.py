@@ -14,17 +14,17 @@ from torch.distributed import Store
 
 from trainer.elastic.health.awake import AwakeClock
 from trainer.elastic.rendezvous import rounds
+from trainer.elastic.rendezvous.backoff import Notice
 from trainer.elastic.rendezvous.document import write_first
 from trainer.elastic.rendezvous.endpoint import Answer, connect, explain, hang_up, is_here, probe, serve
 from trainer.elastic.rendezvous.epochs import Epochs, Served
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import Timing
-from trainer.elastic.rendezvous.patience import Notice
 from trainer.elastic.rendezvous.rounds import Member, Round, Stage
 
 _TRY_EVERY_S = 0.05
-_LONGEST_TURN_S = 4.0  # with a probe and a connection; the rest of a longer turn was a pause of this process
+_LONGEST_PASS_S = 4.0  # with a probe and a connection; the rest of a longer turn was a pause of this process
 # Agents try one after the other, so that one of them serves and the others connect.
 _TURN_S = 0.1
 # How long an agent waits before it replaces a silent store. The others have answered then whether they hear its host.
@@ -57,7 +57,7 @@ class Connection:
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Of the first store. `serves` None: the agent on whose machine it is serves it."""
+    """Where the first store is. `serves` None: the agent on that machine serves it."""
 
     host: str
     port: int
@@ -162,10 +162,10 @@ class Succession:
         return epoch
 
     def check(self, connection: Connection) -> None:
-        """Raises Superseded if another store has replaced this one. Call it often.
+        """Raises Superseded if a newer store has replaced this one. Call it often.
 
-        The agent that serves the store may have been paused meanwhile. For the others, an agent that finds the host
-        lossy replaces a store that still answers. Then they look only while their workers stall.
+        The agent that serves the store always looks: it may have been paused. The others look only while their workers
+        stall, because a store with a lossy host is replaced although it answers.
         """
         newest = self._newest() if connection.serves or self.observer.is_stalled else None
         if newest is not None and newest[1] != connection.served:
@@ -194,7 +194,7 @@ class Succession:
         self, search: _Search, lost: Connection | None, last: Round, limit_s: float, notice: Notice | None
     ) -> Connection | None:
         """The next connection. None if the time is up."""
-        clock = AwakeClock(_LONGEST_TURN_S)
+        clock = AwakeClock(_LONGEST_PASS_S)
         while not self._is_over and clock.now_s() < limit_s:
             try:
                 found = self._try(search, lost, last, clock)

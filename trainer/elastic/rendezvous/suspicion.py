@@ -28,9 +28,9 @@ _LEAST_DEVIATION = 0.5  # of the interval; Akka's default is 100 ms
 
 
 class Heartbeat(NamedTuple):
-    """`sequence` counts from the start of an incarnation. `every_s` is the time until the next heartbeat."""
+    """`sequence` counts from the start of a link. `every_s` is the time until the next heartbeat."""
 
-    incarnation: int
+    link_id: int
     sequence: int
     every_s: float
 
@@ -61,8 +61,7 @@ class Arrivals:
 class Detector:
     """Learns how heartbeats of one peer arrive. All times are seconds of the listener's monotonic clock."""
 
-    def __init__(self, now_s: float, *, floor_s: float = FLOOR_S, threshold: float = THRESHOLD) -> None:
-        self._floor_s, self._threshold = floor_s, threshold
+    def __init__(self, now_s: float) -> None:
         self._newest: Heartbeat | None = None
         self._gaps: deque[Gap] = deque(maxlen=_WINDOW)
         self._heard = 0
@@ -72,7 +71,7 @@ class Detector:
     def hear(self, heartbeat: Heartbeat, now_s: float) -> bool:
         """Note a heartbeat that arrived at `now_s`. Returns False for a duplicate and for one that was overtaken."""
         newest = self._newest
-        if newest is not None and newest.incarnation == heartbeat.incarnation:
+        if newest is not None and newest.link_id == heartbeat.link_id:
             steps = heartbeat.sequence - newest.sequence
             if steps <= 0:
                 return False
@@ -95,9 +94,9 @@ class Detector:
 
     def suspects(self, silent_s: float) -> bool:
         """Whether a silence of `silent_s` is suspicious. Never for a peer that was not heard yet."""
-        if self._newest is None or silent_s <= max(self._floor_s, FLOOR_BEATS * self._newest.every_s):
+        if self._newest is None or silent_s <= max(FLOOR_S, FLOOR_BEATS * self._newest.every_s):
             return False
-        return self.phi(silent_s) > self._threshold
+        return self.phi(silent_s) > THRESHOLD
 
     def phi(self, silent_s: float) -> float:
         """0 for a peer that was not heard yet."""

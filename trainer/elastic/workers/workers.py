@@ -1,9 +1,9 @@
 """The environment of a generation's workers: their store, their ranks, and torchrun's other variables.
 
 Each generation's workers have their own store, so that it holds no key of another generation. The agent of group rank 0
-serves it. If every node has one worker of a script, worker 0 serves it instead: such a worker may start workers itself
-(torch.multiprocessing.spawn), and those must be able to serve it. Then torch waits about half a second when a worker
-looks for the store before it exists.
+serves it, with two exceptions. A single rank serves its own. If every node has one worker of a script, worker 0 serves
+it, because such a worker may start workers itself (torch.multiprocessing.spawn), and those must be able to serve it.
+Then torch waits about half a second when a worker looks for the store before it exists.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def find_place(group: Round, node: str) -> AgentPlace:
     )
 
 
-class StoreHost:
+class WorkersStoreHost:
     """Opens the workers' store. A store that the agent serves lives until the next `arrange` or `close`."""
 
     def __init__(self, address: str | None = None, port: int = 0, *, may_spawn: bool = True) -> None:
@@ -66,7 +66,7 @@ class StoreHost:
         Raises RendezvousFailed, and RuntimeError as TCPStore does.
         """
         if place.group_rank != 0:
-            return rendezvous.await_offer()
+            return rendezvous.await_store()
         self.close()
         address = self._address or place.group.members[0].address
         has_several = any(member.workers > 1 for member in place.group.members)
@@ -79,7 +79,7 @@ class StoreHost:
         else:
             self._kept, port = _reserve()
         store = WorkersStore(address=address, port=port, by_agent=by_agent)
-        rendezvous.offer(store)
+        rendezvous.publish_store(store)
         return store
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Membership:
 
     node: str
     rendezvous: Rendezvous
-    store_host: StoreHost
+    store_host: WorkersStoreHost
     memory: MemoryFiles
     buddies: Buddies | None = None  # None: no group has several nodes
 

@@ -8,7 +8,7 @@ import pytest
 
 from trainer.elastic.rendezvous.join import SingleNodeRendezvous
 from trainer.elastic.rendezvous.rounds import Member, Round, Stage
-from trainer.elastic.workers.workers import StoreHost, find_place
+from trainer.elastic.workers.workers import WorkersStoreHost, find_place
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_agent_serves_the_store_unless_a_worker_may_have_to(
         Member(node=str(rank), node_rank=rank, address="127.0.0.1", workers=count) for rank, count in enumerate(workers)
     )
     place = find_place(Round(number=0, stage=Stage.FORMED, generation=1, members=members), "0")
-    with closing(StoreHost(may_spawn=may_spawn)) as host:
+    with closing(WorkersStoreHost(may_spawn=may_spawn)) as host:
         store = host.arrange(place, SingleNodeRendezvous(members[0]))
     assert store is not None
     assert store.by_agent is by_agent

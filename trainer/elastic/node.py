@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from trainer.contract import env, layout
 from trainer.contract.node import (
@@ -31,10 +28,9 @@ from trainer.contract.node import (
     render_departure,
 )
 from trainer.elastic.child import die_with_parent
+from trainer.elastic.forward import Forwarder
 from trainer.elastic.records.files import read_document, say, write_document
 from trainer.elastic.records.record import now
-from trainer.elastic.stop import DEFAULT_SIGNALS
-from trainer.elastic.workers.wakeup import Wakeup
 
 HEAD_ADDRESS = "ORCHESTRATOR_HEAD"  # set by the batch script: the first node's address
 _SIOCGIFADDR = 0x8915  # netdevice(7)
@@ -81,7 +77,7 @@ def _run(attempt_dir: Path, task: Task, launch: NodeLaunch) -> int:
     environment |= {env.REPLICA: str(task.replica), env.CLAIM: task.claim, env.NODE: task.node}
     environment["PYTHONPATH"] = put_first(environment)
     environment.pop(HEAD_ADDRESS)
-    ended = _watch(command, environment, launch.workdir)
+    ended = Forwarder().run(command, environment, launch.workdir, partial(die_with_parent, os.getpid()))
     if ended == EXIT_REFUSED:
         return ended  # another submission runs this attempt, and writes the departures of its agents
     folder = layout.replica_dir(attempt_dir.parent.parent, int(attempt_dir.name), task.replica)
@@ -96,30 +92,6 @@ def _run(attempt_dir: Path, task: Task, launch: NodeLaunch) -> int:
     with suppress(OSError):  # a full disk: the end is then known only from Slurm
         write_document(attempt_dir / departure_name(task.replica), render_departure(departure))
     return ended if ended >= 0 else 128 - ended
-
-
-def _watch(command: list[str], environment: dict[str, str], workdir: str) -> int:
-    """Run the agent to its end, forwarding signals. Returns its exit code, negative for a signal."""
-    received: list[int] = []
-    agents: list[subprocess.Popen[bytes]] = []
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        for agent in agents:
-            agent.send_signal(number)
-
-    wakeup = Wakeup()
-    for name in DEFAULT_SIGNALS:
-        signal.signal(signal.Signals[name], forward)
-    try:
-        die = partial(die_with_parent, os.getpid())
-        agents.append(subprocess.Popen(command, env=environment, cwd=workdir, preexec_fn=die))
-    except OSError as error:
-        say(f"cannot start the agent: {error}")
-        return 127 if isinstance(error, FileNotFoundError) else 126
-    for number in received[:1]:  # Slurm may repeat a signal, and the agent acts only on the first
-        agents[0].send_signal(number)
-    return wakeup.wait_for(agents[0])
 
 
 def put_first(environment: Mapping[str, str]) -> str:

@@ -12,27 +12,23 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import parse_exit_record
 from trainer.contract.node import fill_in, find_port
 from trainer.contract.pod import LastWords, PodLaunch, parse_pod_launch, render_last_words, render_pod_launch
+from trainer.elastic.forward import Forwarder
 from trainer.elastic.node import put_first
 from trainer.elastic.records.files import read_document, say, write_document
 from trainer.elastic.rendezvous.epochs import Epochs
-from trainer.elastic.stop import DEFAULT_SIGNALS
 from trainer.elastic.workers.echo import Echo
-from trainer.elastic.workers.wakeup import Wakeup
 
 # Set in the pod's template, except the index, which the Job controller sets (Kubernetes, "Indexed Job").
 INDEX, HEAD_NAME, POD_IP, JOB_UID = (
@@ -94,7 +90,7 @@ def read_pod(environ: Mapping[str, str]) -> Pod:
 
 
 def _run(pod: Pod, launch: PodLaunch) -> int:
-    watch, node = _Watch(), launch.node
+    forwarder, node = Forwarder(), launch.node
     environment = {**os.environ, **_network(launch), **node.environment}
     attempt_dir = layout.attempt_dir(Path(environment[env.JOB_DIR]), int(environment[env.ATTEMPT]))
     port = find_port(node.command)
@@ -102,7 +98,7 @@ def _run(pod: Pod, launch: PodLaunch) -> int:
         # Its predecessor served the group's store, and this pod cannot learn which store or generation followed.
         say(f"this pod replaces the first one and finds no rendezvous store in {attempt_dir}: it cannot join the group")
         return 1
-    head = pod.address if pod.replica == 0 else find_head(pod.head, port, Epochs(attempt_dir), watch)
+    head = pod.address if pod.replica == 0 else find_head(pod.head, port, Epochs(attempt_dir), forwarder)
     if head is None:
         return 143
     environment |= {env.REPLICA: str(pod.replica), env.CLAIM: pod.claim, "PYTHONPATH": put_first(environment)}
@@ -113,13 +109,13 @@ def _run(pod: Pod, launch: PodLaunch) -> int:
     command = fill_in(node.command, head=head, local=pod.address)
     echo = Echo(layout.replica_dir(Path(environment[env.JOB_DIR]), int(environment[env.ATTEMPT]), pod.replica), _print)
     echo.start()
-    code = watch.run(command, environment, _workdir(node.workdir))
+    code = forwarder.run(command, environment, _workdir(node.workdir))
     echo.close()
     _write_termination_message(attempt_dir, pod.replica, os.environ.get(LAST_WORDS))
     return code if code >= 0 else 128 - code
 
 
-def find_head(name: str, port: int | None, epochs: Epochs, watch: _Watch) -> str | None:
+def find_head(name: str, port: int | None, epochs: Epochs, forwarder: Forwarder) -> str | None:
     """Wait for the first pod's rendezvous, or for a later store, and return its address.
 
     None if a signal stops this pod first.
@@ -129,7 +125,7 @@ def find_head(name: str, port: int | None, epochs: Epochs, watch: _Watch) -> str
     and decides how long to wait.
     """
     has_logged = False
-    while not watch.received:
+    while not forwarder.received:
         newest = epochs.newest()
         if newest is not None and newest[1].closed:
             return name  # the agent says why it cannot join
@@ -154,34 +150,6 @@ def _answering(name: str, port: int | None) -> str | None:
                     probe.connect(address)
                 return str(address[0])
     return None
-
-
-class _Watch:
-    """Runs the agent to its end, forwards signals, and reaps orphans."""
-
-    def __init__(self) -> None:
-        self.received: list[int] = []
-        self._agent: subprocess.Popen[bytes] | None = None
-        self._wakeup = Wakeup()
-        for name in DEFAULT_SIGNALS:
-            signal.signal(signal.Signals[name], self._forward)
-
-    def run(self, command: Sequence[str], environment: Mapping[str, str], workdir: str) -> int:
-        """Returns the agent's exit code, negative for a signal."""
-        try:
-            agent = subprocess.Popen(command, env=dict(environment), cwd=workdir)
-        except OSError as error:
-            say(f"cannot start the agent: {error}")
-            return 127 if isinstance(error, FileNotFoundError) else 126
-        self._agent = agent
-        for number in self.received[:1]:  # it arrived before the agent started
-            agent.send_signal(number)
-        return self._wakeup.wait_for(agent)
-
-    def _forward(self, number: int, frame: FrameType | None) -> None:
-        self.received.append(number)
-        if self._agent is not None:
-            self._agent.send_signal(number)
 
 
 def _print(lines: bytes) -> None:

@@ -35,7 +35,7 @@ from trainer.elastic.rendezvous.link import Quality, Silence
 from trainer.elastic.rendezvous.link_messages import Verdict
 from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import Timing
-from trainer.elastic.rendezvous.rounds import Limits, Member
+from trainer.elastic.rendezvous.round_document import Limits, Member
 from trainer.elastic.rendezvous.succession import Endpoint, Succession
 from trainer.elastic.workers import ending
 from trainer.elastic.workers.workers import Membership, WorkersStoreHost

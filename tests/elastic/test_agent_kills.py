@@ -32,7 +32,7 @@ from trainer.elastic.keeper_line import AgentState, KeeperLine, Notes
 from trainer.elastic.memory_files import KeptFiles, MemoryFiles
 from trainer.elastic.records.history import History
 from trainer.elastic.rendezvous.join import _rejoin
-from trainer.elastic.rendezvous.rounds import Ending, Limits, Member, Round, Stage
+from trainer.elastic.rendezvous.round_document import Ending, Limits, Member, Round, Stage
 
 
 def kill_agent(agent: Agent) -> None:

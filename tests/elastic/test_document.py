@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from trainer.elastic.rendezvous.document import Document, write_first
-from trainer.elastic.rendezvous.rounds import Round
+from trainer.elastic.rendezvous.round_document import Round
 
 
 class Interleaved:

@@ -13,7 +13,7 @@ from tests.elastic.harness import SCRIPTS, Agent, Job, alive, c10d, free_port, w
 from trainer.contract.exit_record import Outcome
 from trainer.elastic.rendezvous.document import count_key
 from trainer.elastic.rendezvous.epochs import Epochs
-from trainer.elastic.rendezvous.rounds import Round, parse_round
+from trainer.elastic.rendezvous.round_document import Round, parse_round
 
 PARTED, KEY = str(SCRIPTS / "parted.py"), "elasticrun/job-1-a1"
 

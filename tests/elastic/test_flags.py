@@ -10,7 +10,7 @@ from torch.distributed.run import get_args_parser
 
 from trainer.elastic.flags import Flags, parse_flags
 from trainer.elastic.rendezvous.options import parse_endpoint
-from trainer.elastic.rendezvous.rounds import Limits
+from trainer.elastic.rendezvous.round_document import Limits
 from trainer.elastic.workers.workers import substitute
 
 

@@ -38,7 +38,7 @@ from trainer.elastic.copies.copy_client import CopyClient
 from trainer.elastic.copies.mirror import Mirror, MirroredNode
 from trainer.elastic.health import oom
 from trainer.elastic.memory_files import MemoryFiles
-from trainer.elastic.rendezvous.rounds import Member, Round, Stage
+from trainer.elastic.rendezvous.round_document import Member, Round, Stage
 from trainer.errors import DamagedSnapshot
 from trainer.model.decoder import Decoder
 from trainer.snapshot.memory_copy import CopyWriter, open_copy

@@ -11,7 +11,7 @@ from trainer.elastic.rendezvous.link import Quality, Silence
 from trainer.elastic.rendezvous.link_messages import Verdict
 from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import Timing
-from trainer.elastic.rendezvous.rounds import Limits, Member, Round, Stage
+from trainer.elastic.rendezvous.round_document import Limits, Member, Round, Stage
 
 GOOD, FAIR, POOR = Quality.GOOD, Quality.FAIR, Quality.POOR
 

@@ -9,37 +9,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.elastic.rendezvous.rounds import (
+from trainer.elastic.rendezvous.round_document import (
     Ending,
     Limits,
-    Lost,
     Member,
     Round,
     Stage,
     WorkersStore,
+    parse_round,
+    render_round,
+)
+from trainer.elastic.rendezvous.round_queries import (
     can_form_without,
-    close,
-    drop,
     explain_lost_peers,
     find_change,
     find_lost,
     find_missing,
     find_stillness,
     find_successor,
+    newcomer_can_wait,
+    pause_s,
+    watched_by,
+)
+from trainer.elastic.rendezvous.rounds import (
+    Lost,
+    close,
+    drop,
     finish,
     form,
     join,
     lose,
     mark_lossy,
-    newcomer_can_wait,
-    parse_round,
-    pause_s,
     publish_store,
-    render_round,
     reopen,
     report_stillness,
     succeed,
-    watched_by,
 )
 
 LIMITS = Limits(min_nodes=2, max_nodes=3)

@@ -20,8 +20,8 @@ from trainer.contract.silence import STILL_S
 from trainer.elastic.chaos import Worker
 from trainer.elastic.health.activity import Activity, read_activities
 from trainer.elastic.health.stillness import GroupHang, Stillness
-from trainer.elastic.rendezvous import rounds
-from trainer.elastic.rendezvous.rounds import Limits, Member, Round
+from trainer.elastic.rendezvous import round_document, round_queries, rounds
+from trainer.elastic.rendezvous.round_document import Limits, Member, Round
 
 HOUR = 3600
 
@@ -163,7 +163,7 @@ class Reports:
         self._document[0] = rounds.report_stillness(self._document[0], self._document[0].number, self._node, report)
 
     def find_stillness(self) -> Sequence[str] | None:
-        return rounds.find_stillness(rounds.parse_round(rounds.render_round(self._document[0])))
+        return round_queries.find_stillness(round_document.parse_round(round_document.render_round(self._document[0])))
 
 
 def reports_of(*nodes: str) -> list[Reports]:

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from trainer.elastic.rendezvous.join import SingleNodeRendezvous
-from trainer.elastic.rendezvous.rounds import Member, Round, Stage
+from trainer.elastic.rendezvous.round_document import Member, Round, Stage
 from trainer.elastic.workers.workers import WorkersStoreHost, find_place
 
 

@@ -33,7 +33,7 @@ from trainer.elastic.records.resource_journal import ResourceJournal
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.formation import Formation, name_ranks
 from trainer.elastic.rendezvous.join import known_generation
-from trainer.elastic.rendezvous.rounds import Ending, Member, WorkersStore
+from trainer.elastic.rendezvous.round_document import Ending, Member, WorkersStore
 from trainer.elastic.resource_sampler import ResourceSampler
 from trainer.elastic.workers.ending import end_workers, kill_workers
 from trainer.elastic.workers.fork_server_client import ForkServerClient

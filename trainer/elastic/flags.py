@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainer.elastic.rendezvous.options import LONGEST_S, parse_endpoint, parse_is_host, parse_timing
-from trainer.elastic.rendezvous.rounds import Limits
+from trainer.elastic.rendezvous.round_document import Limits
 
 _MASTER_PORT = 29500  # torchrun's own default
 _NPROC_WORDS = ("auto", "cpu", "gpu", "xpu")

@@ -27,7 +27,7 @@ from trainer.elastic.memory_files import KeptFiles
 from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record, build_exit_record
 from trainer.elastic.rendezvous.epochs import Epochs
-from trainer.elastic.rendezvous.rounds import pause_s
+from trainer.elastic.rendezvous.round_queries import pause_s
 from trainer.elastic.stop import StopRequest
 from trainer.elastic.workers.fork_server import ForkServer
 from trainer.elastic.workers.program import find_imports

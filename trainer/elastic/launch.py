@@ -29,7 +29,7 @@ from trainer.elastic.rendezvous.join import Rendezvous, SingleNodeRendezvous, St
 from trainer.elastic.rendezvous.links import Links
 from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import parse_endpoint, parse_is_host, parse_timing
-from trainer.elastic.rendezvous.rounds import Member
+from trainer.elastic.rendezvous.round_document import Member
 from trainer.elastic.rendezvous.succession import Endpoint, Succession
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
 from trainer.elastic.workers.fork_server_client import ForkServerClient

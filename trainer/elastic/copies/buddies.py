@@ -6,7 +6,7 @@ from trainer.contract import env
 from trainer.elastic.copies.copy_server import CopyServer
 from trainer.elastic.copies.mirror import Mirror, MirroredNode
 from trainer.elastic.memory_files import MemoryFiles
-from trainer.elastic.rendezvous.rounds import Round
+from trainer.elastic.rendezvous.round_document import Round
 
 
 class Buddies:

@@ -6,7 +6,7 @@ the end. A rank that does not spin in a collective must also have had idle other
 that does not wait for other ranks must also have had idle child processes, no reads and writes, and an idle GPU.
 Anything that may be work counts as work.
 
-A group hangs if all ranks of all nodes are still. Agents report this in the rendezvous document (rounds.py).
+A group hangs if all ranks of all nodes are still. Agents report this in the rendezvous document (round_document.py).
 """
 
 from __future__ import annotations

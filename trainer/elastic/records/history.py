@@ -16,7 +16,7 @@ from trainer.contract.failure import Failure, FailureKind, is_collateral, parse_
 from trainer.contract.restart_policy import UPTIME_AS_PROGRESS_S, RestartSituation, Setback, decide_restart
 from trainer.elastic.records.record import Record
 from trainer.elastic.rendezvous.formation import Formation, classify_change, describe_failure, describe_restart
-from trainer.elastic.rendezvous.rounds import Ending
+from trainer.elastic.rendezvous.round_document import Ending
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from torch.distributed import Store
 
-from trainer.elastic.rendezvous.rounds import Round, parse_round, render_round
+from trainer.elastic.rendezvous.round_document import Round, parse_round, render_round
 
 
 def count_key(key: str, node: str) -> str:

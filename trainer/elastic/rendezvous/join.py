@@ -1,4 +1,4 @@
-"""Find an agent's group: one agent, or several that share the document of rounds.py in a TCP store."""
+"""Find an agent's group: one agent, or several that share a document (round_document.py) in a TCP store."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trainer.contract.layout import fence_dir, replica_dir
 from trainer.elastic.health.awake import AwakeClock
 from trainer.elastic.records.files import say
 from trainer.elastic.records.record import Record
-from trainer.elastic.rendezvous import rounds
+from trainer.elastic.rendezvous import round_queries, rounds
 from trainer.elastic.rendezvous.backoff import NOTICE_AFTER_S, Backoff, Notice, Unchanged
 from trainer.elastic.rendezvous.failed import RendezvousFailed
-from trainer.elastic.rendezvous.rounds import Ending, Limits, Member, Round, Stage, WorkersStore
+from trainer.elastic.rendezvous.round_document import Ending, Limits, Member, Round, Stage, WorkersStore
 from trainer.elastic.rendezvous.store_thread import PARTING_S, StoreThread
 from trainer.elastic.rendezvous.succession import MINORITY_S, Succession
 
@@ -91,7 +91,7 @@ class SingleNodeRendezvous:
     def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
         if self._round.generation:
             self._unsettled = 0 if ending.lasted else self._unsettled + 1
-        pause_s = rounds.pause_s(self._unsettled)
+        pause_s = round_queries.pause_s(self._unsettled)
         if pause_s > NOTICE_AFTER_S:
             say(_PAUSES)
         time.sleep(pause_s)
@@ -127,7 +127,7 @@ class SingleNodeRendezvous:
         self._round = rounds.report_stillness(self._round, self._round.number, self._me.node, report)
 
     def find_stillness(self) -> Sequence[str] | None:
-        return rounds.find_stillness(self._round)
+        return round_queries.find_stillness(self._round)
 
     def finish(self, generation: int) -> None:
         return
@@ -153,7 +153,7 @@ class StoreRendezvous:
         before, self._formed = self._formed, None
         self._observer.note_stall(False)
         self._store.start_once()
-        is_new = before is None and rounds.newcomer_can_wait(self._store.look(), self._me.node, self._limits)
+        is_new = before is None and round_queries.newcomer_can_wait(self._store.look(), self._me.node, self._limits)
         me = self._me = replace(self._me, generation=generation, is_ready=not is_new)
         now = self._store.amend(partial(_rejoin, before=before, ending=ending, me=me, limits=self._limits))
         clock, backoff, missing = AwakeClock(_LONGEST_PASS_S), Backoff(), list[Member]()
@@ -161,23 +161,16 @@ class StoreRendezvous:
         waiting = Notice(f"waiting for other nodes; a group needs at least {self._limits.min_nodes}")
         pausing, alone = Notice(_PAUSES), Notice(_ALONE)
         while not (now.stage is Stage.FORMED and now.has(me.node)):
-            if now.stage is Stage.CLOSED:
-                raise RendezvousFailed(f"the rendezvous is closed: {now.reason}", was_member=before is not None)
-            successor = rounds.find_successor(now, me)
-            if successor is not None:
-                words = f"a later incarnation of replica {me.node_rank} has joined, from {successor.address}"
-                raise RendezvousFailed(words, was_member=before is not None)
-            pause_s = rounds.pause_s(now.short_lived)
-            if clock.now_s() > self._timing.join_s + pause_s:
-                raise self._too_few(now, was_member=before is not None)
+            self._raise_if_over(now, clock.now_s(), was_member=before is not None)
             if not me.is_ready:
-                is_ready = self._is_ready() or not rounds.newcomer_can_wait(now, me.node, self._limits)
+                is_ready = self._is_ready() or not round_queries.newcomer_can_wait(now, me.node, self._limits)
                 me = replace(me, is_ready=is_ready)
+            pause_s = round_queries.pause_s(now.short_lived)
             time_is_up = present.measure_s(now.nodes) > self._timing.last_call_s
-            lone_s = MINORITY_S if rounds.is_minority(now) else 0.0
+            lone_s = MINORITY_S if round_queries.is_minority(now) else 0.0
             pauses = opened.measure_s(now.number) < max(pause_s, lone_s)
             step = partial(_step, me=me, limits=self._limits, pauses=pauses, time_is_up=time_is_up)
-            lost = [member for member in rounds.find_missing(now, before) if member not in missing]
+            lost = [member for member in round_queries.find_missing(now, before) if member not in missing]
             if lost:
                 report_lost(lost)
                 missing += lost
@@ -201,7 +194,7 @@ class StoreRendezvous:
             now = self._store.look()
             if now.number == self._formed.number and now.store is not None:
                 return now.store
-            if rounds.find_change(now, self._formed, self._me.node, self._limits) is not None:
+            if round_queries.find_change(now, self._formed, self._me.node, self._limits) is not None:
                 return None
             if clock.now_s() > self._timing.join_s:
                 words = f"group rank 0 published no store for the workers within {self._timing.join_s:.0f} s"
@@ -218,7 +211,7 @@ class StoreRendezvous:
             if self._observer.is_lossy(self._store.host):
                 return "too many packets of the node that serves the rendezvous were lost"
             return f"the rendezvous store has not answered for {silent_s:.0f} s"
-        return rounds.find_change(now, self._formed, self._me.node, self._limits)
+        return round_queries.find_change(now, self._formed, self._me.node, self._limits)
 
     def note_stall(self, is_stalled: bool) -> None:
         self._observer.note_stall(is_stalled)
@@ -228,7 +221,7 @@ class StoreRendezvous:
             return ()
         now = self._store.newest()
         if self._find_silence(now) is None:
-            return rounds.find_lost(now, self._formed)
+            return round_queries.find_lost(now, self._formed)
         return [member for member in self._formed.members if member.node == self._store.host]
 
     def _find_silence(self, now: Round) -> float | None:
@@ -237,13 +230,13 @@ class StoreRendezvous:
         silent_s = self._store.find_silence()
         if silent_s is None or len(self._formed.members) < 2:
             return None
-        needs_it = not rounds.can_form_without(now, {self._me.node}, self._limits)
+        needs_it = not round_queries.can_form_without(now, {self._me.node}, self._limits)
         return None if needs_it and silent_s < self._timing.patience_s else silent_s
 
     def explain_lost_peers(self) -> str | None:
         assert self._formed is not None
         with suppress(RendezvousFailed):
-            reason = rounds.explain_lost_peers(self._store.look(_ASK_S), self._formed, self._me.node)
+            reason = round_queries.explain_lost_peers(self._store.look(_ASK_S), self._formed, self._me.node)
             if reason is not None:
                 return reason
         if self._store.find_silence() is not None:
@@ -257,7 +250,7 @@ class StoreRendezvous:
         self._store.amend(partial(rounds.report_stillness, number=number, node=node, report=report))
 
     def find_stillness(self) -> Sequence[str] | None:
-        return rounds.find_stillness(self._store.newest())
+        return round_queries.find_stillness(self._store.newest())
 
     def finish(self, generation: int) -> None:
         self._succession.note_finished(generation)
@@ -287,13 +280,20 @@ class StoreRendezvous:
             self._store.stop()
         self._observer.close()
 
-    def _too_few(self, now: Round, *, was_member: bool) -> RendezvousFailed:
-        present = ", ".join(member.address for member in now.members) or "none"
-        return RendezvousFailed(
-            f"{len(now.members)} of at least {self._limits.min_nodes} nodes joined within {self._timing.join_s:.0f} s: "
-            f"{present}",
-            was_member=was_member,
-        )
+    def _raise_if_over(self, now: Round, waited_s: float, *, was_member: bool) -> None:
+        """Raises RendezvousFailed if no group with this agent can follow, or if it has waited for too long."""
+        later = round_queries.find_successor(now, self._me)
+        if now.stage is Stage.CLOSED:
+            words = f"the rendezvous is closed: {now.reason}"
+        elif later is not None:
+            words = f"a later incarnation of replica {self._me.node_rank} has joined, from {later.address}"
+        elif waited_s > self._timing.join_s + round_queries.pause_s(now.short_lived):
+            present = ", ".join(member.address for member in now.members) or "none"
+            number, least = len(now.members), self._limits.min_nodes
+            words = f"{number} of at least {least} nodes joined within {self._timing.join_s:.0f} s: {present}"
+        else:
+            return
+        raise RendezvousFailed(words, was_member=was_member)
 
 
 def _rejoin(now: Round, *, before: Round | None, ending: Ending, me: Member, limits: Limits) -> Round:

@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainer.elastic.rendezvous import rounds
+from trainer.elastic.rendezvous import round_queries
 from trainer.elastic.rendezvous.link import Quality, Silence
 from trainer.elastic.rendezvous.link_messages import Verdict
 from trainer.elastic.rendezvous.options import Timing
-from trainer.elastic.rendezvous.rounds import Limits, Round
+from trainer.elastic.rendezvous.round_document import Limits, Round
 
 _ASK_AFTER_S = 1.0  # of silence, so that the others have answered when it becomes suspicious
 _ANSWER_S = 1.2  # in which others answer: they probe for a second
@@ -66,7 +66,7 @@ class Observer:
         """Link to the agents of the document. `host` serves the store."""
         members = {each.node: (each.address, each.beats_port) for each in (*round_.members, *round_.waiting)}
         self._round, self._host = round_, host
-        linked = frozenset(rounds.linked_to(round_, self._node, host) & (self._places | members).keys())
+        linked = frozenset(round_queries.linked_to(round_, self._node, host) & (self._places | members).keys())
         if linked != self._linked or any(self._places.get(node) != members[node] for node in members):
             self._places |= members
             self._linked = linked
@@ -117,7 +117,7 @@ class Observer:
         """Whether the group can do without the agent, and no other link is so bad that this agent may be the cause."""
         others = self._linked - {node}
         is_cause_clear = all(self._links.quality(other) is not Quality.POOR for other in others)
-        return is_cause_clear and rounds.can_drop_lossy(self._round, node, self._limits)
+        return is_cause_clear and round_queries.can_drop_lossy(self._round, node, self._limits)
 
     def _is_confirmed(self, node: str) -> bool:
         return self._is_heard_badly(node) if self._linked - {node} else node != self._host
@@ -197,5 +197,5 @@ class Observer:
 
     def _witnesses(self, node: str) -> list[str]:
         """Up to three agents to ask. Those that exchange heartbeats with the node come first."""
-        linked = rounds.linked_to(self._round, node, self._host)
+        linked = round_queries.linked_to(self._round, node, self._host)
         return sorted(self._linked - {node}, key=lambda other: (other not in linked, other))[:_ASKED]

@@ -18,14 +18,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerYet
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from trainer.elastic.health.awake import AwakeClock
-from trainer.elastic.rendezvous import rounds
+from trainer.elastic.rendezvous import round_queries, rounds
 from trainer.elastic.rendezvous.backoff import LOOKS_PER_S, Unchanged
 from trainer.elastic.rendezvous.document import Document, count_key
 from trainer.elastic.rendezvous.failed import RendezvousFailed
-from trainer.elastic.rendezvous.rounds import Limits, Lost, Round
+from trainer.elastic.rendezvous.round_document import Limits, Round
+from trainer.elastic.rendezvous.rounds import Lost
 from trainer.elastic.rendezvous.succession import Connection, Succession, Superseded
 
 PARTING_S = 2.0  # the most to wait for the store's last answer, and again for the thread's end
@@ -37,6 +39,12 @@ _REPLACED_WITHIN_S = 2.0  # a lost store; after that this node is alone, and mus
 _AFTERMATH_S = 10.0  # after an absence, for workers here to notice the peers that ended during it
 
 
+@dataclass(frozen=True)
+class _Order:
+    carry_out: Callable[[], Round]
+    answer: Future[Round]
+
+
 class StoreThread:
     """One agent's access to the document, which all agents of a run share. Call it on the main thread."""
 
@@ -45,8 +53,9 @@ class StoreThread:
         self._observer, self._timing, self._key = succession.observer, succession.timing, succession.key
         self._connection: Connection | None = None  # the last one
         self._lost_s: float | None = None  # since when there is none
-        self._orders: queue.SimpleQueue[tuple[Callable[[Round], Round] | None, Future[Round]] | None]
-        self._orders = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()  # None ends the thread
+        self._order: _Order | None = None  # the one that is carried out
+        self._is_stopped = False
         self._error: RendezvousFailed | None = None
         self._document: Document | None = None
         self._round, self._answers = Round(), 0  # the document, and how often it was read
@@ -120,15 +129,15 @@ class StoreThread:
 
     def look(self, timeout_s: float | None = None) -> Round:
         """The current document."""
-        return self._ask(None, timeout_s)
+        return self._ask(self._read, timeout_s)
 
     def amend(self, change: Callable[[Round], Round], timeout_s: float | None = None) -> Round:
         """Apply a change and return the resulting document."""
-        return self._ask(change, timeout_s)
+        return self._ask(partial(self._apply, change), timeout_s)
 
-    def _ask(self, change: Callable[[Round], Round] | None, timeout_s: float | None = None) -> Round:
+    def _ask(self, carry_out: Callable[[], Round], timeout_s: float | None) -> Round:
         answer: Future[Round] = Future()
-        self._orders.put((change, answer))
+        self._orders.put(_Order(carry_out, answer))
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with suppress(NoAnswerYet):
@@ -141,26 +150,14 @@ class StoreThread:
                 raise RendezvousFailed("the rendezvous store does not answer")
 
     def _run(self) -> None:
-        answer: Future[Round] | None = None
         try:
             self._connection = self._succession.open()
             if not self._use(self._connection):
                 self._replace_store()
-            order: tuple[Callable[[Round], Round] | None, Future[Round]] | None
-            while True:
+            while not self._is_stopped:
                 try:
                     self._keep_alive()
-                    if answer is None:
-                        try:
-                            order = self._orders.get(timeout=self._poll_s())
-                        except queue.Empty:
-                            self._apply(None)
-                            continue
-                        if order is None:
-                            return
-                        change, answer = order
-                    answer.set_result(self._apply(change))
-                    answer = None
+                    self._carry_out_next_order()
                 except (RuntimeError, Superseded):
                     self._replace_store()
                 except OSError:  # of the folder
@@ -168,8 +165,22 @@ class StoreThread:
         except (RuntimeError, ValueError, OSError, RendezvousFailed) as error:
             self._error = error if isinstance(error, RendezvousFailed) else _lost(error)
             self._error.was_member |= self.is_open
-            if answer is not None:
-                answer.set_exception(self._error)
+            if self._order is not None:
+                self._order.answer.set_exception(self._error)
+
+    def _carry_out_next_order(self) -> None:
+        """Carry out one order, and only read if none comes soon. After an error the same order is tried again."""
+        if self._order is None:
+            try:
+                self._order = self._orders.get(timeout=self._poll_s())
+            except queue.Empty:
+                self._read()
+                return
+        if self._order is None:
+            self._is_stopped = True
+            return
+        self._order.answer.set_result(self._order.carry_out())
+        self._order = None
 
     def _replace_store(self) -> None:
         assert self._connection is not None
@@ -192,9 +203,13 @@ class StoreThread:
         self._note_document(document.round)
         return True
 
-    def _apply(self, change: Callable[[Round], Round] | None) -> Round:
+    def _read(self) -> Round:
         assert self._document is not None
-        return self._note_document(self._document.refresh() if change is None else self._document.amend(change))
+        return self._note_document(self._document.refresh())
+
+    def _apply(self, change: Callable[[Round], Round]) -> Round:
+        assert self._document is not None
+        return self._note_document(self._document.amend(change))
 
     def _note_document(self, now: Round) -> Round:
         self._round, self._answers = now, self._answers + 1
@@ -210,7 +225,7 @@ class StoreThread:
         if now_s - self._counted_s >= self._timing.beat_s:
             self._count(now_s)
         silent = {node for node, (_, since_s) in self._heard.items() if self._observer.is_silent(node, now_s - since_s)}
-        if not rounds.can_form_without(self._round, silent, self._limits):
+        if not round_queries.can_form_without(self._round, silent, self._limits):
             patient_s = now_s - self._timing.patience_s
             silent = {node for node in silent if self._heard[node][1] < patient_s or self._observer.is_gone(node)}
         lossy = {node for node in self._heard.keys() & self._round.nodes if self._observer.is_lossy(node)}
@@ -233,8 +248,8 @@ class StoreThread:
         self._counted_s = now_s
         self._succession.check(self._connection)
         store.add(count_key(self._key, self._node), 1)
-        self._apply(None)
-        watched = sorted(rounds.watched_by(self._round, self._node))
+        self._read()
+        watched = sorted(round_queries.watched_by(self._round, self._node))
         counts = store.multi_get([count_key(self._key, node) for node in watched]) if watched else []
         heard = {}
         for node, count in zip(watched, counts, strict=True):

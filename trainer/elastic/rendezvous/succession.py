@@ -21,7 +21,7 @@ from trainer.elastic.rendezvous.epochs import Epochs, Served
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.observer import Observer
 from trainer.elastic.rendezvous.options import Timing
-from trainer.elastic.rendezvous.rounds import Member, Round, Stage
+from trainer.elastic.rendezvous.round_document import Member, Round, Stage
 
 _TRY_EVERY_S = 0.05
 _LONGEST_PASS_S = 4.0  # with a probe and a connection; the rest of a longer turn was a pause of this process

@@ -20,7 +20,7 @@ from trainer.elastic.copies.buddies import Buddies
 from trainer.elastic.flags import Flags
 from trainer.elastic.memory_files import MemoryFiles
 from trainer.elastic.rendezvous.join import Rendezvous
-from trainer.elastic.rendezvous.rounds import Round, WorkersStore
+from trainer.elastic.rendezvous.round_document import Round, WorkersStore
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Desired, Job, JobState
-from orchestrator.domain.job.launch_plan import Site
+from orchestrator.domain.job.launch_plan import LaunchPlan, Site
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.journals import JournalBatch
 from trainer.contract.clock import render_time
@@ -119,3 +120,10 @@ def make_batch(
         progress_from=progress_from,
         reported=reported,
     )
+
+
+def with_command(plan: LaunchPlan, *words: str) -> LaunchPlan:
+    """Return the plan with another command."""
+    (role,) = plan.app.roles
+    other = replace(role, entrypoint=words[0], args=[word.replace("$", "$$") for word in words[1:]])
+    return replace(plan, app=replace(plan.app, roles=[other]))

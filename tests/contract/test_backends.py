@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.domain.observation.observation import Presence
+from tests.builders import with_command
 from tests.contract.backend_contract import BackendContract, look, until
 from tests.contract.backends import BackendWorld, FakeWorld, RealWorld, local_world
 
@@ -34,7 +34,7 @@ class TestLocal(BackendContract):
 
     def test_a_child_process_without_a_mark_is_observed_until_it_is_collected(self, world: RealWorld) -> None:
         """A process that is ending loses its memory, and with it the mark, before it becomes a zombie."""
-        plan = replace(world.plan("bare"), command=("/usr/bin/env", "-i", "sleep", "1"))
+        plan = with_command(world.plan("bare"), "/usr/bin/env", "-i", "sleep", "1")
         world.backend.submit(plan)
         assert look(world, plan).presence is Presence.RUNNING
         until(world, plan, lambda seen: seen.presence is Presence.ABSENT)

@@ -29,6 +29,7 @@ from orchestrator.ports.cluster import Backend
 from orchestrator.queries.resource_files import read_samples
 from orchestrator.upkeep.housekeeping import TRASH, discard
 from orchestrator.upkeep.trash import TrashSweeper
+from tests.builders import with_command
 from tests.jobfolder.plants import ATTEMPT
 from tests.unit.situations import NOW, a_job, a_spec, an_attempt
 from tests.unit.test_launch import SITE
@@ -73,7 +74,7 @@ def _submit_here(ground: Ground) -> object:
     command = (sys.executable, "-S", "-c", "")
     backend = LocalBackend(ground.root, slots=2)
     try:
-        return backend.submit(replace(plan, command=command, workdir="/"))
+        return backend.submit(replace(with_command(plan, *command), workdir="/"))
     finally:
         for child in backend._children:
             child.process.wait()

@@ -195,6 +195,18 @@ def test_most_of_a_group_goes_on_without_the_node_that_is_cut_off(alone: str, br
     assert_no_split(nodes)
 
 
+@pytest.mark.parametrize("count", [3, 5, 8])
+def test_the_loss_of_the_host_of_the_store_takes_no_longer_than_that_of_another_node(count: int) -> None:
+    """The agents that hear most of their group wait for no other side."""
+    names = [f"node-{number}" for number in range(count)]
+    took_s = {}
+    for lost in (names[0], names[-1]):
+        nodes = Nodes(count, 1, cuts=[Cut(nodes=frozenset({lost}), begin_s=20.0, length_s=60.0)], breaks=False)
+        nodes.run(40.0)
+        took_s[lost] = first_step_s(nodes, {*names} - {lost}) - 20.0
+    assert took_s[names[0]] <= took_s[names[-1]], took_s
+
+
 @pytest.mark.parametrize("breaks", [True, False])
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("lossy", [0, 1])

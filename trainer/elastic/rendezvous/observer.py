@@ -73,6 +73,10 @@ class Observer:
             with suppress(ValueError):  # a malformed document of another agent
                 self._links.follow({node: self._places[node] for node in linked})
 
+    def is_linked_to(self, nodes: Collection[str]) -> bool:
+        """Whether this agent exchanges heartbeats with all these agents. It may be one of them."""
+        return self._linked >= set(nodes) - {self._node}
+
     def hears(self, node: str) -> bool:
         """Whether a heartbeat has arrived a moment ago."""
         silence = self._links.silence(node)
@@ -164,7 +168,7 @@ class Observer:
             return False
         if self.is_vouched_for(node):
             return unanswered_s > self._timing.silence_s
-        return self._is_answered(node)
+        return self.is_answered(node)
 
     def ask(self, node: str) -> None:
         """Ask other agents whether they hear this one, unless they were asked lately."""
@@ -189,7 +193,8 @@ class Observer:
         heard = {Verdict.HEARD, Verdict.HEARD_BADLY}
         return bool(heard & set(answers.values())) if answers else question.is_vouched_for
 
-    def _is_answered(self, node: str) -> bool:
+    def is_answered(self, node: str) -> bool:
+        """Whether the agents that were asked about this one have answered, or had the time to."""
         with self._lock:
             question = self._questions.get(node)
             waited_s = 0.0 if question is None else time.monotonic() - question.asked_s

@@ -9,6 +9,7 @@ from trainer.elastic.rendezvous.round_document import Limits, Member, Round, Sta
 # Up to so many generations in a row that did not last, the next one starts without a pause.
 _AT_ONCE = 3
 _LONGEST_PAUSE_S = 30.0
+_SMALL = 8  # agents
 _GIVEN_UP = "the other nodes have dropped this one"
 
 
@@ -66,11 +67,11 @@ def watched_by(round_: Round, node: str) -> frozenset[str]:
 def linked_to(round_: Round, node: str, host: str) -> frozenset[str]:
     """The agents with which this one exchanges heartbeats.
 
-    The first member and `host`, which serves the store, link to all. All others link to these two and to two neighbors,
-    whom they can ask.
+    In a small group these are all others. In a larger one the first member and `host`, which serves the store, link to
+    all. All others link to these two and to two neighbors, whom they can ask.
     """
     known = sorted(round_.nodes | round_.awaited | {member.node for member in round_.waiting})
-    if node == host or len(watched_by(round_, node)) > 1 or node not in known:
+    if len(known) <= _SMALL or node == host or len(watched_by(round_, node)) > 1 or node not in known:
         return frozenset(known) - {node}
     place = known.index(node)
     beside = {known[place - 1], known[(place + 1) % len(known)]}

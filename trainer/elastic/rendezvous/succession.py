@@ -27,8 +27,8 @@ _TRY_EVERY_S = 0.05
 _LONGEST_PASS_S = 4.0  # with a probe and a connection; the rest of a longer turn was a pause of this process
 # Agents try one after the other, so that one of them serves and the others connect.
 _TURN_S = 0.1
-# How long an agent waits before it replaces a silent store. The others have answered then whether they hear its host.
-# Of two equal sides, the one that has the store wins: it does not wait.
+# How long an agent waits before it replaces a silent store, unless it hears most of its group. Of two equal sides, the
+# one that has the store wins: it does not wait.
 _GRACE_S = 1.3
 MINORITY_S = 4.0  # how long agents that miss most of their group wait: that part may go on without them
 # How long the host must refuse connections before an agent outside the newest group replaces the store. The agents of
@@ -254,8 +254,12 @@ class Succession:
         turn_s = _TURN_S * others.index(self._node)
         if refused_s is not None:
             return turn_s
-        is_alone = len(others) > 1 and not any(map(observer.hears, others))
-        return turn_s + (MINORITY_S if is_alone else 0.0 if is_lossy else _GRACE_S)
+        here, size = 1 + sum(map(observer.hears, others)), len(others) + 1
+        knows_all = observer.is_linked_to(others)
+        if 2 * here < size if knows_all else here == 1:
+            return turn_s + MINORITY_S
+        is_majority = knows_all and 2 * here > size and observer.is_answered(served.node)
+        return turn_s + (0.0 if is_lossy or is_majority else _GRACE_S)
 
     def _take_over(self, search: _Search, last: Round, *, may_return: bool) -> Connection | None:
         """Serve the next store. None if another agent does, or if that fails."""

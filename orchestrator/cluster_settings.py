@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -109,7 +110,31 @@ class KubernetesClusterSettings(BaseModel):
         return self
 
 
+class TorchxClusterSettings(BaseModel):
+    """`[clusters.<name>]` with `backend = "torchx"`. Times are in seconds; see docs/torchx.md."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: Literal["torchx"]
+    scheduler: str  # torchx's name of it; `torchx runopts` lists those that are installed
+    cfg: dict[str, object] = {}  # run options of the scheduler
+    torchx_python: str = sys.executable  # a Python on the service's host with torchx and the scheduler's plug-in
+    root: Path | None = None  # the run directory on the nodes; default: the service's own
+    service_root: Path | None = None  # the same directory on the service's host, if its path differs there
+    shared_paths: tuple[Path, ...] = ()  # folders that nodes share with the service; a workdir in them is not copied
+    python: str = "python3"  # the Python on the nodes
+    interface: str | None = None
+    gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
+    gpu_type: str | None = None
+    max_jobs: Annotated[int, Field(ge=1)] | None = None  # how many jobs may wait or run at one time
+    poll_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    call_timeout_s: Annotated[float, Field(gt=0, le=600)] = 60.0
+    settle_s: Annotated[float, Field(ge=0, le=3600)] = 30.0  # how late a shared file system may show a node's files
+    stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] | None = None
+
+
 ClusterSettings = Annotated[
-    LocalClusterSettings | SlurmClusterSettings | KubernetesClusterSettings, Field(discriminator="backend")
+    LocalClusterSettings | SlurmClusterSettings | KubernetesClusterSettings | TorchxClusterSettings,
+    Field(discriminator="backend"),
 ]
 ClusterName = Annotated[str, Field(pattern=NAME)]

@@ -6,7 +6,6 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job
@@ -23,7 +22,7 @@ from trainer.contract import layout
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     name: str
-    kind: Literal["local", "slurm", "kubernetes"]
+    kind: str  # "local", "slurm", "kubernetes", or "torchx:" and a scheduler
     backend: Backend
     job_root: Path  # the run directory: a job's folder is <job_root>/<job id>
     plan: Callable[[Job, Attempt], LaunchPlan]

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from orchestrator.commands.preview import render_appdef
+from orchestrator.domain.job.appdef import render_appdef
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.job.native_request import NativeRequest
 

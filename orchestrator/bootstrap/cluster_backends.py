@@ -1,4 +1,4 @@
-"""Build the configured Slurm and Kubernetes clusters from their settings."""
+"""Build the configured Slurm, Kubernetes and torchx clusters from their settings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from orchestrator.backends.kubernetes.watcher import WatchTimes
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.backends.torchx.backend import TorchxBackend
+from orchestrator.backends.torchx.client import TorchxClient
+from orchestrator.backends.torchx.site import TorchxSite
 from orchestrator.bootstrap.from_settings import ports_of
 from orchestrator.bootstrap.workdirs import build_policy
-from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
+from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings, TorchxClusterSettings
 from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.job.launch_plan import Site, build_plan
@@ -35,6 +38,7 @@ _JOIN_S = 7 * 86400
 _REPEAT_S = 10.0  # submissions are idempotent, because a name gets one Job
 _DEFAULT_NAMESPACE = "default"
 _AGENT_MAP = "elastic-orchestrator-agent"
+_TORCHX = ".torchx"  # a folder below the run directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +115,69 @@ def build_slurm_site(given: SlurmClusterSettings, settings: Settings) -> SlurmSi
         policy=build_policy(settings),
         notice_s=given.notice_s,
         gpus_per_node=given.gpus_per_node,
+        settle_s=given.settle_s,
+    )
+
+
+def build_torchx(name: str, given: TorchxClusterSettings, settings: Settings, common: Site) -> ClusterSetup:
+    """Build a cluster. `common` has what all clusters of the service share. Raises ConfigurationError."""
+    own = build_torchx_site(given, settings)
+    stop_timeout_s = settings.stop_timeout_s if given.stop_timeout_s is None else given.stop_timeout_s
+    site = replace(
+        common,
+        root=own.root,
+        python=own.python,
+        child=str(own.agent_dir / "trainer" / "elastic" / "child.py"),
+        rendezvous_host=HEAD,
+        local_address=LOCAL,
+        gpus_per_node=given.gpus_per_node,
+        stop_timeout_s=stop_timeout_s,
+    )
+    folder = own.service_root / _TORCHX / name
+    backend = TorchxBackend(
+        own, build_torchx_client(given, folder), folder / "submissions", package=ship.find_package()
+    )
+    cluster = Cluster(
+        name=name,
+        kind=f"torchx:{given.scheduler}",
+        backend=backend,
+        job_root=own.service_root,
+        plan=lambda job, attempt: build_plan(job, attempt, site),
+        ports=ports_of(settings),
+        gpus=given.gpus_per_node,
+        gpu_type=given.gpu_type,
+        images=True,
+        max_jobs=given.max_jobs or settings.max_jobs,
+        node_root=own.root,
+        why_no_workdir=own.workdirs.why_refused,
+        check=backend.check,
+    )
+    return ClusterSetup(
+        cluster=cluster,
+        site=site,
+        poll_s=given.poll_s,
+        submit_timeout_s=given.call_timeout_s + _LATE_S,
+        stop_timeout_s=stop_timeout_s,
+    )
+
+
+def build_torchx_client(given: TorchxClusterSettings, folder: Path) -> TorchxClient:
+    return TorchxClient(given.scheduler, python=given.torchx_python, folder=folder, timeout_s=given.call_timeout_s)
+
+
+def build_torchx_site(given: TorchxClusterSettings, settings: Settings) -> TorchxSite:
+    """Raises ConfigurationError."""
+    root = given.root or settings.root
+    return TorchxSite(
+        scheduler=given.scheduler,
+        cfg=given.cfg,
+        root=root,
+        service_root=given.service_root or root,
+        agent_dir=root / ship.agent_folder(ship.find_package()),
+        python=given.python,
+        interface=given.interface,
+        shared_paths=given.shared_paths,
+        policy=build_policy(settings),
         settle_s=given.settle_s,
     )
 

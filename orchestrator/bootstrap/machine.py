@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.bootstrap.cluster_backends import ClusterSetup, build_kubernetes, build_slurm
+from orchestrator.bootstrap.cluster_backends import ClusterSetup, build_kubernetes, build_slurm, build_torchx
 from orchestrator.bootstrap.from_settings import ports_of
 from orchestrator.cluster_settings import (
     ClusterSettings,
     KubernetesClusterSettings,
     LocalClusterSettings,
     SlurmClusterSettings,
+    TorchxClusterSettings,
 )
 from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import ConfigurationError
@@ -39,6 +40,8 @@ def _build_setup(name: str, given: ClusterSettings, settings: Settings, common: 
             return build_slurm(name, given, settings, common)
         case KubernetesClusterSettings():
             return build_kubernetes(name, given, settings, common)
+        case TorchxClusterSettings():
+            return build_torchx(name, given, settings, common)
 
 
 def _this_machine(name: str, settings: Settings, site: Site) -> ClusterSetup:

@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.backends.kubernetes.kubeconfig import kubeconfigs
 from orchestrator.bootstrap.identity import is_open
 from orchestrator.client_settings import config_file
-from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
+from orchestrator.cluster_settings import LocalClusterSettings
 from orchestrator.domain.specs.workdir import WorkdirPolicy
 from orchestrator.settings import Settings
 from orchestrator.store.engine import parse_url, sqlite_file
@@ -40,7 +40,7 @@ def _own_files(settings: Settings) -> Iterator[Path]:
     yield from (settings.root, settings.root / "secret.key", *kubeconfigs())
     yield from (file for file in (*named, *hooks) if file is not None)
     for given in settings.clusters.values():
-        if isinstance(given, SlurmClusterSettings | KubernetesClusterSettings):
+        if not isinstance(given, LocalClusterSettings):
             roots = given.service_root, given.root, getattr(given, "kubeconfig", None)
             yield from (root for root in roots if root is not None)
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from enum import Enum
-from typing import Any
-
-from torchx.specs import AppDef
 
 from orchestrator.commands.drafts import draft_attempt, draft_job
 from orchestrator.commands.sizing import compare_rungs, size_up
 from orchestrator.configured_cluster import Cluster
+from orchestrator.domain.job.appdef import render_appdef
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.job.launch_plan import LaunchPlan
@@ -63,28 +60,12 @@ def _rungs(spec: JobSpec, cluster: Cluster) -> list[RungView]:
     return [RungView(name=rung.name, total_bytes=need.total_bytes, fits=need.fits) for rung, need in compared]
 
 
-def render_appdef(app: AppDef) -> dict[str, Any]:
-    """Return the AppDef in plain values."""
-    document: dict[str, Any] = _plain(dataclasses.asdict(app))
-    return document
-
-
 def _masked(plan: LaunchPlan, secrets: Sequence[str]) -> LaunchPlan:
     """Return the plan with a mask in place of each secret, whose value is not read."""
     (role,) = plan.app.roles
     shown = {name: MASK if name in _MASKED else value for name, value in role.env.items()}
     masked = dataclasses.replace(role, env={**dict.fromkeys(secrets, MASK), **shown})
     return dataclasses.replace(plan, app=dataclasses.replace(plan.app, roles=[masked]))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value if isinstance(value.value, (str, int)) else value.name
-    if isinstance(value, dict):
-        return {str(key): _plain(child) for key, child in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(child) for child in value]
-    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
 
 
 def _warnings(spec: JobSpec, plan: LaunchPlan, cluster: Cluster, memory: MemoryView | None) -> list[str]:

@@ -21,11 +21,13 @@ from orchestrator.backends.kubernetes.backend import KubernetesBackend
 from orchestrator.backends.kubernetes.probe import ProbeOptions
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.backends.torchx.backend import TorchxBackend
 from orchestrator.bootstrap.cluster_backends import (
     build_client,
     build_kubernetes_client,
     build_kubernetes_site,
     build_slurm_site,
+    build_torchx_client,
 )
 from orchestrator.bootstrap.machine import build_clusters
 from orchestrator.cluster_settings import (
@@ -33,6 +35,7 @@ from orchestrator.cluster_settings import (
     KubernetesClusterSettings,
     LocalClusterSettings,
     SlurmClusterSettings,
+    TorchxClusterSettings,
 )
 from orchestrator.doctor.finding import CheckResult, Finding, Verdict
 from orchestrator.doctor.service_checks import examine_service
@@ -75,6 +78,12 @@ print("FOUND " + json.dumps(found))
 """
 
 
+_WEAKER = (
+    "torchx reports neither nodes nor causes, cannot avoid nodes, and cannot find an app whose id was lost; "
+    "docs/torchx.md says what follows from that"
+)
+
+
 def examine(settings: Settings, cluster: str | None = None) -> Iterator[Finding]:
     """Check the service and all clusters, or only the named cluster. Raises ConfigurationError for an unknown name."""
     configured = settings.clusters or {"local": LocalClusterSettings(backend="local")}
@@ -101,6 +110,8 @@ def _examine_cluster(given: ClusterSettings, settings: Settings) -> Iterator[Che
             yield from _examine(given, settings)
         case KubernetesClusterSettings():
             yield from _examine_kubernetes(given, settings)
+        case TorchxClusterSettings():
+            yield from _examine_torchx(given, settings)
 
 
 def _try_group(name: str, given: ClusterSettings, settings: Settings) -> Iterator[CheckResult]:
@@ -128,8 +139,27 @@ def _closed(backend: Backend) -> Iterator[None]:
     try:
         yield
     finally:
-        if isinstance(backend, KubernetesBackend):
+        if isinstance(backend, KubernetesBackend | TorchxBackend):
             backend.close()
+
+
+def _examine_torchx(given: TorchxClusterSettings, settings: Settings) -> Iterator[CheckResult]:
+    folder = settings.root / ".torchx"
+    client = build_torchx_client(given, folder)
+    try:
+        known = client.schedulers()
+    except BackendUnavailable as error:
+        yield "torchx", Verdict.FAILED, f"{error}: torchx_python is {given.torchx_python}"
+        return
+    finally:
+        client.close()
+        with suppress(OSError):
+            folder.rmdir()  # if it is empty
+    if given.scheduler not in known:
+        yield "torchx", Verdict.FAILED, f"torchx knows no scheduler {given.scheduler}, only {', '.join(known)}"
+        return
+    yield "torchx", Verdict.OK, f"torchx knows the scheduler {given.scheduler}"
+    yield "guarantees", Verdict.WARNING, _WEAKER
 
 
 def _examine_kubernetes(given: KubernetesClusterSettings, settings: Settings) -> Iterator[CheckResult]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from orchestrator import rundir
-from orchestrator.backends import ship
+from orchestrator.backends import ship, traces
 from orchestrator.backends.kubernetes import attempt_folder as kubernetes
 from orchestrator.backends.kubernetes.printed import Printed
 from orchestrator.backends.local.backend import LocalBackend
@@ -123,7 +123,7 @@ CALLS: dict[str, Callable[[Ground], object]] = {
     "cancel here": lambda ground: LocalBackend(ground.root, slots=1).cancel(KEY, force=False),
     "Slurm: note a submission": lambda ground: slurm.note_submission(ground.job, ATTEMPT, 7),
     "Slurm: read traces": _slurm,
-    "Slurm: last sign": lambda ground: slurm.last_sign(ground.job, KEY, REPLICAS),
+    "traces: last sign": lambda ground: traces.last_sign(ground.job, KEY, REPLICAS),
     "Kubernetes: note a submission": lambda ground: kubernetes.note_submission(ground.job, ATTEMPT, "uid"),
     "Kubernetes: note a beginning": lambda ground: kubernetes.note_beginning(ground.job, ATTEMPT),
     "Kubernetes: keep last words": lambda ground: kubernetes.keep_last_words(

@@ -1,8 +1,11 @@
 """`python -m trainer.elastic.node ATTEMPT_DIR`: run this node's agent, as one task of Slurm's srun.
 
-It finds the replica of this node and the addresses of the nodes, forwards Slurm's signals, and writes a departure file
-when the agent ends: a killed agent writes no exit record, and Slurm does not report on single tasks. The agent dies
-with this process. Standard library only.
+It finds the replica of this node and the addresses of the nodes, forwards the scheduler's signals, and writes a
+departure file when the agent ends: a killed agent writes no exit record, and Slurm does not report on single tasks. The
+agent dies with this process. Standard library only.
+
+Other schedulers, which torchx knows, name the replica and the variable with the first node in arguments:
+`ATTEMPT_DIR --replica N --of N --claim TOKEN --first-in VARIABLE`.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Mapping
+from argparse import ArgumentError, ArgumentParser
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,13 +38,14 @@ from trainer.elastic.records.record import now
 
 HEAD_ADDRESS = "ORCHESTRATOR_HEAD"  # set by the batch script: the first node's address
 _SIOCGIFADDR = 0x8915  # netdevice(7)
+_ELSEWHERE = "192.0.2.1"  # an address of no machine (RFC 5737)
 _EXIT_USAGE = 2
 EXIT_REFUSED = 3  # elasticrun: another submission holds the claim
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """This task of the step. The claim names the Slurm job, so two submissions of an attempt have different claims."""
+    """The task of this node. Two submissions of an attempt have different claims: on Slurm, they name the Slurm job."""
 
     replica: int
     node: str
@@ -51,9 +56,9 @@ class Task:
 def main() -> None:
     try:
         attempt_dir = Path(sys.argv[1])
-        task = read_task(os.environ)
+        task = read_arguments(attempt_dir, sys.argv[2:], os.environ) if sys.argv[2:] else read_task(os.environ)
         launch = parse_node_launch(read_document(attempt_dir / layout.NODE_LAUNCH) or {})
-    except (IndexError, KeyError, ValueError) as error:
+    except (IndexError, KeyError, ValueError, OSError) as error:
         say(f"this node cannot start: {error!r}")
         sys.exit(_EXIT_USAGE)
     sys.exit(_run(attempt_dir, task, launch))
@@ -70,13 +75,52 @@ def read_task(environ: Mapping[str, str]) -> Task:
     )
 
 
+def read_arguments(attempt_dir: Path, arguments: Sequence[str], environ: Mapping[str, str]) -> Task:
+    """From now on, what this process and the agent print goes to the agent's log. Raises ValueError, OSError.
+
+    ValueError also if the scheduler names no first node.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    for name, kind in (("replica", int), ("of", int), ("claim", str), ("first-in", str)):
+        parser.add_argument(f"--{name}", type=kind, required=True)
+    try:
+        given = parser.parse_args(list(arguments))
+    except ArgumentError as error:
+        raise ValueError(str(error)) from error
+    _write_to(layout.replica_dir(attempt_dir.parent.parent, int(attempt_dir.name), given.replica) / layout.AGENT_LOG)
+    first = environ.get(given.first_in, "") if given.of > 1 else "localhost"
+    if not first:
+        raise ValueError(f"the scheduler names no first node: the variable {given.first_in} is not set")
+    head = "127.0.0.1" if first == "localhost" else find_address(first)
+    return Task(replica=given.replica, node=socket.gethostname(), claim=given.claim, head=head)
+
+
+def find_address(name: str) -> str:
+    """The address at which other nodes reach a node. On Debian, a node's own name resolves to 127.0.1.1."""
+    with suppress(OSError):
+        for _, _, _, _, address in socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM):
+            if not str(address[0]).startswith("127."):
+                return str(address[0])
+        return find_local_address(_ELSEWHERE) or name
+    return name
+
+
+def _write_to(log: Path) -> None:
+    """Append what this process and the agent print to a file. Slurm does that by an option of srun."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    os.close(descriptor)
+
+
 def _run(attempt_dir: Path, task: Task, launch: NodeLaunch) -> int:
     local = find_local_address(task.head) or task.head
     command = fill_in(launch.command, head=task.head, local=local)
     environment = {**os.environ, **_network(launch, task.head, local), **launch.environment}
     environment |= {env.REPLICA: str(task.replica), env.CLAIM: task.claim, env.NODE: task.node}
     environment["PYTHONPATH"] = put_first(environment)
-    environment.pop(HEAD_ADDRESS)
+    environment.pop(HEAD_ADDRESS, None)
     ended = Forwarder().run(command, environment, launch.workdir, partial(die_with_parent, os.getpid()))
     if ended == EXIT_REFUSED:
         return ended  # another submission runs this attempt, and writes the departures of its agents

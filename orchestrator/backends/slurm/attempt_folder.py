@@ -11,18 +11,17 @@ from pathlib import Path
 from orchestrator import rundir
 from orchestrator.backends.slurm.hostlist import parse_hostlist
 from orchestrator.backends.slurm.sight import Traces
+from orchestrator.backends.traces import MOST_NAMES, read_departure, read_recorded, read_text, refresh
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from trainer.contract import layout
-from trainer.contract.node import Departure, parse_departure, parse_departure_name
+from trainer.contract.node import Departure
 
 _SUBMITTED, _ALLOCATION = "submitted-", "allocation-"
 _NUMBERED = re.compile(rf"({_SUBMITTED}|{_ALLOCATION})([0-9]{{1,12}})\Z")
-_LOOK = ".look"
 _LOG = "slurm-{}.log"  # the batch script's log, by the Slurm job's id
 _LAST_WORDS_BYTES = 4096
-_TEXT_BYTES = 256 * 1024  # maximum size of a node list
-_MOST_NAMES, _MOST_READ = 1000, 100  # limits, since a job can create any number of files
+_MOST_READ = 100  # claims, since a job can create any number of files
 _MOST_ALLOCATIONS = 8  # an attempt has one, plus one for each requeue by Slurm
 # Without control groups, Slurm kills a step that uses too much memory (JobAcctGatherParams=OverMemoryKill in
 # slurm.conf(5)). With them, the kernel kills a process of the step.
@@ -46,7 +45,7 @@ def read_traces(job: JobFolder, key: AttemptKey, replicas: int) -> Traces:
     """List the attempt's folder and read the traces in it. Raises OSError."""
     with rundir.open_attempt(job, key.number) as attempt:
         found = _Found()
-        for name in sorted(attempt.names(limit=_MOST_NAMES + 8 * replicas)):
+        for name in sorted(attempt.names(limit=MOST_NAMES + 8 * replicas)):
             found.add(attempt, name, replicas)
         mine = {replica: one for replica, one in found.departures.items() if found.claim in (None, one.claim)}
         return Traces(
@@ -55,7 +54,7 @@ def read_traces(job: JobFolder, key: AttemptKey, replicas: int) -> Traces:
             submitted=frozenset(found.submitted),
             allocations={number: nodes for number, nodes in found.allocations.items() if nodes},
             departures=mine,
-            recorded=_recorded(attempt, replicas) if any(one.recorded for one in mine.values()) else frozenset(),
+            recorded=read_recorded(attempt, replicas) if any(one.recorded for one in mine.values()) else frozenset(),
         )
 
 
@@ -75,23 +74,21 @@ class _Found:
             self.submitted.add(int(numbered[2]))
         elif numbered is not None and len(self.allocations) < _MOST_ALLOCATIONS:
             self.allocations[int(numbered[2])] = _allocation(attempt, name, most=replicas)
-        elif (replica := parse_departure_name(name)) is not None and replica < replicas:
-            departure = _departure(attempt, name)
-            if departure is not None and departure.replica == replica:
-                self.departures[replica] = departure
+        elif (departure := read_departure(attempt, name, replicas)) is not None:
+            self.departures[departure.replica] = departure
         elif (name == layout.CLAIM or name.startswith(f"{layout.CLAIM}-")) and self.claims < _MOST_READ:
             self.claims += 1
-            self.claim = _text(attempt, name) or self.claim
+            self.claim = read_text(attempt, name) or self.claim
 
 
 def look_closely(traces: Traces, job: JobFolder, key: AttemptKey, number: int) -> Traces:
     """Add all exit records and the last output of a Slurm job that is over. Raises OSError."""
     with rundir.open_attempt(job, key.number) as attempt:
-        recorded, memory_words = _recorded(attempt, traces.replicas), ""
+        recorded, memory_words = read_recorded(attempt, traces.replicas), ""
         own_log = Path(_LOG.format(number))
         if len(recorded) < len(traces.allocations.get(number, ())):
-            _refresh(attempt, traces.replicas)
-            recorded = _recorded(attempt, traces.replicas)
+            refresh(attempt, traces.replicas)
+            recorded = read_recorded(attempt, traces.replicas)
             logs = [*(Path(f"replica-{each}", layout.AGENT_LOG) for each in range(traces.replicas)), own_log]
             texts = (attempt.last_lines(log, size=_LAST_WORDS_BYTES) for log in logs)
             memory_words = next((words for lines in texts if (words := _memory_words(lines))), "")
@@ -99,53 +96,11 @@ def look_closely(traces: Traces, job: JobFolder, key: AttemptKey, number: int) -
     return replace(traces, recorded=recorded, last_words=last_words, memory_words=memory_words)
 
 
-def last_sign(job: JobFolder, key: AttemptKey, replicas: int) -> float | None:
-    """Return when an agent or worker of the attempt last wrote, by the file system's clock. None if never."""
-    moments = []
-    with rundir.open_attempt(job, key.number) as attempt:
-        for life in rundir.incarnations(attempt, range(replicas)):
-            for path in (
-                life.path / layout.PROGRESS,
-                life.path / layout.EVENTS,
-                life.path.with_name(layout.AGENT_LOG),
-            ):
-                status = attempt.status(path)
-                if status is not None:
-                    moments.append(status.st_mtime)
-    return max(moments, default=None)
-
-
-def _recorded(attempt: Folder, replicas: int) -> frozenset[int]:
-    lives = rundir.incarnations(attempt, range(replicas))
-    return frozenset(life.replica for life in lives if life.exit() is not None)
-
-
-def _refresh(attempt: Folder, replicas: int) -> None:
-    """Refresh a network file system's view. Its client drops the cache of a folder that it changes itself."""
-    lives = [life.path for life in rundir.incarnations(attempt, range(replicas))]
-    for folder in (Path(), *{path.parent for path in lives}, *lives):
-        with suppress(OSError):
-            attempt.touch(folder / _LOOK)
-            attempt.remove(folder / _LOOK)
-
-
 def _allocation(attempt: Folder, name: str, *, most: int) -> tuple[str, ...]:
     """Parse the batch script's `<count> <hostlist>`."""
     with suppress(ValueError):
-        return parse_hostlist((_text(attempt, name) or "").partition(" ")[2].strip(), most=most)
+        return parse_hostlist((read_text(attempt, name) or "").partition(" ")[2].strip(), most=most)
     return ()
-
-
-def _departure(attempt: Folder, name: str) -> Departure | None:
-    document = rundir.read_document(attempt, Path(name))
-    with suppress(*rundir.UNREADABLE):
-        return None if document is None else parse_departure(document)
-    return None
-
-
-def _text(attempt: Folder, name: str) -> str | None:
-    content = attempt.read(Path(name), limit=_TEXT_BYTES)
-    return None if content is None else content.decode(errors="replace").strip()
 
 
 def _last_words(lines: Sequence[str]) -> str:

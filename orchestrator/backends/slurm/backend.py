@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.backends import ship
-from orchestrator.backends.slurm.attempt_folder import last_sign, look_closely, note_submission, noted_at, read_traces
+from orchestrator.backends.slurm.attempt_folder import look_closely, note_submission, noted_at, read_traces
 from orchestrator.backends.slurm.cancellations import Cancellations
 from orchestrator.backends.slurm.capacity import (
     SlurmNode,
@@ -43,6 +43,7 @@ from orchestrator.backends.slurm.sight import (
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.backends.slurm.states import Standing, meaning, waits_for_nodes
 from orchestrator.backends.slurm.steps import Steps
+from orchestrator.backends.traces import last_sign
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.launch_plan import LaunchPlan

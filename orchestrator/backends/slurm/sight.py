@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.states import Standing, explain_pause, explain_wait, find_cause, find_timeout, meaning
+from orchestrator.backends.traces import sight_departed
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
-from trainer.contract.failure import Failure, FailureKind, describe_end
+from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.node import Departure
 
 _CLOCKS_S = 600.0  # maximum clock difference: munge(7) refuses credentials that are 300 s off, and sbatch adds a delay
@@ -179,23 +180,12 @@ def _end_with_step(seen: ReplicaSighting, job: SlurmJob) -> ReplicaSighting:
 def _judge_running(replica: int, node: str, job: SlurmJob, traces: Traces) -> ReplicaSighting:
     departure = traces.departures.get(replica)
     if departure is not None:
-        return _departed(departure, traces)
+        return sight_departed(departure, traces.recorded)
     if meaning(job).standing is Standing.RUNS and node not in job.nodes:
         words = f"replica {replica} was on {node}, which Slurm job {job.id} lost"
         return replace(_dead(replica, words), node=node)
     words = f"replica {replica} is on {node} in Slurm job {job.id}, which is {job.state}"
     return ReplicaSighting(replica=replica, liveness=Liveness.ALIVE, evidence=words, node=node)
-
-
-def _departed(departure: Departure, traces: Traces) -> ReplicaSighting:
-    """Judge an agent that has left. Its exit record may not be visible to the service yet."""
-    replica, code = departure.replica, departure.exit_code
-    if departure.recorded and replica not in traces.recorded:
-        words = f"replica {replica}'s agent has ended; its exit record is not visible yet"
-        return ReplicaSighting(replica=replica, liveness=Liveness.UNKNOWN, evidence=words, node=departure.node)
-    words = f"replica {replica}'s agent on {departure.node} {describe_end(code)}"
-    # The Slurm job is not over, so other processes of it may run, unless the agent succeeded.
-    return ReplicaSighting(replica=replica, liveness=Liveness.DEAD, evidence=words, leftovers=code != 0)
 
 
 def _judge_over(
@@ -255,7 +245,7 @@ def _judge_ended(
         return _dead(replica, f"replica {replica}'s agent left its record; {evidence}")
     departure = traces.departures.get(replica)
     if departure is not None and not departure.recorded:
-        return replace(_departed(departure, traces), leftovers=False)
+        return replace(sight_departed(departure, traces.recorded), leftovers=False)
     if not settled:
         words = f"{evidence}; the exit record of replica {replica} may still appear"
         return ReplicaSighting(replica=replica, liveness=Liveness.UNKNOWN, evidence=words)

@@ -21,10 +21,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from string import Template
 
 from torchx.specs import AppDef, Resource, Role, macros
 
+from orchestrator.domain.job.appdef import escape, fill_in
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.job.worker_token import issue_worker_token
@@ -95,15 +95,15 @@ class LaunchPlan:
     @property
     def command(self) -> tuple[str, ...]:
         """The same for every replica."""
-        return (self._role.entrypoint, *(_fill_in(word) for word in self._role.args))
+        return (self._role.entrypoint, *(fill_in(word) for word in self._role.args))
 
     @property
     def shared_environment(self) -> dict[str, str]:
         """The environment of every replica, without its number."""
-        return {name: _fill_in(value) for name, value in self._role.env.items() if name != env.REPLICA}
+        return {name: fill_in(value) for name, value in self._role.env.items() if name != env.REPLICA}
 
     def environment(self, replica: int) -> dict[str, str]:
-        return {name: _fill_in(value, replica_id=str(replica)) for name, value in self._role.env.items()}
+        return {name: fill_in(value, replica_id=str(replica)) for name, value in self._role.env.items()}
 
     @property
     def takes_back(self) -> bool:
@@ -155,13 +155,13 @@ def restarts_left(job: Job) -> int:
 def _app(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> AppDef:
     spec = job.spec
     program, *arguments = _command(job, attempt, site, policy)
-    environment = {name: _escape(value) for name, value in _environment(job, attempt, site).items()}
+    environment = {name: escape(value) for name, value in _environment(job, attempt, site).items()}
     role = Role(
         name=spec.name,
         image=spec.run.image or spec.run.workdir,
         min_replicas=attempt.min_nodes if attempt.min_nodes < attempt.max_nodes else None,
         entrypoint=program,
-        args=[_escape(word) for word in arguments],
+        args=[escape(word) for word in arguments],
         env={**environment, env.REPLICA: macros.replica_id},
         num_replicas=attempt.max_nodes,
         resource=_resource(spec, site.gpus_per_node),
@@ -178,15 +178,6 @@ def _resource(spec: JobSpec, gpus_per_node: int) -> Resource:
         gpu=gpus_per_node if spec.topology.workers_per_node == "gpu" else wanted.gpus,
         memMB=-1 if wanted.memory_gb is None else round(wanted.memory_gb * 1024),
     )
-
-
-def _escape(text: str) -> str:
-    return text.replace("$", "$$")
-
-
-def _fill_in(text: str, **values: str) -> str:
-    """Replace macros as torchx does (torchx.specs.macros.Values.substitute)."""
-    return Template(text).safe_substitute(values)
 
 
 def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tuple[str, ...]:

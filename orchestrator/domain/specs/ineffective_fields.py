@@ -106,6 +106,11 @@ INEFFECTIVE: tuple[Ineffective, ...] = (
         lambda _, traits: traits.kind == "local",
         "has no effect: cluster kind local is a single machine, which is never avoided",
     ),
+    Ineffective(
+        "supervise.exclude_bad_nodes",
+        lambda _, traits: traits.kind.startswith("torchx:"),
+        "has no effect: torchx gives no way to avoid nodes",
+    ),
     *(
         Ineffective(
             f"snapshot.{name}",

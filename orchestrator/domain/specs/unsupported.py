@@ -9,6 +9,7 @@ from orchestrator.domain.errors import FieldProblem
 from orchestrator.domain.specs.spec import JobSpec, Placement
 
 _NO_SCHEDULER = "cluster kind local has no scheduler that could honor it; remove it"
+_NOT_FOR_TORCHX = "torchx has no field for it; remove it, or set an option of the scheduler in the cluster's cfg"
 
 
 # Options of sbatch that the service needs itself (to find the job and its output), that would make it another kind of
@@ -40,12 +41,16 @@ def _names_a_file(nodes: tuple[str, ...]) -> bool:
     return any("/" in node for node in nodes)
 
 
-def _placement(name: str) -> Unsupported:
+def _is_torchx(kind: str) -> bool:
+    return kind.startswith("torchx:")
+
+
+def _placement(name: str, is_without: Callable[[str], bool], sentence: str) -> Unsupported:
     neutral = getattr(Placement(), name)
     return Unsupported(
         f"/placement/{name}",
-        lambda spec, kind: kind == "local" and getattr(spec.placement, name) != neutral,
-        _NO_SCHEDULER,
+        lambda spec, kind: is_without(kind) and getattr(spec.placement, name) != neutral,
+        sentence,
     )
 
 
@@ -109,7 +114,16 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         _NO_SCHEDULER,
     ),
     Unsupported("/resources/extra", lambda spec, kind: kind == "local" and bool(spec.resources.extra), _NO_SCHEDULER),
-    *(_placement(name) for name in Placement.model_fields),
+    Unsupported(
+        "/resources/gpu_type",
+        lambda spec, kind: _is_torchx(kind) and spec.resources.gpu_type is not None,
+        _NOT_FOR_TORCHX,
+    ),
+    Unsupported(
+        "/resources/extra", lambda spec, kind: _is_torchx(kind) and bool(spec.resources.extra), _NOT_FOR_TORCHX
+    ),
+    *(_placement(name, "local".__eq__, _NO_SCHEDULER) for name in Placement.model_fields),
+    *(_placement(name, _is_torchx, _NOT_FOR_TORCHX) for name in Placement.model_fields),
 )
 
 

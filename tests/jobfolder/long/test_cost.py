@@ -13,8 +13,9 @@ from benchmarks.control_plane.passes import CLUSTER, SteadyCluster, build_reconc
 from benchmarks.control_plane.stored import WORKERS, add_running, copy, make_job, make_spec, settle
 from orchestrator.backends.kubernetes.attempt_folder import read_traces as read_on_kubernetes
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.slurm.attempt_folder import last_sign, look_closely
+from orchestrator.backends.slurm.attempt_folder import look_closely
 from orchestrator.backends.slurm.attempt_folder import read_traces as read_on_slurm
+from orchestrator.backends.traces import last_sign
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
 from orchestrator.jobfolder.folder import JobFolder

@@ -1,0 +1,1 @@
+"""Clusters of any scheduler that torchx knows."""

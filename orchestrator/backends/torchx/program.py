@@ -1,0 +1,105 @@
+"""`PYTHON program.py SCHEDULER DESCRIPTOR`: torchx's runner for one scheduler, in a process of its own.
+
+It reads a request from each line of its input, and writes a line with each answer to the descriptor. It imports only
+torchx and the standard library, so it may run in an environment with any torchx and any scheduler plug-in.
+
+    {"id": 1, "call": "submit", "app": {...}, "cfg": {...}} → {"id": 1, "value": "the app's id"}
+    {"id": 2, "call": "plan", "app": {...}, "cfg": {...}}   → {"id": 2, "value": "the scheduler's request"}
+    {"id": 3, "call": "look", "apps": ["..."]}              → {"id": 3, "value": {"...": {"state": "", "words": ""}}}
+    {"id": 4, "call": "cancel", "app": "..."}               → {"id": 4, "value": null}
+    {"id": 5, "call": "schedulers"}                         → {"id": 5, "value": ["local_cwd", ...]}
+    any                                                     → {"id": 1, "error": "...", "refused": true}
+
+`refused`: torchx or the scheduler found the request itself wrong, so it would fail again. An app that torchx does not
+know is null. Standard error must be a file that can be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from typing import Any
+
+from torchx import specs
+from torchx.runner import get_runner
+
+_MOST_PRINTED, _MOST_WORDS = 65536, 2000
+SESSION = "torchx"  # the default name
+
+
+class Refused(Exception):
+    """Torchx or the scheduler found the request itself wrong."""
+
+
+def main() -> None:
+    with os.fdopen(int(sys.argv[2]), "w") as answers, get_runner() as runner:
+        for line in sys.stdin:
+            request = json.loads(line)
+            printed = os.fstat(2).st_size
+            try:
+                answer = {"value": carry_out(runner, sys.argv[1], request)}
+            except Exception as error:  # noqa: BLE001  # plug-ins raise anything
+                answer = {"error": explain(error, since=printed), "refused": isinstance(error, Refused)}
+            print(json.dumps({"id": request["id"], **answer}), file=answers, flush=True)
+
+
+def carry_out(runner: Any, scheduler: str, request: dict[str, Any]) -> object:
+    match request["call"]:
+        case "submit":
+            return str(runner.schedule(plan(runner, scheduler, request))).rpartition("/")[2]
+        case "plan":
+            return str(plan(runner, scheduler, request))
+        case "look":
+            return {app: look(runner, scheduler, app) for app in request["apps"]}
+        case "cancel":
+            runner.cancel(f"{scheduler}://{SESSION}/{request['app']}")
+            return None
+        case "schedulers":
+            return sorted(runner.scheduler_backends())
+        case call:
+            raise ValueError(f"unknown call {call!r}")
+
+
+def plan(runner: Any, scheduler: str, request: dict[str, Any]) -> Any:
+    try:
+        return runner.dryrun(build_app(request["app"]), scheduler, request["cfg"])
+    except (OSError, subprocess.SubprocessError):  # of a scheduler that looks at its cluster first
+        raise
+    except Exception as error:
+        raise Refused(f"{type(error).__name__}: {error}") from error
+
+
+def look(runner: Any, scheduler: str, app: str) -> object:
+    found = runner.status(f"{scheduler}://{SESSION}/{app}")
+    return None if found is None else {"state": found.state.name, "words": str(found.msg or "")}
+
+
+def build_app(document: dict[str, Any]) -> Any:
+    roles = []
+    for each in document["roles"]:
+        own = known(specs.Role, each)
+        own["resource"] = specs.Resource(**known(specs.Resource, own["resource"]))
+        own["retry_policy"] = specs.RetryPolicy(own["retry_policy"])
+        roles.append(specs.Role(**own))
+    return specs.AppDef(name=document["name"], roles=roles, metadata=document["metadata"])
+
+
+def known(kind: Any, document: dict[str, Any]) -> dict[str, Any]:
+    """The values that this version of torchx has fields for."""
+    names = {field.name for field in fields(kind) if field.init}
+    return {name: value for name, value in document.items() if name in names}
+
+
+def explain(error: Exception, *, since: int) -> str:
+    """Name the error, with the last line that was printed since then: commands of schedulers print their reasons."""
+    words = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+    printed = os.pread(2, _MOST_PRINTED, since).decode(errors="replace").strip().splitlines()
+    last = printed[-1].strip() if printed and not isinstance(error, Refused) else ""
+    return f"{words}: {last}"[:_MOST_WORDS] if last else words[:_MOST_WORDS]
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,18 +59,20 @@ class TestPlugin(BackendContract):
         with pytest.raises(BackendUnavailable, match="the queue does not answer"):
             world.backend.submit(plan)
         until(world, plan, lambda seen: seen.presence is not Presence.ABSENT)
-        assert look(world, plan).presence is Presence.UNKNOWN
+        assert look(world, plan).presence is Presence.RUNNING
         (queue / "dumb").unlink()
         world.backend.submit(plan)
         until(world, plan, over)
         assert world.trainings(plan) == 1
 
-    def test_an_app_that_torchx_forgets_is_over_once_its_agents_are_silent(self, world: RealWorld, queue: Path) -> None:
-        plan = world.plan("forgotten", seconds=3)
+    def test_an_app_that_torchx_forgets_runs_until_its_nodes_are_silent(self, world: RealWorld, queue: Path) -> None:
+        plan = world.plan("forgotten")
         world.backend.submit(plan)
         until(world, plan, runs(world, plan))
         (queue / "forgets").touch()
-        assert look(world, plan).presence is Presence.UNKNOWN
+        assert look(world, plan).presence is Presence.RUNNING
+        for pid in queue.rglob("*.pid"):
+            os.killpg(int(pid.read_text()), signal.SIGKILL)
         ended = until(world, plan, over)
         assert {one.liveness for one in ended.replicas} == {Liveness.DEAD}
 

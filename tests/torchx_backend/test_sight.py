@@ -14,7 +14,8 @@ from trainer.contract.node import Departure
 
 KEY = AttemptKey("train", 1)
 CLAIMED = Traces(replicas=2, claim="torchx-1")
-QUIET, SETTLED = Context(quiet=True), Context(settled=True)
+SETTLED = Context(settled=True)
+ALIVE = Traces(replicas=2, claim="torchx-1", alive=frozenset({0, 1}))
 
 
 def departed(replica: int, *, code: int = 0, recorded: bool = True) -> Departure:
@@ -33,12 +34,12 @@ def test_every_state_of_torchx_is_known() -> None:
     ("app", "answer", "traces", "context", "presence"),
     [
         (None, None, Traces(replicas=2), Context(), Presence.ABSENT),
-        (None, None, CLAIMED, Context(), Presence.UNKNOWN),
-        (None, None, CLAIMED, QUIET, Presence.GONE),
+        (None, None, ALIVE, Context(), Presence.RUNNING),
+        (None, None, CLAIMED, Context(), Presence.GONE),
         ("a", None, Traces(replicas=2), Context(), Presence.ABSENT),
-        ("a", None, CLAIMED, Context(), Presence.UNKNOWN),
-        ("a", None, CLAIMED, QUIET, Presence.GONE),
-        ("a", said("UNKNOWN"), CLAIMED, Context(), Presence.UNKNOWN),
+        ("a", None, ALIVE, Context(), Presence.RUNNING),
+        ("a", None, CLAIMED, Context(), Presence.GONE),
+        ("a", said("UNKNOWN"), ALIVE, Context(), Presence.RUNNING),
         ("a", said("PENDING"), Traces(replicas=2), Context(), Presence.PENDING),
         ("a", said("SUBMITTED"), CLAIMED, Context(), Presence.RUNNING),
         ("a", said("RUNNING"), Traces(replicas=2), Context(), Presence.RUNNING),

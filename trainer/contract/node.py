@@ -10,6 +10,8 @@ from trainer.contract import layout
 
 # Placeholders in a launcher's flags, for the first node's address and for the node's own.
 HEAD, LOCAL = "{head}", "{local}"
+# A file that the program which starts the agent touches again and again. Its number is the replica's.
+ALIVE, ALIVE_EVERY_S = "alive-", 2.0
 _DEPARTED = re.compile(layout.DEPARTED + r"([0-9]{1,9})\.json\Z")
 
 

@@ -15,6 +15,8 @@ import os
 import socket
 import struct
 import sys
+import threading
+import time
 from argparse import ArgumentError, ArgumentParser
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +26,8 @@ from pathlib import Path
 
 from trainer.contract import env, layout
 from trainer.contract.node import (
+    ALIVE,
+    ALIVE_EVERY_S,
     Departure,
     NodeLaunch,
     departure_name,
@@ -87,6 +91,7 @@ def read_arguments(attempt_dir: Path, arguments: Sequence[str], environ: Mapping
         given = parser.parse_args(list(arguments))
     except ArgumentError as error:
         raise ValueError(str(error)) from error
+    threading.Thread(target=_show_life, args=(attempt_dir / f"{ALIVE}{given.replica}",), daemon=True).start()
     _write_to(layout.replica_dir(attempt_dir.parent.parent, int(attempt_dir.name), given.replica) / layout.AGENT_LOG)
     first = environ.get(given.first_in, "") if given.of > 1 else "localhost"
     if not first:
@@ -103,6 +108,14 @@ def find_address(name: str) -> str:
                 return str(address[0])
         return find_local_address(_ELSEWHERE) or name
     return name
+
+
+def _show_life(mark: Path) -> None:
+    """Show the service that this node works, in case torchx loses the app."""
+    while True:
+        with suppress(OSError):  # a full disk
+            mark.touch()
+        time.sleep(ALIVE_EVERY_S)
 
 
 def _write_to(log: Path) -> None:

@@ -19,17 +19,19 @@ from orchestrator.backends.torchx.render import render_app, render_native, rende
 from orchestrator.backends.torchx.sight import RUNS, WAITS, Context, Traces, choose, sight
 from orchestrator.backends.torchx.site import TorchxSite
 from orchestrator.backends.torchx.submissions import Submissions
-from orchestrator.backends.traces import MOST_NAMES, last_sign, read_departure, read_recorded, read_text
+from orchestrator.backends.traces import MOST_NAMES, read_departure, read_recorded, read_text
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
-from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.jobfolder.folder import Folder, JobFolder
 from trainer.contract import env, layout
+from trainer.contract.node import ALIVE, ALIVE_EVERY_S
 from trainer.contract.node import render_node_launch as render_document
 
 _LAST_WORDS_BYTES = 4096
+_MISSED = 5  # touches of a node's file, until the node counts as silent
 
 
 class TorchxBackend:
@@ -126,7 +128,13 @@ class TorchxBackend:
                 claim=claim,
                 departures={one.replica: one for one in found if one.claim == claim},
                 recorded=read_recorded(attempt, replicas),
+                alive=self._alive(attempt, replicas),
             )
+
+    def _alive(self, attempt: Folder, replicas: int) -> frozenset[int]:
+        marks = {number: attempt.status(Path(f"{ALIVE}{number}")) for number in range(replicas)}
+        youngest = self._now() - self._site.settle_s - _MISSED * ALIVE_EVERY_S
+        return frozenset(number for number, mark in marks.items() if mark is not None and mark.st_mtime >= youngest)
 
     def _sight(self, key: AttemptKey, app: str | None, said: AppSight | None, traces: Traces) -> Sighting:
         if said is not None and said.state in {*WAITS, RUNS}:
@@ -134,15 +142,14 @@ class TorchxBackend:
             return sight(key, app, said, traces, Context())
         job, since = JobFolder(self._site.service_root, key.job_id), self._over_since.setdefault(key, self._monotonic())
         try:
-            sign, words = last_sign(job, key, traces.replicas), self._last_words(job, key, traces.replicas)
+            last_words = self._last_words(job, key, traces.replicas)
         except OSError as error:
             words = f"cannot read the run directory: {error}"
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
         context = Context(
-            quiet=sign is None or self._now() - sign >= 2 * self._site.settle_s,
             settled=self._monotonic() - since >= self._site.settle_s,
             ours=key in self._cancelled,
-            last_words=words,
+            last_words=last_words,
         )
         return sight(key, app, said, traces, context)
 

@@ -25,6 +25,7 @@ class Traces:
     claim: str | None = None
     departures: Mapping[int, Departure] = field(default_factory=dict)  # by replica; only of agents with the claim
     recorded: frozenset[int] = frozenset()  # replicas whose agents left an exit record
+    alive: frozenset[int] = frozenset()  # replicas whose nodes have just touched their file
 
     @property
     def left(self) -> bool:
@@ -34,9 +35,8 @@ class Traces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the folder shows of an attempt that torchx does not show as waiting or running."""
+    """What else is known of an attempt that torchx does not show as waiting or running."""
 
-    quiet: bool = False  # no agent has written for a while
     settled: bool = False  # if the app is over: all files of its agents are visible
     ours: bool = False  # the service has cancelled it
     last_words: str = ""  # the last line that an agent printed
@@ -59,9 +59,13 @@ def sight(key: AttemptKey, app: str | None, said: AppSight | None, traces: Trace
     if said is not None and said.state in OVER:
         return _judge_over(key, evidence, traces, context)
     if said is None or said.state not in {*WAITS, RUNS}:
-        return _judge_by_traces(key, evidence, traces, context)
+        return _judge_by_traces(key, evidence, traces)
     if said.state in WAITS and traces.claim is None:
         return Sighting(key=key, presence=Presence.PENDING, evidence=evidence)
+    return _run(key, evidence, traces)
+
+
+def _run(key: AttemptKey, evidence: str, traces: Traces) -> Sighting:
     replicas = tuple(_judge_running(number, evidence, traces) for number in range(traces.replicas))
     return Sighting(key=key, presence=Presence.RUNNING, evidence=evidence, replicas=replicas)
 
@@ -79,13 +83,13 @@ def _is_record_awaited(traces: Traces) -> bool:
     return any(one.recorded and one.replica not in traces.recorded for one in traces.departures.values())
 
 
-def _judge_by_traces(key: AttemptKey, evidence: str, traces: Traces, context: Context) -> Sighting:
+def _judge_by_traces(key: AttemptKey, evidence: str, traces: Traces) -> Sighting:
     """Judge an attempt of which torchx says nothing, for example because its runner has ended since."""
     if traces.claim is None:
         return Sighting(key=key, presence=Presence.ABSENT, evidence=f"{evidence}, and none of its agents ever began")
-    if context.quiet:
+    if not traces.alive:
         return _end(key, evidence, traces)
-    return Sighting(key=key, presence=Presence.UNKNOWN, evidence=f"{evidence}; its agents wrote recently")
+    return _run(key, f"{evidence}, but its nodes show that they work", traces)
 
 
 def _judge_running(replica: int, evidence: str, traces: Traces) -> ReplicaSighting:

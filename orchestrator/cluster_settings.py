@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -118,7 +117,7 @@ class TorchxClusterSettings(BaseModel):
     backend: Literal["torchx"]
     scheduler: str  # torchx's name of it; `torchx runopts` lists those that are installed
     cfg: dict[str, object] = {}  # run options of the scheduler
-    torchx_python: str = sys.executable  # a Python on the service's host with torchx and the scheduler's plug-in
+    torchx_python: str | None = None  # a Python on the service's host with torchx and plug-ins; default: the service's
     root: Path | None = None  # the run directory on the nodes; default: the service's own
     service_root: Path | None = None  # the same directory on the service's host, if its path differs there
     shared_paths: tuple[Path, ...] = ()  # folders that nodes share with the service; a workdir in them is not copied

@@ -20,7 +20,7 @@ PRODUCT = ("orchestrator/", "trainer/")
 MOST_PACKAGES, MOST_PARAMETERS = 2, 6
 
 # Module names that several packages share on purpose.
-ALIKE = frozenset({"__init__", "__main__", "backend", "client", "clock", "errors", "render", "states"})
+ALIKE = frozenset({"__init__", "__main__", "backend", "client", "clock", "errors", "render", "sight", "site", "states"})
 
 _WORDS = (
     "office|offices|pace|paces|seat|seats|glance|glances|harvest|wish|wishes|wished|deed|deeds|mend|mends|mended|untold"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -162,7 +163,8 @@ def build_torchx(name: str, given: TorchxClusterSettings, settings: Settings, co
 
 
 def build_torchx_client(given: TorchxClusterSettings, folder: Path) -> TorchxClient:
-    return TorchxClient(given.scheduler, python=given.torchx_python, folder=folder, timeout_s=given.call_timeout_s)
+    python = given.torchx_python or sys.executable
+    return TorchxClient(given.scheduler, python=python, folder=folder, timeout_s=given.call_timeout_s)
 
 
 def build_torchx_site(given: TorchxClusterSettings, settings: Settings) -> TorchxSite:

@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -149,7 +150,7 @@ def _examine_torchx(given: TorchxClusterSettings, settings: Settings) -> Iterato
     try:
         known = client.schedulers()
     except BackendUnavailable as error:
-        yield "torchx", Verdict.FAILED, f"{error}: torchx_python is {given.torchx_python}"
+        yield "torchx", Verdict.FAILED, f"{error}: torchx_python is {given.torchx_python or sys.executable}"
         return
     finally:
         client.close()

@@ -151,7 +151,6 @@ def build_torchx(name: str, given: TorchxClusterSettings, settings: Settings, co
         max_jobs=given.max_jobs or settings.max_jobs,
         node_root=own.root,
         why_no_workdir=own.workdirs.why_refused,
-        check=backend.check,
     )
     return ClusterSetup(
         cluster=cluster,

@@ -17,12 +17,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from torchx.specs import AppDef, Resource, Role
+
 from orchestrator.backends.kubernetes import checkup
 from orchestrator.backends.kubernetes.backend import KubernetesBackend
 from orchestrator.backends.kubernetes.probe import ProbeOptions
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.backends.torchx.backend import TorchxBackend
+from orchestrator.backends.torchx.client import TorchxClient
 from orchestrator.bootstrap.cluster_backends import (
     build_client,
     build_kubernetes_client,
@@ -145,22 +148,29 @@ def _closed(backend: Backend) -> Iterator[None]:
 
 
 def _examine_torchx(given: TorchxClusterSettings, settings: Settings) -> Iterator[CheckResult]:
-    folder = settings.root / ".torchx"
-    client = build_torchx_client(given, folder)
-    try:
-        known = client.schedulers()
-    except BackendUnavailable as error:
-        yield "torchx", Verdict.FAILED, f"{error}: torchx_python is {given.torchx_python or sys.executable}"
-        return
-    finally:
-        client.close()
-        with suppress(OSError):
-            folder.rmdir()  # if it is empty
-    if given.scheduler not in known:
-        yield "torchx", Verdict.FAILED, f"torchx knows no scheduler {given.scheduler}, only {', '.join(known)}"
-        return
-    yield "torchx", Verdict.OK, f"torchx knows the scheduler {given.scheduler}"
+    with tempfile.TemporaryDirectory() as folder:
+        client = build_torchx_client(given, Path(folder))
+        try:
+            yield _ask_torchx(client, given, settings)
+        except BackendUnavailable as error:
+            yield "torchx", Verdict.FAILED, f"{error}: torchx_python is {given.torchx_python or sys.executable}"
+        finally:
+            client.close()
     yield "guarantees", Verdict.WARNING, _WEAKER
+
+
+def _ask_torchx(client: TorchxClient, given: TorchxClusterSettings, settings: Settings) -> CheckResult:
+    """Look for the scheduler, and let it plan an app. Raises BackendUnavailable."""
+    known = client.schedulers()
+    if given.scheduler not in known:
+        return "torchx", Verdict.FAILED, f"torchx knows no scheduler {given.scheduler}, only {', '.join(known)}"
+    image, least = str(given.root or settings.root), Resource(cpu=1, gpu=0, memMB=-1)
+    role = Role(name="doctor", image=image, entrypoint=given.python, args=["--version"], resource=least)
+    try:
+        client.plan(AppDef(name="doctor", roles=[role]), given.cfg)
+    except LaunchRefused as error:
+        return "torchx", Verdict.FAILED, f"cfg is refused: {error}"
+    return "torchx", Verdict.OK, f"torchx knows the scheduler {given.scheduler}, and accepts cfg"
 
 
 def _examine_kubernetes(given: KubernetesClusterSettings, settings: Settings) -> Iterator[CheckResult]:

@@ -91,6 +91,6 @@ def test_doctor_says_what_is_weaker_and_tries_a_group(service: ThrowawayService)
     command = [sys.executable, "-m", "orchestrator.cli", "doctor", "--cluster", "farm"]
     done = subprocess.run(command, env=service.environment(), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "torchx knows the scheduler queue_of_files" in done.stdout
+    assert "torchx knows the scheduler queue_of_files, and accepts cfg" in done.stdout
     assert "cannot find an app whose id was lost" in done.stdout
     assert "two workers" in done.stdout

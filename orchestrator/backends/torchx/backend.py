@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from orchestrator.backends.torchx.sight import RUNS, WAITS, Context, Traces, cho
 from orchestrator.backends.torchx.site import TorchxSite
 from orchestrator.backends.torchx.submissions import Submissions
 from orchestrator.backends.traces import MOST_NAMES, read_departure, read_recorded, read_text
-from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
+from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.job.native_request import NativeRequest
@@ -90,14 +90,6 @@ class TorchxBackend:
                 if app is not None:
                     self._cancelled.add(key)
                     self._client.cancel(app)
-
-    def check(self, plan: LaunchPlan) -> Sequence[str]:
-        """Return torchx's objections to a plan, by a dry run."""
-        try:
-            self._client.plan(render_app(plan, self._site), self._site.cfg)
-        except (LaunchRefused, BackendUnavailable) as error:
-            return [str(error)]
-        return []
 
     def close(self) -> None:
         """End torchx's runner. It ends with the service in any case."""

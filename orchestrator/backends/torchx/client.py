@@ -86,7 +86,7 @@ class TorchxClient:
                 process.stdin.write(request)
                 process.stdin.flush()
                 answer = self._await_answer(process, self._calls)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 self._end()
                 raise BackendUnavailable(f"torchx's runner has ended: {error}") from error
         if "error" not in answer:

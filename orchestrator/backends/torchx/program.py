@@ -81,8 +81,8 @@ def look(runner: Any, scheduler: str, app: str) -> object:
     except (OSError, subprocess.SubprocessError):
         raise
     except Exception as error:  # noqa: BLE001  # torchx 0.7.0 does not understand Slurm's "CANCELLED by 1000"
-        return {"state": "UNKNOWN", "words": f"{type(error).__name__}: {error}"[:_MOST_WORDS]}
-    return None if found is None else {"state": found.state.name, "words": str(found.msg or "")}
+        return {"state": "UNKNOWN", "words": shorten(f"{type(error).__name__}: {error}")}
+    return None if found is None else {"state": found.state.name, "words": shorten(str(found.msg or ""))}
 
 
 def build_app(document: dict[str, Any]) -> Any:
@@ -106,7 +106,12 @@ def explain(error: Exception, *, since: int) -> str:
     words = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
     printed = os.pread(2, _MOST_PRINTED, since).decode(errors="replace").strip().splitlines()
     last = printed[-1].strip() if printed and not isinstance(error, Refused) else ""
-    return f"{words}: {last}"[:_MOST_WORDS] if last else words[:_MOST_WORDS]
+    return shorten(f"{words}: {last}" if last else words)
+
+
+def shorten(words: str) -> str:
+    """One line."""
+    return " ".join(words.split())[:_MOST_WORDS]
 
 
 if __name__ == "__main__":

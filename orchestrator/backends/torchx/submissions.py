@@ -36,7 +36,7 @@ class Submissions:
         """Return the app of each submission by its claim. None for one whose answer is not known."""
         try:
             found: Mapping[str, str | None] = json.loads(self._path(key).read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # empty or torn, after a power failure
             return {}
         return found
 

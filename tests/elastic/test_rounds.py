@@ -27,6 +27,7 @@ from trainer.elastic.rendezvous.round_queries import (
     find_missing,
     find_stillness,
     find_successor,
+    linked_to,
     newcomer_can_wait,
     pause_s,
     watched_by,
@@ -435,3 +436,15 @@ def test_members_without_an_incarnation_or_a_replica_keep_their_places() -> None
     group = formed(member("a", node_rank=0), first)
     assert join(group, replace(member("x", node_rank=1), incarnation=2), LIMITS).nodes == group.nodes
     assert find_successor(group, replace(member("y"), incarnation=1)) is None
+
+
+@pytest.mark.parametrize("count", [3, 8, 9, 40])
+def test_all_agents_of_a_small_group_exchange_heartbeats_and_in_a_large_one_their_number_is_linear(count: int) -> None:
+    names = [f"n{number:02}" for number in range(count)]
+    members = tuple(Member(node=name, node_rank=rank, address=name, workers=1) for rank, name in enumerate(names))
+    group = Round(stage=Stage.FORMED, size=count, members=members)
+    linked = {name: linked_to(group, name, "n01") for name in names}
+    assert all(name in linked[other] for name, others in linked.items() for other in others), "links are mutual"
+    most = {len(linked[name]) for name in names[2:]}
+    assert most == ({count - 1} if count <= 8 else {3, 4})
+    assert {len(linked[name]) for name in names[:2]} == {count - 1}

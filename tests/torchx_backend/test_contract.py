@@ -16,6 +16,7 @@ from tests.contract.backends import BackendWorld, RealWorld
 from tests.torchx_backend.worlds import PLUGIN, open_world
 
 
+@pytest.mark.long
 class TestLocalCwd(BackendContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> Iterator[BackendWorld]:

@@ -63,6 +63,7 @@ def test_a_job_runs_on_the_plug_ins_scheduler_and_its_secrets_pass_through_no_ap
     assert "hush" not in apps
 
 
+@pytest.mark.long
 def test_a_restarted_service_finds_its_jobs_and_cancels_them(service: ThrowawayService, client: Client) -> None:
     first = until(client, client.submit(job("import time; time.sleep(600)")).id, running)
     service.kill()
@@ -75,6 +76,7 @@ def test_a_restarted_service_finds_its_jobs_and_cancels_them(service: ThrowawayS
     assert list(service.processes()) == []
 
 
+@pytest.mark.long
 def test_a_killed_agent_is_named_and_the_next_attempt_succeeds(service: ThrowawayService, client: Client) -> None:
     folder = service.root.parent
     code = f"import os, time; time.sleep(0 if os.path.exists({str(folder / 'go')!r}) else 600)"
@@ -87,6 +89,7 @@ def test_a_killed_agent_is_named_and_the_next_attempt_succeeds(service: Throwawa
     assert (done.state, done.attempts) == ("SUCCEEDED", 2), "\n".join(e.sentence for e in client.events(done.id))
 
 
+@pytest.mark.long
 def test_doctor_says_what_is_weaker_and_tries_a_group(service: ThrowawayService) -> None:
     command = [sys.executable, "-m", "orchestrator.cli", "doctor", "--cluster", "farm"]
     done = subprocess.run(command, env=service.environment(), capture_output=True, text=True, timeout=300, check=False)

@@ -5,7 +5,7 @@ Each function that reads raises OSError.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,12 +19,19 @@ from trainer.contract.node import Departure, parse_departure, parse_departure_na
 
 _LOOK = ".look"
 _TEXT_BYTES = 256 * 1024
+_MOST_CLAIMS = 8
 MOST_NAMES = 1000  # limit, since a job can create any number of files
 
 
 def read_text(attempt: Folder, name: str) -> str | None:
     content = attempt.read(Path(name), limit=_TEXT_BYTES)
     return None if content is None else content.decode(errors="replace").strip()
+
+
+def read_claim(attempt: Folder, names: Iterable[str]) -> str | None:
+    """Return the first claim that is not empty (trainer.elastic.records.claim). `names` are those of the folder."""
+    claims = sorted(name for name in names if name == layout.CLAIM or name.startswith(f"{layout.CLAIM}-"))
+    return next((text for name in claims[:_MOST_CLAIMS] if (text := read_text(attempt, name))), None)
 
 
 def read_departure(attempt: Folder, name: str, replicas: int) -> Departure | None:

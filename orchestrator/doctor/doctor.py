@@ -95,7 +95,9 @@ def examine(settings: Settings, cluster: str | None = None) -> Iterator[Finding]
     if cluster is None:
         yield from examine_service(settings)
     elif not chosen:
-        raise ConfigurationError(f"no cluster {cluster} is configured: see docs/slurm.md, docs/kubernetes.md and docs/torchx.md")
+        raise ConfigurationError(
+            f"no cluster {cluster} is configured: see docs/slurm.md, docs/kubernetes.md and docs/torchx.md"
+        )
     for name, given in chosen.items():
         failed = False
         for check, verdict, sentence in _examine_cluster(given, settings):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from torchx.specs import AppDef
 
 from orchestrator.backends.torchx.client import AppSight, TorchxClient
 from orchestrator.backends.torchx.render import render_app
@@ -20,12 +21,13 @@ import json, os, sys, time
 answers = os.fdopen(int(sys.argv[3]), "w")
 for line in sys.stdin:
     request = json.loads(line)
-    (app,) = request["apps"]
+    app = request["apps"][0] if "apps" in request else request["cfg"]["delay"]
     if app == "end":
         sys.exit(3)
     time.sleep(float(app))
     seen = {"state": "RUNNING", "words": str(os.getpid())}
-    print(json.dumps({"id": request["id"], "value": {app: seen}}), file=answers, flush=True)
+    value = {app: seen} if "apps" in request else "app-7"
+    print(json.dumps({"id": request["id"], "value": value}), file=answers, flush=True)
 """
 
 
@@ -50,6 +52,34 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_call(open_client: Calla
         with suppress(BackendUnavailable):
             found = client.look(["0"])
     assert isinstance(found["0"], AppSight)
+    client.close()
+
+
+def test_the_app_of_a_submission_that_was_answered_too_late_is_known_later(
+    open_client: Callable[..., TorchxClient],
+) -> None:
+    client = open_client(_ANSWERS, 0.5)
+    with pytest.raises(BackendUnavailable, match="has not answered for"):
+        client.submit(AppDef(name="slow"), {"delay": "1.5"}, tag="mine")
+    late: Mapping[str, str] = {}
+    while not late:
+        with suppress(BackendUnavailable):
+            client.look(["0"])
+        late = client.take_late()
+    assert (late, client.take_late()) == ({"mine": "app-7"}, {})
+    client.close()
+
+
+def test_a_stopped_runner_blocks_nobody_for_longer_than_the_limit(open_client: Callable[..., TorchxClient]) -> None:
+    """A request that is larger than the pipe cannot be written."""
+    client = open_client("import time; time.sleep(600)", 0.5)
+    with pytest.raises(BackendUnavailable, match="has not answered for"):
+        client.look([f"{number:060}" for number in range(10_000)])
+    with pytest.raises(BackendUnavailable, match="has not answered for"):
+        client.schedulers()
+    runner = client._runner
+    assert runner is not None
+    runner.process.kill()
     client.close()
 
 

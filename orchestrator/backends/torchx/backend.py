@@ -6,6 +6,7 @@ before it is made. The agents of a second submission find that the first has the
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from orchestrator.backends.torchx.render import render_app, render_native, rende
 from orchestrator.backends.torchx.sight import RUNS, WAITS, Context, Traces, choose, sight
 from orchestrator.backends.torchx.site import TorchxSite
 from orchestrator.backends.torchx.submissions import Submissions
-from orchestrator.backends.traces import MOST_NAMES, read_departure, read_recorded, read_text
+from orchestrator.backends.traces import MOST_NAMES, read_claim, read_departure, read_recorded
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.launch_plan import LaunchPlan
@@ -61,13 +62,15 @@ class TorchxBackend:
         try:
             self._prepare(plan)
             self._submissions.note(plan.key, claim, None)
-            app = self._client.submit(render_app(plan, self._site, claim=claim), self._site.cfg)
+            tag = json.dumps([*plan.key, claim])
+            app = self._client.submit(render_app(plan, self._site, claim=claim), self._site.cfg, tag=tag)
             self._submissions.note(plan.key, claim, app)
         except OSError as error:
             raise BackendUnavailable(f"cannot write the run directory of {plan.key}: {error}") from error
         return app
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
+        self._note_late()
         seen: dict[AttemptKey, Sighting] = {}
         apps: dict[AttemptKey, tuple[str | None, Traces]] = {}
         for key, replicas in launched.items():
@@ -82,6 +85,12 @@ class TorchxBackend:
             seen[key] = self._sight(key, app, None if app is None else said.get(app), traces)
         self._forget(launched)
         return seen
+
+    def _note_late(self) -> None:
+        for tag, app in self._client.take_late().items():
+            job_id, number, claim = json.loads(tag)
+            with suppress(OSError):
+                self._submissions.note(AttemptKey(job_id, number), claim, app)
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         """Torchx has one way to cancel: the scheduler sends a signal first, and then kills."""
@@ -113,7 +122,7 @@ class TorchxBackend:
     def _read(self, key: AttemptKey, replicas: int) -> Traces:
         with rundir.open_attempt(JobFolder(self._site.service_root, key.job_id), key.number) as attempt:
             names = attempt.names(limit=MOST_NAMES + 8 * replicas)
-            claim = read_text(attempt, layout.CLAIM) if layout.CLAIM in names else None
+            claim = read_claim(attempt, names)
             found = [one for name in names if (one := read_departure(attempt, name, replicas)) is not None]
             return Traces(
                 replicas=replicas,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import selectors
 import subprocess
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,18 @@ class AppSight:
     words: str
 
 
+@dataclass
+class _Runner:
+    """A running process. One call is made at a time, and the next one only once the last one is answered."""
+
+    process: subprocess.Popen[bytes]
+    asks: int  # descriptors, which do not block
+    answers: int
+    calls: int = 0
+    rest: bytes = b""
+    unanswered: dict[int, str] = field(default_factory=dict)  # calls, each with the tag of its caller
+
+
 class TorchxClient:
     """Thread-safe. The process starts with the first call, and again after it has ended."""
 
@@ -39,13 +50,17 @@ class TorchxClient:
         """`folder` is where torchx keeps files of its own."""
         self._scheduler, self._python, self._folder, self._timeout_s = scheduler, python, folder, timeout_s
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._calls, self._rest = 0, b""
-        self._answers = -1  # a descriptor
+        self._runner: _Runner | None = None
+        self._late: dict[str, str] = {}
 
-    def submit(self, app: AppDef, cfg: Mapping[str, object]) -> str:
+    def submit(self, app: AppDef, cfg: Mapping[str, object], *, tag: str) -> str:
         """Submit an app and return its id. Raises BackendUnavailable, and LaunchRefused if it would fail again."""
-        return str(self._call("submit", app=render_appdef(app), cfg=dict(cfg)))
+        return str(self._call("submit", tag=tag, app=render_appdef(app), cfg=dict(cfg)))
+
+    def take_late(self) -> Mapping[str, str]:
+        """Return the apps of submissions that were answered too late, by their tags. Returns each only once."""
+        late, self._late = self._late, {}
+        return late
 
     def plan(self, app: AppDef, cfg: Mapping[str, object]) -> str:
         """Return the scheduler's request, in the scheduler's words. Raises as `submit`."""
@@ -72,20 +87,19 @@ class TorchxClient:
 
     def _ask(self, call: str, **values: object) -> Any:
         try:
-            return self._call(call, **values)
+            return self._call(call, "", **values)
         except LaunchRefused as error:
             raise BackendUnavailable(str(error)) from error
 
-    def _call(self, call: str, **values: object) -> Any:
+    def _call(self, call: str, tag: str = "", **values: object) -> Any:
         with self._lock:
-            process = self._start()
-            self._calls += 1
-            request = json.dumps({"id": self._calls, "call": call, **values}).encode() + b"\n"
+            runner, deadline = self._start(), time.monotonic() + self._timeout_s
             try:
-                assert process.stdin is not None
-                process.stdin.write(request)
-                process.stdin.flush()
-                answer = self._await_answer(process, self._calls)
+                self._await_answers(runner, deadline, are_late=True)
+                runner.calls += 1
+                runner.unanswered[runner.calls] = tag
+                self._write(runner, json.dumps({"id": runner.calls, "call": call, **values}).encode() + b"\n", deadline)
+                answer = self._await_answers(runner, deadline)[runner.calls]
             except (OSError, ValueError) as error:
                 self._end()
                 raise BackendUnavailable(f"torchx's runner has ended: {error}") from error
@@ -94,63 +108,80 @@ class TorchxClient:
         words = f"torchx ({self._scheduler}): {answer['error']}"
         raise LaunchRefused(words) if answer["refused"] else BackendUnavailable(words)
 
-    def _await_answer(self, process: subprocess.Popen[bytes], number: int) -> Mapping[str, Any]:
-        """Skip answers to earlier calls, which came too late."""
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            line, found, rest = self._rest.partition(b"\n")
-            if found:
-                self._rest = rest
-                answer: Mapping[str, Any] = json.loads(line)
-                if answer["id"] == number:
-                    return answer
+    def _await_answers(
+        self, runner: _Runner, deadline: float, *, are_late: bool = False
+    ) -> Mapping[int, Mapping[str, Any]]:
+        """Return the answers to the calls that are not answered yet."""
+        found: dict[int, Mapping[str, Any]] = {}
+        while runner.unanswered:
+            line, is_whole, rest = runner.rest.partition(b"\n")
+            if is_whole:
+                runner.rest, answer = rest, json.loads(line)
+                tag = runner.unanswered.pop(answer["id"])
+                found[answer["id"]] = answer
+                if are_late and tag and "value" in answer:
+                    self._late[tag] = str(answer["value"])
                 continue
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise BackendUnavailable(f"torchx ({self._scheduler}) has not answered for {self._timeout_s:.0f} s")
-            read = os.read(self._answers, _BYTES)
+            self._wait(runner.answers, selectors.EVENT_READ, deadline)
+            read = os.read(runner.answers, _BYTES)
             if not read:
-                raise OSError(f"exit status {process.wait(_END_S)}; see {self._folder / 'runner.log'}")
-            self._rest += read
+                raise OSError(f"exit status {runner.process.wait(_END_S)}; see {self._folder / 'runner.log'}")
+            runner.rest += read
+        return found
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
+    def _write(self, runner: _Runner, request: bytes, deadline: float) -> None:
+        while request:
+            self._wait(runner.asks, selectors.EVENT_WRITE, deadline)
+            request = request[os.write(runner.asks, request) :]
+
+    def _wait(self, descriptor: int, event: int, deadline: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, event)
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise BackendUnavailable(f"torchx ({self._scheduler}) has not answered for {self._timeout_s:.0f} s")
+
+    def _start(self) -> _Runner:
+        if self._runner is not None and self._runner.process.poll() is None:
+            return self._runner
         self._end()
-        self._rest = b""
         # Jobs of a scheduler on this machine inherit the environment, so it has no settings of the service.
         own = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
-        self._answers, written = os.pipe()
+        read, asks = os.pipe()
+        answers, written = os.pipe()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with (self._folder / "runner.log").open("w+b") as log:
-                self._process = subprocess.Popen(
+            log = self._folder / "runner.log"
+            log.write_bytes(b"")
+            with log.open("a+b") as printed:
+                process = subprocess.Popen(
                     [self._python, str(_PROGRAM), self._scheduler, str(written)],
-                    stdin=subprocess.PIPE,
-                    stdout=log,  # plug-ins may print
-                    stderr=log,
+                    stdin=read,
+                    stdout=printed,  # plug-ins may print
+                    stderr=printed,
                     pass_fds=[written],
                     cwd=self._folder,
                     env=own,
                     start_new_session=True,  # Ctrl-C is for the service
                 )
         except OSError as error:
-            os.close(self._answers)
+            os.close(asks)
+            os.close(answers)
             raise BackendUnavailable(f"torchx's runner cannot start: {error}") from error
         finally:
+            os.close(read)
             os.close(written)
-        return self._process
+        os.set_blocking(asks, False)
+        self._runner = _Runner(process, asks, answers)
+        return self._runner
 
     def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
+        runner, self._runner = self._runner, None
+        if runner is None:
             return
-        assert process.stdin is not None
-        with suppress(OSError):  # what was not written yet
-            process.stdin.close()
-        os.close(self._answers)
+        os.close(runner.asks)
+        os.close(runner.answers)
         try:
-            process.wait(_END_S)
+            runner.process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            runner.process.kill()
+            runner.process.wait()

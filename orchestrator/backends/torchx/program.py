@@ -27,7 +27,7 @@ from typing import Any
 from torchx import specs
 from torchx.runner import get_runner
 
-_MOST_PRINTED, _MOST_WORDS = 65536, 2000
+_MOST_PRINTED, _MOST_WORDS, _MOST_KEPT = 65536, 2000, 2**20
 SESSION = "torchx"  # the default name
 
 
@@ -45,6 +45,8 @@ def main() -> None:
             except Exception as error:  # noqa: BLE001  # plug-ins raise anything
                 answer = {"error": explain(error, since=printed), "refused": isinstance(error, Refused)}
             print(json.dumps({"id": request["id"], **answer}), file=answers, flush=True)
+            if os.fstat(2).st_size > _MOST_KEPT:
+                os.ftruncate(2, 0)
 
 
 def carry_out(runner: Any, scheduler: str, request: dict[str, Any]) -> object:

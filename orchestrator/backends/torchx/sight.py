@@ -100,7 +100,7 @@ def _judge_running(replica: int, evidence: str, traces: Traces) -> ReplicaSighti
 
 
 def _judge_over(key: AttemptKey, evidence: str, traces: Traces, context: Context) -> Sighting:
-    if not context.settled:
+    if not context.settled or traces.alive - traces.departures.keys() - traces.recorded:
         words = f"{evidence}; the exit records of its agents may still appear"
         return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
     began = traces.claim is not None or bool(traces.recorded)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from orchestrator.domain.field_rules import NAME
 from orchestrator.domain.specs.spec import Placement
@@ -116,7 +116,7 @@ class TorchxClusterSettings(BaseModel):
 
     backend: Literal["torchx"]
     scheduler: str  # torchx's name of it; `torchx runopts` lists those that are installed
-    cfg: dict[str, object] = {}  # run options of the scheduler
+    cfg: dict[str, JsonValue] = {}  # run options of the scheduler
     torchx_python: str | None = None  # a Python on the service's host with torchx and plug-ins; default: the service's
     root: Path | None = None  # the run directory on the nodes; default: the service's own
     service_root: Path | None = None  # the same directory on the service's host, if its path differs there
@@ -130,6 +130,13 @@ class TorchxClusterSettings(BaseModel):
     call_timeout_s: Annotated[float, Field(gt=0, le=600)] = 60.0
     settle_s: Annotated[float, Field(ge=0, le=3600)] = 30.0  # how late a shared file system may show a node's files
     stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] | None = None
+
+    @field_validator("scheduler")
+    @classmethod
+    def _scheduler_is_another(cls, value: str) -> str:
+        if value == "orchestrator":
+            raise ValueError("is this service's own: its jobs would be submitted to itself")
+        return value
 
 
 ClusterSettings = Annotated[

@@ -5,7 +5,7 @@ Each function that reads raises OSError.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,10 +28,10 @@ def read_text(attempt: Folder, name: str) -> str | None:
     return None if content is None else content.decode(errors="replace").strip()
 
 
-def read_claim(attempt: Folder, names: Iterable[str]) -> str | None:
-    """Return the first claim that is not empty (trainer.elastic.records.claim). `names` are those of the folder."""
-    claims = sorted(name for name in names if name == layout.CLAIM or name.startswith(f"{layout.CLAIM}-"))
-    return next((text for name in claims[:_MOST_CLAIMS] if (text := read_text(attempt, name))), None)
+def read_claim(attempt: Folder) -> str | None:
+    """Return the first claim that is not empty (trainer.elastic.records.claim)."""
+    names = (layout.CLAIM, *(f"{layout.CLAIM}-{number}" for number in range(2, _MOST_CLAIMS + 1)))
+    return next((text for name in names if (text := read_text(attempt, name))), None)
 
 
 def read_departure(attempt: Folder, name: str, replicas: int) -> Departure | None:

@@ -38,6 +38,20 @@ class Node:
         command_line = [sys.executable, "-m", "trainer.elastic.node", str(self.attempt_dir)]
         return subprocess.Popen(command_line, env=given, stderr=subprocess.DEVNULL)
 
+    def start_app(self, code: str, *, replica: str = "1", of: int = 2, **variables: str) -> subprocess.Popen[bytes]:
+        """Start it as an app of a torchx scheduler, which names the first node in a variable."""
+        command = (sys.executable, "-c", code, f"--rdzv-endpoint={HEAD}:20000", f"--local-addr={LOCAL}")
+        write_document(
+            self.attempt_dir / layout.NODE_LAUNCH,
+            render_node_launch(NodeLaunch(command=command, environment={}, workdir=str(self.workdir))),
+        )
+        arguments = ["--replica", replica, "--of", str(of), "--claim", "torchx-1", "--first-in", "FIRST"]
+        command_line = [sys.executable, "-m", "trainer.elastic.node", str(self.attempt_dir), *arguments]
+        return subprocess.Popen(command_line, env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
+
+    def log(self, replica: int = 1) -> str:
+        return (self.attempt_dir / f"replica-{replica}" / layout.AGENT_LOG).read_text()
+
     def dump(self) -> tuple[list[str], dict[str, str]]:
         """The agent's arguments and environment."""
         arguments, environment = json.loads((self.workdir / "dump").read_text())
@@ -106,3 +120,27 @@ def test_local_addresses_and_interfaces_are_found() -> None:
     assert find_local_address("no such host, surely.invalid") is None
     assert find_interface("127.0.0.1") == "lo"
     assert find_interface("192.0.2.1") is None
+
+
+def test_an_app_of_a_torchx_scheduler_gets_its_replica_its_claim_and_the_first_node(node: Node) -> None:
+    assert node.start_app(DUMP, replica="$INDEX", INDEX="1", FIRST="localhost").wait(300) == 0
+    arguments, environment = node.dump()
+    assert arguments[0] == "--rdzv-endpoint=127.0.0.1:20000"
+    assert (environment["ORCHESTRATOR_REPLICA"], environment["ORCHESTRATOR_CLAIM"]) == ("1", "torchx-1")
+    assert (node.attempt_dir / "alive-1").exists()
+    assert node.departure().claim == "torchx-1"  # type: ignore[attr-defined]
+
+
+def test_only_the_first_node_of_an_app_may_find_no_first_node(node: Node) -> None:
+    """AWS Batch names it on all other nodes."""
+    assert node.start_app(DUMP, replica="0").wait(300) == 0
+    assert not node.dump()[0][0].startswith("--rdzv-endpoint={")
+    assert node.start_app(DUMP, replica="1").wait(300) == 2
+    assert "the scheduler names no first node: the variable FIRST is not set" in node.log()
+
+
+def test_an_app_that_its_scheduler_starts_again_ends(node: Node) -> None:
+    assert node.start_app("raise SystemExit(7)", FIRST="localhost").wait(300) == 7
+    assert node.start_app(DUMP, FIRST="localhost").wait(300) == 3
+    assert "has started this app again" in node.log()
+    assert not (node.workdir / "dump").exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.backends.torchx.backend import TorchxBackend
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.observation.observation import Liveness, Presence
 from tests.contract.backend_contract import BackendContract, look, over, runs, until
@@ -90,3 +91,43 @@ class TestPlugin(BackendContract):
         until(world, plan, lambda seen: world.trainings(plan) == 2)
         ended = until(world, plan, over)
         assert [one.replica for one in ended.replicas] == [0, 1]
+
+    def test_one_wrong_answer_ends_no_app_that_waits(self, world: RealWorld, queue: Path) -> None:
+        (queue / "holds").touch()
+        plan = world.plan("confused", seconds=2)
+        world.backend.submit(plan)
+        (queue / "garbles").touch()
+        assert look(world, plan).presence is Presence.UNKNOWN
+        (queue / "garbles").unlink()
+        assert look(world, plan).presence is Presence.PENDING
+        (queue / "holds").unlink()
+        until(world, plan, runs(world, plan))
+        until(world, plan, over)
+
+    def test_an_app_that_waits_and_is_forgotten_is_cancelled_before_it_counts_as_absent(
+        self, world: RealWorld, queue: Path
+    ) -> None:
+        (queue / "holds").touch()
+        plan = world.plan("mislaid", seconds=2)
+        world.backend.submit(plan)
+        assert look(world, plan).presence is Presence.PENDING
+        (queue / "forgets").touch()
+        assert look(world, plan).presence is Presence.UNKNOWN
+        until(world, plan, lambda seen: seen.presence is Presence.ABSENT)
+
+    def test_the_requests_of_the_runner_cannot_be_read_by_its_jobs(self, world: RealWorld, queue: Path) -> None:
+        """torchx's local scheduler lets its jobs inherit the standard input."""
+        plan = world.plan("curious")
+        world.backend.submit(plan)
+        until(world, plan, runs(world, plan))
+        assert isinstance(world.backend, TorchxBackend)
+        runner = world.backend._client._runner
+        assert runner is not None
+        inputs = [
+            str(Path(f"/proc/{pid}/fd/0").readlink()) for pid in (runner.process.pid, *children(runner.process.pid))
+        ]
+        assert set(inputs) == {os.devnull}
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

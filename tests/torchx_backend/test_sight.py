@@ -15,7 +15,8 @@ from trainer.contract.node import Departure
 KEY = AttemptKey("train", 1)
 CLAIMED = Traces(replicas=2, claim="torchx-1")
 SETTLED = Context(settled=True)
-ALIVE = Traces(replicas=2, claim="torchx-1", alive=frozenset({0, 1}))
+BOTH = frozenset({0, 1})
+ALIVE = Traces(replicas=2, claim="torchx-1", shown=BOTH, alive=BOTH)
 
 
 def departed(replica: int, *, code: int = 0, recorded: bool = True) -> Departure:
@@ -36,7 +37,9 @@ def test_every_state_of_torchx_is_known() -> None:
         (None, None, Traces(replicas=2), Context(), Presence.ABSENT),
         (None, None, ALIVE, Context(), Presence.RUNNING),
         (None, None, CLAIMED, Context(), Presence.GONE),
-        ("a", None, Traces(replicas=2), Context(), Presence.ABSENT),
+        ("a", None, Traces(replicas=2), Context(), Presence.UNKNOWN),
+        ("a", None, Traces(replicas=2), SETTLED, Presence.ABSENT),
+        ("a", said("UNKNOWN"), Traces(replicas=2), SETTLED, Presence.UNKNOWN),
         ("a", None, ALIVE, Context(), Presence.RUNNING),
         ("a", None, CLAIMED, Context(), Presence.GONE),
         ("a", said("UNKNOWN"), ALIVE, Context(), Presence.RUNNING),
@@ -45,6 +48,7 @@ def test_every_state_of_torchx_is_known() -> None:
         ("a", said("RUNNING"), Traces(replicas=2), Context(), Presence.RUNNING),
         ("a", said("SUCCEEDED"), CLAIMED, Context(), Presence.UNKNOWN),
         ("a", said("SUCCEEDED"), CLAIMED, SETTLED, Presence.GONE),
+        ("a", said("FAILED"), ALIVE, SETTLED, Presence.UNKNOWN),
         ("a", said("CANCELLED"), Traces(replicas=2), SETTLED, Presence.GONE),
     ],
 )
@@ -63,6 +67,16 @@ def test_the_folder_counts_even_if_torchx_says_that_the_app_runs() -> None:
     seen = sight(KEY, "a", said("RUNNING"), one, Context())
     assert [each.liveness for each in seen.replicas] == [Liveness.ALIVE, Liveness.DEAD]
     assert "SIGKILL" in seen.replicas[1].evidence
+
+
+def test_a_node_that_shows_no_more_that_it_works_is_unknown() -> None:
+    traces = Traces(replicas=2, claim="torchx-1", shown=BOTH, alive=frozenset({0}))
+    seen = sight(KEY, "a", said("RUNNING"), traces, Context())
+    assert [each.liveness for each in seen.replicas] == [Liveness.ALIVE, Liveness.UNKNOWN]
+
+
+def test_workers_that_torchx_cannot_end_are_named() -> None:
+    assert "end them by hand" in sight(KEY, "a", None, ALIVE, Context(ours=True)).evidence
 
 
 def test_a_record_that_is_not_visible_yet_is_awaited() -> None:

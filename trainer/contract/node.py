@@ -12,6 +12,7 @@ from trainer.contract import layout
 HEAD, LOCAL = "{head}", "{local}"
 # A file that the program which starts the agent touches again and again. Its number is the replica's.
 ALIVE, ALIVE_EVERY_S = "alive-", 2.0
+_LONGEST_NAME = 255
 _DEPARTED = re.compile(layout.DEPARTED + r"([0-9]{1,9})\.json\Z")
 
 
@@ -91,7 +92,7 @@ def parse_departure(document: Mapping[str, object]) -> Departure:
     try:
         return Departure(
             replica=int(str(document["replica"])),
-            node=str(document["node"]),
+            node=str(document["node"])[:_LONGEST_NAME],
             claim=str(document["claim"]),
             exit_code=int(str(document["exit_code"])),
             recorded=document.get("recorded") is True,

@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from string import Template
 
 from trainer.contract import env, layout
 from trainer.contract.node import (
@@ -65,6 +66,9 @@ def main() -> None:
     except (IndexError, KeyError, ValueError, OSError) as error:
         say(f"this node cannot start: {error!r}")
         sys.exit(_EXIT_USAGE)
+    if sys.argv[2:] and _has_departed(attempt_dir, task):
+        say("the scheduler has started this app again; the service starts the next attempt")
+        sys.exit(EXIT_REFUSED)
     sys.exit(_run(attempt_dir, task, launch))
 
 
@@ -85,19 +89,22 @@ def read_arguments(attempt_dir: Path, arguments: Sequence[str], environ: Mapping
     ValueError also if the scheduler names no first node.
     """
     parser = ArgumentParser(exit_on_error=False)
-    for name, kind in (("replica", int), ("of", int), ("claim", str), ("first-in", str)):
+    for name, kind in (("replica", str), ("of", int), ("claim", str), ("first-in", str)):
         parser.add_argument(f"--{name}", type=kind, required=True)
     try:
         given = parser.parse_args(list(arguments))
     except ArgumentError as error:
         raise ValueError(str(error)) from error
-    threading.Thread(target=_show_life, args=(attempt_dir / f"{ALIVE}{given.replica}",), daemon=True).start()
-    _write_to(layout.replica_dir(attempt_dir.parent.parent, int(attempt_dir.name), given.replica) / layout.AGENT_LOG)
+    replica = int(Template(given.replica).safe_substitute(environ))  # AWS Batch gives the name of a variable
+    threading.Thread(target=_show_life, args=(attempt_dir / f"{ALIVE}{replica}",), daemon=True).start()
+    _write_to(layout.replica_dir(attempt_dir.parent.parent, int(attempt_dir.name), replica) / layout.AGENT_LOG)
     first = environ.get(given.first_in, "") if given.of > 1 else "localhost"
+    if not first and replica == 0:  # AWS Batch tells only the other nodes
+        first = socket.gethostname()
     if not first:
         raise ValueError(f"the scheduler names no first node: the variable {given.first_in} is not set")
     head = "127.0.0.1" if first == "localhost" else find_address(first)
-    return Task(replica=given.replica, node=socket.gethostname(), claim=given.claim, head=head)
+    return Task(replica=replica, node=socket.gethostname(), claim=given.claim, head=head)
 
 
 def find_address(name: str) -> str:
@@ -125,6 +132,12 @@ def _write_to(log: Path) -> None:
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     os.close(descriptor)
+
+
+def _has_departed(attempt_dir: Path, task: Task) -> bool:
+    """Whether the agent of this submission has already ended: a scheduler has started the app again."""
+    document = read_document(attempt_dir / departure_name(task.replica))
+    return document is not None and document.get("claim") == task.claim
 
 
 def _run(attempt_dir: Path, task: Task, launch: NodeLaunch) -> int:

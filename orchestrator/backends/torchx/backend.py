@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,13 +26,14 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
-from orchestrator.jobfolder.folder import Folder, JobFolder
+from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import env, layout
 from trainer.contract.node import ALIVE, ALIVE_EVERY_S
 from trainer.contract.node import render_node_launch as render_document
 
 _LAST_WORDS_BYTES = 4096
 _MISSED = 5  # touches of a node's file, until the node counts as silent
+_LONGEST_LOOK_S = 5.0  # for questions about apps in one pass
 
 
 class TorchxBackend:
@@ -45,13 +46,14 @@ class TorchxBackend:
         folder: Path,
         *,
         package: Path,
-        now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._site, self._client, self._package = site, client, package
         self._submissions = Submissions(folder)
-        self._now, self._monotonic = now, monotonic
-        self._over_since: dict[AttemptKey, float] = {}
+        self._monotonic = monotonic
+        self._answers: dict[str, tuple[float, AppSight | None]] = {}  # the last ones, by app, and when they came
+        self._since: dict[AttemptKey, tuple[str, float]] = {}  # the state that torchx names, and since when
+        self._marks: dict[tuple[AttemptKey, int], tuple[float, float]] = {}  # times of files, and when they changed
         self._cancelled: set[AttemptKey] = set()
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
@@ -80,11 +82,23 @@ class TorchxBackend:
             except OSError as error:
                 words = f"cannot read the run directory: {error}"
                 seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
-        said = self._client.look({app for app, _ in apps.values() if app is not None})
+        self._look({app for app, _ in apps.values() if app is not None})
         for key, (app, traces) in apps.items():
-            seen[key] = self._sight(key, app, None if app is None else said.get(app), traces)
+            seen[key] = self._sight(key, app, traces)
+            if seen[key].presence is Presence.ABSENT and app is not None:
+                with suppress(BackendUnavailable):  # it may still wait in a queue
+                    self._client.cancel(app)
         self._forget(launched)
         return seen
+
+    def _look(self, apps: Collection[str]) -> None:
+        """Ask for each app, the longest unasked first, for a limited time. Raises BackendUnavailable."""
+        self._answers = {app: answer for app, answer in self._answers.items() if app in apps}
+        began = self._monotonic()
+        for app in sorted(apps, key=lambda app: self._answers.get(app, (float("-inf"), None))[0]):
+            if self._monotonic() - began > _LONGEST_LOOK_S:
+                break
+            self._answers[app] = self._monotonic(), self._client.look(app)
 
     def _note_late(self) -> None:
         for tag, app in self._client.take_late().items():
@@ -94,11 +108,16 @@ class TorchxBackend:
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         """Torchx has one way to cancel: the scheduler sends a signal first, and then kills."""
+        errors = []
         with suppress(OSError):
-            for app in self._submissions.read(key).values():
-                if app is not None:
-                    self._cancelled.add(key)
+            for app in filter(None, self._submissions.read(key).values()):
+                self._cancelled.add(key)
+                try:
                     self._client.cancel(app)
+                except BackendUnavailable as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
     def close(self) -> None:
         """End torchx's runner. It ends with the service in any case."""
@@ -121,27 +140,35 @@ class TorchxBackend:
 
     def _read(self, key: AttemptKey, replicas: int) -> Traces:
         with rundir.open_attempt(JobFolder(self._site.service_root, key.job_id), key.number) as attempt:
-            names = attempt.names(limit=MOST_NAMES + 8 * replicas)
-            claim = read_claim(attempt, names)
+            statuses = ((number, attempt.status(Path(f"{ALIVE}{number}"))) for number in range(replicas))
+            marks = {number: status.st_mtime for number, status in statuses if status is not None}
+            names, claim = attempt.names(limit=MOST_NAMES + 8 * replicas), read_claim(attempt)
             found = [one for name in names if (one := read_departure(attempt, name, replicas)) is not None]
             return Traces(
                 replicas=replicas,
                 claim=claim,
                 departures={one.replica: one for one in found if one.claim == claim},
                 recorded=read_recorded(attempt, replicas),
-                alive=self._alive(attempt, replicas),
+                shown=frozenset(marks),
+                alive=frozenset(number for number, time in marks.items() if self._is_alive((key, number), time)),
             )
 
-    def _alive(self, attempt: Folder, replicas: int) -> frozenset[int]:
-        marks = {number: attempt.status(Path(f"{ALIVE}{number}")) for number in range(replicas)}
-        youngest = self._now() - self._site.settle_s - _MISSED * ALIVE_EVERY_S
-        return frozenset(number for number, mark in marks.items() if mark is not None and mark.st_mtime >= youngest)
+    def _is_alive(self, mark: tuple[AttemptKey, int], time: float) -> bool:
+        """Whether a node's file has changed lately. No clock is compared with another machine's."""
+        known = self._marks.get(mark)
+        if known is None or known[0] != time:
+            self._marks[mark] = known = time, self._monotonic()
+        return self._monotonic() - known[1] < self._site.settle_s + _MISSED * ALIVE_EVERY_S
 
-    def _sight(self, key: AttemptKey, app: str | None, said: AppSight | None, traces: Traces) -> Sighting:
-        if said is not None and said.state in {*WAITS, RUNS}:
-            self._over_since.pop(key, None)
+    def _sight(self, key: AttemptKey, app: str | None, traces: Traces) -> Sighting:
+        not_asked = 0.0, AppSight("UNKNOWN", "torchx was not asked yet")
+        said = None if app is None else self._answers.get(app, not_asked)[1]
+        state = "" if said is None else said.state
+        if state != self._since.get(key, (None,))[0]:
+            self._since[key] = state, self._monotonic()
+        if state in {*WAITS, RUNS}:
             return sight(key, app, said, traces, Context())
-        job, since = JobFolder(self._site.service_root, key.job_id), self._over_since.setdefault(key, self._monotonic())
+        job, since = JobFolder(self._site.service_root, key.job_id), self._since[key][1]
         try:
             last_words = self._last_words(job, key, traces.replicas)
         except OSError as error:
@@ -162,7 +189,8 @@ class TorchxBackend:
             return next((each[-1][:300] for each in lines if each), "")
 
     def _forget(self, launched: Mapping[AttemptKey, int]) -> None:
-        self._over_since = {key: since for key, since in self._over_since.items() if key in launched}
+        self._since = {key: since for key, since in self._since.items() if key in launched}
+        self._marks = {mark: times for mark, times in self._marks.items() if mark[0] in launched}
         self._cancelled &= launched.keys()
         with suppress(OSError):
             self._submissions.sweep(launched.keys())

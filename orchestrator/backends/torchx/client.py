@@ -6,9 +6,10 @@ import json
 import os
 import selectors
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class _Runner:
     process: subprocess.Popen[bytes]
     asks: int  # descriptors, which do not block
     answers: int
+    log: int  # what it prints
     calls: int = 0
     rest: bytes = b""
     unanswered: dict[int, str] = field(default_factory=dict)  # calls, each with the tag of its caller
@@ -66,10 +68,10 @@ class TorchxClient:
         """Return the scheduler's request, in the scheduler's words. Raises as `submit`."""
         return str(self._call("plan", app=render_appdef(app), cfg=dict(cfg)))
 
-    def look(self, apps: Collection[str]) -> Mapping[str, AppSight | None]:
-        """Return what torchx says of each app. None for an app that it does not know. Raises BackendUnavailable."""
-        found: Mapping[str, Any] = self._ask("look", apps=sorted(apps)) if apps else {}
-        return {app: None if each is None else AppSight(**each) for app, each in found.items()}
+    def look(self, app: str) -> AppSight | None:
+        """Return what torchx says of an app. None if it does not know the app. Raises BackendUnavailable."""
+        found: Mapping[str, str] | None = self._ask("look", app=app)
+        return None if found is None else AppSight(**found)
 
     def cancel(self, app: str) -> None:
         """Raises BackendUnavailable."""
@@ -97,12 +99,14 @@ class TorchxClient:
             try:
                 self._await_answers(runner, deadline, are_late=True)
                 runner.calls += 1
+                request = json.dumps({"id": runner.calls, "call": call, **values}).encode() + b"\n"
+                self._write(runner, request, deadline)
                 runner.unanswered[runner.calls] = tag
-                self._write(runner, json.dumps({"id": runner.calls, "call": call, **values}).encode() + b"\n", deadline)
                 answer = self._await_answers(runner, deadline)[runner.calls]
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, LookupError) as error:
+                words = f"torchx's runner has ended: {error}{self._last_words(runner)}"
                 self._end()
-                raise BackendUnavailable(f"torchx's runner has ended: {error}") from error
+                raise BackendUnavailable(words) from error
         if "error" not in answer:
             return answer["value"]
         words = f"torchx ({self._scheduler}): {answer['error']}"
@@ -125,14 +129,22 @@ class TorchxClient:
             self._wait(runner.answers, selectors.EVENT_READ, deadline)
             read = os.read(runner.answers, _BYTES)
             if not read:
-                raise OSError(f"exit status {runner.process.wait(_END_S)}; see {self._folder / 'runner.log'}")
+                raise OSError(_describe_end(runner.process))
             runner.rest += read
         return found
 
     def _write(self, runner: _Runner, request: bytes, deadline: float) -> None:
-        while request:
-            self._wait(runner.asks, selectors.EVENT_WRITE, deadline)
-            request = request[os.write(runner.asks, request) :]
+        """A request that was written in part cannot be taken back, so the process ends then."""
+        rest = request
+        try:
+            while rest:
+                self._wait(runner.asks, selectors.EVENT_WRITE, deadline)
+                rest = rest[os.write(runner.asks, rest) :]
+        except BackendUnavailable:
+            if rest != request:
+                runner.process.kill()
+                self._end()
+            raise
 
     def _wait(self, descriptor: int, event: int, deadline: float) -> None:
         with selectors.DefaultSelector() as selector:
@@ -150,9 +162,8 @@ class TorchxClient:
         answers, written = os.pipe()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            log = self._folder / "runner.log"
-            log.write_bytes(b"")
-            with log.open("a+b") as printed:
+            with tempfile.TemporaryFile("a+b") as printed:
+                log = os.dup(printed.fileno())
                 process = subprocess.Popen(
                     [self._python, str(_PROGRAM), self._scheduler, str(written)],
                     stdin=read,
@@ -171,8 +182,13 @@ class TorchxClient:
             os.close(read)
             os.close(written)
         os.set_blocking(asks, False)
-        self._runner = _Runner(process, asks, answers)
+        self._runner = _Runner(process, asks, answers, log)
         return self._runner
+
+    def _last_words(self, runner: _Runner) -> str:
+        begin = max(0, os.fstat(runner.log).st_size - _BYTES)
+        lines = os.pread(runner.log, _BYTES, begin).decode(errors="replace").strip().splitlines()
+        return f": {lines[-1].strip()[:300]}" if lines else ""
 
     def _end(self) -> None:
         runner, self._runner = self._runner, None
@@ -180,8 +196,18 @@ class TorchxClient:
             return
         os.close(runner.asks)
         os.close(runner.answers)
+        os.close(runner.log)
         try:
             runner.process.wait(_END_S)
         except subprocess.TimeoutExpired:
             runner.process.kill()
             runner.process.wait()
+
+
+def _describe_end(process: subprocess.Popen[bytes]) -> str:
+    """The process has closed its answers, so it ends now, or never."""
+    try:
+        return f"exit status {process.wait(_END_S)}"
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return f"signal {-process.wait()}"

@@ -5,7 +5,7 @@ torchx and the standard library, so it may run in an environment with any torchx
 
     {"id": 1, "call": "submit", "app": {...}, "cfg": {...}} → {"id": 1, "value": "the app's id"}
     {"id": 2, "call": "plan", "app": {...}, "cfg": {...}}   → {"id": 2, "value": "the scheduler's request"}
-    {"id": 3, "call": "look", "apps": ["..."]}              → {"id": 3, "value": {"...": {"state": "", "words": ""}}}
+    {"id": 3, "call": "look", "app": "..."}                 → {"id": 3, "value": {"state": "...", "words": "..."}}
     {"id": 4, "call": "cancel", "app": "..."}               → {"id": 4, "value": null}
     {"id": 5, "call": "schedulers"}                         → {"id": 5, "value": ["local_cwd", ...]}
     any                                                     → {"id": 1, "error": "...", "refused": true}
@@ -22,6 +22,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from torchx import specs
@@ -36,8 +37,13 @@ class Refused(Exception):
 
 
 def main() -> None:
-    with os.fdopen(int(sys.argv[2]), "w") as answers, get_runner() as runner:
-        for line in sys.stdin:
+    # Neither jobs of a scheduler on this machine nor commands of a scheduler may read or write here.
+    asks, answers_to = os.dup(0), int(sys.argv[2])
+    os.set_inheritable(answers_to, False)
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
+    with os.fdopen(asks) as requests, os.fdopen(answers_to, "w") as answers, get_runner() as runner:
+        for line in requests:
             request = json.loads(line)
             printed = os.fstat(2).st_size
             try:
@@ -56,7 +62,7 @@ def carry_out(runner: Any, scheduler: str, request: dict[str, Any]) -> object:
         case "plan":
             return str(plan(runner, scheduler, request))
         case "look":
-            return {app: look(runner, scheduler, app) for app in request["apps"]}
+            return look(runner, scheduler, request["app"])
         case "cancel":
             # torchx 0.7.0 looks at the state first, and does not understand those of an ending Slurm job.
             with suppress(AssertionError):
@@ -71,10 +77,11 @@ def carry_out(runner: Any, scheduler: str, request: dict[str, Any]) -> object:
 def plan(runner: Any, scheduler: str, request: dict[str, Any]) -> Any:
     try:
         return runner.dryrun(build_app(request["app"]), scheduler, request["cfg"])
-    except (OSError, subprocess.SubprocessError):  # of a scheduler that looks at its cluster first
-        raise
     except Exception as error:
-        raise Refused(f"{type(error).__name__}: {error}") from error
+        # Any other error may be one of a scheduler that looks at its cluster first.
+        if isinstance(error, (ValueError, TypeError, KeyError)) or type(error).__module__.startswith("torchx."):
+            raise Refused(f"{type(error).__name__}: {error}") from error
+        raise
 
 
 def look(runner: Any, scheduler: str, app: str) -> object:

@@ -25,7 +25,8 @@ class Traces:
     claim: str | None = None
     departures: Mapping[int, Departure] = field(default_factory=dict)  # by replica; only of agents with the claim
     recorded: frozenset[int] = frozenset()  # replicas whose agents left an exit record
-    alive: frozenset[int] = frozenset()  # replicas whose nodes have just touched their file
+    shown: frozenset[int] = frozenset()  # replicas whose nodes have ever touched their file
+    alive: frozenset[int] = frozenset()  # those that have touched it lately
 
     @property
     def left(self) -> bool:
@@ -37,7 +38,7 @@ class Traces:
 class Context:
     """What else is known of an attempt that torchx does not show as waiting or running."""
 
-    settled: bool = False  # if the app is over: all files of its agents are visible
+    settled: bool = False  # torchx has said the same for so long that all files of its agents are visible
     ours: bool = False  # the service has cancelled it
     last_words: str = ""  # the last line that an agent printed
 
@@ -59,7 +60,7 @@ def sight(key: AttemptKey, app: str | None, said: AppSight | None, traces: Trace
     if said is not None and said.state in OVER:
         return _judge_over(key, evidence, traces, context)
     if said is None or said.state not in {*WAITS, RUNS}:
-        return _judge_by_traces(key, evidence, traces)
+        return _judge_by_traces(key, evidence, traces, context, is_known=said is not None)
     if said.state in WAITS and traces.claim is None:
         return Sighting(key=key, presence=Presence.PENDING, evidence=evidence)
     return _run(key, evidence, traces)
@@ -83,19 +84,24 @@ def _is_record_awaited(traces: Traces) -> bool:
     return any(one.recorded and one.replica not in traces.recorded for one in traces.departures.values())
 
 
-def _judge_by_traces(key: AttemptKey, evidence: str, traces: Traces) -> Sighting:
+def _judge_by_traces(key: AttemptKey, evidence: str, traces: Traces, context: Context, *, is_known: bool) -> Sighting:
     """Judge an attempt of which torchx says nothing, for example because its runner has ended since."""
-    if traces.claim is None:
-        return Sighting(key=key, presence=Presence.ABSENT, evidence=f"{evidence}, and none of its agents ever began")
+    if traces.claim is None:  # it may wait in a queue
+        presence = Presence.ABSENT if context.settled and not is_known else Presence.UNKNOWN
+        return Sighting(key=key, presence=presence, evidence=f"{evidence}, and none of its agents has begun")
     if not traces.alive:
         return _end(key, evidence, traces)
-    return _run(key, f"{evidence}, but its nodes show that they work", traces)
+    advice = "; torchx cannot end them, so end them by hand" if context.ours and not is_known else ""
+    return _run(key, f"{evidence}, but its nodes show that they work{advice}", traces)
 
 
 def _judge_running(replica: int, evidence: str, traces: Traces) -> ReplicaSighting:
     departure = traces.departures.get(replica)
     if departure is not None:
         return sight_departed(departure, traces.recorded)
+    if replica in traces.shown - traces.alive:
+        words = f"replica {replica}'s node shows no more that it works; {evidence}"
+        return ReplicaSighting(replica=replica, liveness=Liveness.UNKNOWN, evidence=words)
     return ReplicaSighting(replica=replica, liveness=Liveness.ALIVE, evidence=f"replica {replica}: {evidence}")
 
 

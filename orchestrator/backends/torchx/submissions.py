@@ -29,16 +29,19 @@ class Submissions:
         """Note a submission before it is made, with None, and again with the app's id."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         written = self._folder / f".{key}"
-        written.write_text(json.dumps({**self.read(key), claim: app}))
+        with written.open("w") as file:
+            json.dump({**self.read(key), claim: app}, file)
+            file.flush()
+            os.fsync(file.fileno())
         written.replace(self._path(key))
 
     def read(self, key: AttemptKey) -> Mapping[str, str | None]:
         """Return the app of each submission by its claim. None for one whose answer is not known."""
         try:
-            found: Mapping[str, str | None] = json.loads(self._path(key).read_text())
-        except (FileNotFoundError, ValueError):  # empty or torn, after a power failure
+            found = json.loads(self._path(key).read_text())
+        except (FileNotFoundError, ValueError):  # torn
             return {}
-        return found
+        return found if isinstance(found, dict) else {}
 
     def sweep(self, live: Collection[AttemptKey]) -> None:
         """Remove old files of attempts that are not live. Does so once an hour."""

@@ -1,7 +1,7 @@
 """A scheduler plug-in for torchx, as somebody else would write it. Its apps are detached processes and folders.
 
-A file beside the apps chooses its moods: `holds` lets apps wait, `dumb` makes it fail after it has started an app, and
-`forgets` makes it know no app.
+A file beside the apps chooses its moods: `holds` lets apps wait, `dumb` makes it fail after it has started an app,
+`forgets` makes it know no app, and `garbles` makes it unable to read what it knows.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class QueueOfFiles(Scheduler[dict[str, Any]]):
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         base = Path(Path(".where").read_text())
         folder = base / app_id
+        if (base / "garbles").exists():
+            raise ValueError("garbage from the queue")
         if not folder.exists() or (base / "forgets").exists():
             return None
         if not (folder / "started").exists() and not (base / "holds").exists():

@@ -73,6 +73,16 @@ def test_a_group_of_fixed_size_trains_again_after_one_generation_for_each_pause(
     assert_no_split(nodes)
 
 
+@pytest.mark.parametrize("begin_s", [19.0, 19.5, 20.0])
+@pytest.mark.parametrize("length_s", [31.0, 31.5])
+def test_an_agent_that_was_given_up_and_comes_back_is_not_given_up_again(begin_s: float, length_s: float) -> None:
+    """The others may read only later that it counts in the store again."""
+    nodes = Nodes(2, 2, [Stop(node=1, begin_s=begin_s, length_s=length_s, with_workers=False)], breaks=True)
+    nodes.run(begin_s + length_s + SETTLES_S)
+    assert nodes.generation <= 2
+    assert_all_train(nodes)
+
+
 @settings(max_examples=examples(12, 200))
 @given(st.integers(2, 3), st.data(), st.booleans())
 def test_a_group_of_fixed_size_keeps_its_workers_while_agents_are_paused_for_less_than_its_patience(

@@ -41,8 +41,9 @@ def owners(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
         yield started
     finally:
         for owner in started:
-            os.killpg(owner.pid, signal.SIGKILL)
-            owner.communicate(timeout=300)
+            if owner.poll() is None:
+                os.killpg(owner.pid, signal.SIGKILL)
+                owner.communicate(timeout=300)
 
 
 def folder_of(owner: subprocess.Popen[str]) -> Path:
@@ -55,7 +56,7 @@ def test_the_next_owner_removes_only_folders_of_killed_processes(
 ) -> None:
     living, killed = folder_of(owners[0]), folder_of(owners[1])
     os.killpg(owners[1].pid, signal.SIGKILL)
-    owners[1].wait(timeout=300)
+    owners[1].communicate(timeout=300)  # until its child has ended, too
     (tmp_path / ".elasticrun-scratch-a-link").symlink_to(living)
     (tmp_path / ".elasticrun-scratch-a-file").write_text("not a folder")
     (tmp_path / "elasticrun-results").mkdir()

@@ -97,6 +97,7 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
         {"launcher": "elasticrun"},
     ),
     ("supervise.exclude_bad_nodes", {"supervise": {"exclude_bad_nodes": False}}, "local", {"kind": "slurm"}),
+    ("supervise.exclude_bad_nodes", {"supervise": {"exclude_bad_nodes": False}}, "torchx:lsf", {"kind": "slurm"}),
     (
         "resources.memory_gb",
         {"resources": {"memory_gb": 2}, "placement": {"options": {"mem": "1G"}}},

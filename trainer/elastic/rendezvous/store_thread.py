@@ -212,6 +212,8 @@ class StoreThread:
         return self._note_document(self._document.amend(change))
 
     def _note_document(self, now: Round) -> Round:
+        for node in now.nodes - self._round.nodes:
+            self._heard.pop(node, None)  # joining is a sign of life
         self._round, self._answers = now, self._answers + 1
         self._observer.follow(now, self.host)
         return now

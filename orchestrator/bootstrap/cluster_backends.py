@@ -58,16 +58,7 @@ def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, comm
     """Build a cluster. `common` has what all clusters of the service share. Raises ConfigurationError."""
     own = build_slurm_site(given, settings)
     stop_timeout_s = settings.stop_timeout_s if given.stop_timeout_s is None else given.stop_timeout_s
-    site = replace(
-        common,
-        root=own.root,
-        python=own.python,
-        child=str(own.agent_dir / "trainer" / "elastic" / "child.py"),
-        rendezvous_host=HEAD,
-        local_address=LOCAL,
-        gpus_per_node=given.gpus_per_node,
-        stop_timeout_s=stop_timeout_s,
-    )
+    site = _share_files(common, own, gpus_per_node=given.gpus_per_node, stop_timeout_s=stop_timeout_s)
     backend = SlurmBackend(own, build_client(given), package=ship.find_package())
     cluster = Cluster(
         name=name,
@@ -90,6 +81,20 @@ def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, comm
         site=site,
         poll_s=given.poll_s,
         submit_timeout_s=given.command_timeout_s + _LATE_S,
+        stop_timeout_s=stop_timeout_s,
+    )
+
+
+def _share_files(common: Site, own: SlurmSite | TorchxSite, *, gpus_per_node: int, stop_timeout_s: float) -> Site:
+    """Return the site of nodes that share the run directory with the service. They fill in the addresses."""
+    return replace(
+        common,
+        root=own.root,
+        python=own.python,
+        child=str(own.agent_dir / "trainer" / "elastic" / "child.py"),
+        rendezvous_host=HEAD,
+        local_address=LOCAL,
+        gpus_per_node=gpus_per_node,
         stop_timeout_s=stop_timeout_s,
     )
 
@@ -124,16 +129,7 @@ def build_torchx(name: str, given: TorchxClusterSettings, settings: Settings, co
     """Build a cluster. `common` has what all clusters of the service share. Raises ConfigurationError."""
     own = build_torchx_site(given, settings)
     stop_timeout_s = settings.stop_timeout_s if given.stop_timeout_s is None else given.stop_timeout_s
-    site = replace(
-        common,
-        root=own.root,
-        python=own.python,
-        child=str(own.agent_dir / "trainer" / "elastic" / "child.py"),
-        rendezvous_host=HEAD,
-        local_address=LOCAL,
-        gpus_per_node=given.gpus_per_node,
-        stop_timeout_s=stop_timeout_s,
-    )
+    site = _share_files(common, own, gpus_per_node=given.gpus_per_node, stop_timeout_s=stop_timeout_s)
     folder = own.service_root / _TORCHX / name
     backend = TorchxBackend(
         own, build_torchx_client(given, folder), folder / "submissions", package=ship.find_package()

@@ -16,20 +16,23 @@ know is null. Standard error must be a file that can be read.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torchx import specs
-from torchx.runner import get_runner
+from torchx import schedulers, specs
+from torchx.runner import Runner
 
 _MOST_PRINTED, _MOST_WORDS, _MOST_KEPT = 65536, 2000, 2**20
-SESSION = "torchx"  # the default name
+_NO_WORDS = "<NONE>"  # torchx's default
+SESSION = "torchx"  # as torchx names it
 
 
 class Refused(Exception):
@@ -42,7 +45,7 @@ def main() -> None:
     os.set_inheritable(answers_to, False)
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
-    with os.fdopen(asks) as requests, os.fdopen(answers_to, "w") as answers, get_runner() as runner:
+    with os.fdopen(asks) as requests, os.fdopen(answers_to, "w") as answers, open_runner() as runner:
         for line in requests:
             request = json.loads(line)
             printed = os.fstat(2).st_size
@@ -53,6 +56,18 @@ def main() -> None:
             print(json.dumps({"id": request["id"], **answer}), file=answers, flush=True)
             if os.fstat(2).st_size > _MOST_KEPT:
                 os.ftruncate(2, 0)
+
+
+def open_runner() -> Any:
+    """Plug-ins make torchx 0.7.0 forget its own schedulers, so they are added again."""
+    own = {
+        name: partial(create, module) for name, module in getattr(schedulers, "DEFAULT_SCHEDULER_MODULES", {}).items()
+    }
+    return Runner(SESSION, {**own, **schedulers.get_scheduler_factories()})
+
+
+def create(module: str, *args: Any, **values: Any) -> Any:
+    return importlib.import_module(module).create_scheduler(*args, **values)
 
 
 def carry_out(runner: Any, scheduler: str, request: dict[str, Any]) -> object:
@@ -91,7 +106,9 @@ def look(runner: Any, scheduler: str, app: str) -> object:
         raise
     except Exception as error:  # noqa: BLE001  # torchx 0.7.0 does not understand Slurm's "CANCELLED by 1000"
         return {"state": "UNKNOWN", "words": shorten(f"{type(error).__name__}: {error}")}
-    return None if found is None else {"state": found.state.name, "words": shorten(str(found.msg or ""))}
+    if found is None:
+        return None
+    return {"state": found.state.name, "words": "" if found.msg in (None, _NO_WORDS) else shorten(str(found.msg))}
 
 
 def build_app(document: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ PROCESSES = "processes"  # the kind of a request that is only the replicas' comm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeRequest:
-    """The commands, the batch script or the manifest."""
+    """The commands, the batch script, the manifest, or what torchx gets."""
 
-    kind: str  # PROCESSES, "sbatch", "manifest"
+    kind: str  # PROCESSES, "sbatch", "manifest", or "torchx:" and a scheduler
     text: str

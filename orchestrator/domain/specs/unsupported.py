@@ -41,6 +41,10 @@ def _names_a_file(nodes: tuple[str, ...]) -> bool:
     return any("/" in node for node in nodes)
 
 
+def _is_local(kind: str) -> bool:
+    return kind == "local"
+
+
 def _is_torchx(kind: str) -> bool:
     return kind.startswith("torchx:")
 
@@ -122,7 +126,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(
         "/resources/extra", lambda spec, kind: _is_torchx(kind) and bool(spec.resources.extra), _NOT_FOR_TORCHX
     ),
-    *(_placement(name, "local".__eq__, _NO_SCHEDULER) for name in Placement.model_fields),
+    *(_placement(name, _is_local, _NO_SCHEDULER) for name in Placement.model_fields),
     *(_placement(name, _is_torchx, _NOT_FOR_TORCHX) for name in Placement.model_fields),
 )
 

@@ -21,7 +21,7 @@ from torchx.schedulers.ids import make_unique
 from torchx.specs import AppDef, AppDryRunInfo, AppState, macros, runopts
 
 NAME = "queue_of_files"
-_RUN = 'echo $$ >"$0.pid"; shift 0; "$@"; echo $? >"$0.code"'
+_RUN = 'echo $$ >"$0.pid"; "$@"; echo $? >"$0.code"'
 
 
 class QueueOfFiles(Scheduler[dict[str, Any]]):

@@ -33,6 +33,7 @@ KINDS = {
     "selfsubjectaccessreviews": ("authorization.k8s.io/v1", "SelfSubjectAccessReview"),
     "events": ("v1", "Event"),
     "nodes": ("v1", "Node"),
+    "workloads": ("kueue.x-k8s.io/v1beta2", "Workload"),
 }
 _VERSION = "1.36"
 
@@ -233,7 +234,8 @@ def _permit(store: Store, call: Call) -> None:
     if call.verb == "discover" or call.resource in ("version", "selfsubjectaccessreviews"):
         return  # allowed for every user
     resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
-    store.calls.append(("batch" if call.resource == "jobs" else "", resource, call.verb))
+    group, slash, _ = KINDS[call.resource][0].rpartition("/")
+    store.calls.append((group if slash else "", resource, call.verb))
     refusal = store.next_refusal.pop((call.resource, call.verb), None)
     if refusal is not None:
         raise refusal
@@ -248,7 +250,8 @@ def _answer(store: Store, call: Call) -> tuple[int, Json | bytes]:
         case "version":
             return 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.2"}
         case "discover" if call.resource in store.groups:
-            return 200, {"kind": "APIGroup", "apiVersion": "v1", "name": call.resource}
+            preferred = {"groupVersion": f"{call.resource}/v1beta2", "version": "v1beta2"}
+            return 200, {"kind": "APIGroup", "name": call.resource, "preferredVersion": preferred}
         case "discover":
             return 404, b"404 page not found\n"
         case "create" if call.resource == "selfsubjectaccessreviews":

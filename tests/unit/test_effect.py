@@ -20,7 +20,8 @@ EFFECTIVE = frozenset(
     | {f"run.{name}" for name in ("workdir", "image", "env", "secrets")}
     | {"topology.nodes", "topology.workers_per_node", "resources.extra"}
     | {f"placement.{name}" for name in ("nodelist", "exclusive", "options", "queue", "exclude")}
-    | {f"placement.{name}" for name in ("node_selector", "tolerations", "overlay")}
+    | {f"placement.{name}" for name in ("node_selector", "tolerations", "overlay", "priority_class")}
+    | {f"placement.{name}" for name in ("required_topology", "preferred_topology")}
     | {"snapshot.on_preemption"}
     | {f"supervise.{name}" for name in ("startup_timeout_s", "max_runtime_s", "refund_after_s", "backoff_s")}
     | {f"supervise.budgets.{name}" for name in ("application", "launch", "node", "hang", "storage", "preemption")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from orchestrator.backends.kubernetes.attempt_folder import (
     read_traces,
 )
 from orchestrator.backends.kubernetes.client import SILENT, Forbidden, KubernetesClient, Selection
+from orchestrator.backends.kubernetes.kueue import Workload, parse_workload
 from orchestrator.backends.kubernetes.logs import Followed, LogKeeper
 from orchestrator.backends.kubernetes.mirror import Mirror
 from orchestrator.backends.kubernetes.objects import (
@@ -52,6 +53,7 @@ from trainer.contract import layout
 from trainer.contract.pod import parse_last_words
 
 _OURS = f"{MANAGER_LABEL}={MANAGER}"
+_ALWAYS_WATCHED = ("jobs", "pods", "warnings", "preemptions", "nodes")
 _FORCE_GRACE_S = 1  # for a forced deletion; 0 would drop the pod's object without ending the pod
 
 
@@ -86,18 +88,20 @@ class KubernetesBackend:
         self._warnings: Mirror[WarningObject] = Mirror(parse_warning)
         self._preemptions: Mirror[WarningObject] = Mirror(parse_warning)
         self._nodes: Mirror[NodeObject] = Mirror(parse_node)
+        self._workloads: Mirror[Workload] = Mirror(parse_workload)
         selections: dict[str, tuple[Selection, Mirror[Any]]] = {
             "jobs": (Selection(resource="jobs", labels=_OURS), self._jobs),
             "pods": (Selection(resource="pods", labels=_OURS), self._pods),
             "warnings": (Selection(resource="events", fields="type=Warning"), self._warnings),
             "preemptions": (Selection(resource="events", fields="reason=Preempted"), self._preemptions),
             "nodes": (Selection(resource="nodes"), self._nodes),
+            "workloads": (Selection(resource="workloads"), self._workloads),
         }
         self._watchers = {
             name: Watcher(client, selection, mirror, times=times, now=now)
             for name, (selection, mirror) in selections.items()
         }
-        self._started = False
+        self._started: set[str] = set()
 
     def close(self) -> None:
         """Close the watches and the log streams."""
@@ -132,7 +136,7 @@ class KubernetesBackend:
         return f"{self._site.namespace}/{job['metadata']['name']}"
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
-        self._start()
+        self._start(_ALWAYS_WATCHED)
         if not launched:
             return {}
         self._require_fresh()
@@ -140,10 +144,20 @@ class KubernetesBackend:
         pods = self._pods_by_job()
         nodes = self._nodes_now()
         warnings = tuple(self._warnings.objects()) if self._watchers["warnings"].problem() is None else ()
+        workloads = self._workloads_now(jobs.values())
         seen: dict[AttemptKey, Sighting] = {}
         for key, replicas in launched.items():
             name = render_name(key)
-            view = View(job=jobs.get(name), pods=tuple(pods.get(name, ())), nodes=nodes, warnings=warnings)
+            job = jobs.get(name)
+            workload = None if workloads is None or job is None else workloads.get(job.uid)
+            view = View(
+                job=job,
+                pods=tuple(pods.get(name, ())),
+                nodes=nodes,
+                warnings=warnings,
+                workload=workload,
+                has_workloads=workloads is not None,
+            )
             try:
                 seen[key] = self._sight(key, replicas, view)
             except OSError as error:
@@ -163,7 +177,7 @@ class KubernetesBackend:
         with suppress(OSError):  # an attempt can be cancelled while the disk fails
             note_cancellation(JobFolder(self._site.service_root, key.job_id), key.number)
         self._client.delete_job(name)
-        self._start()
+        self._start(_ALWAYS_WATCHED)
         nodes = self._nodes_now()
         for pod in self._pods_by_job().get(name, ()):
             if not pod.removed and pod.phase not in ("Succeeded", "Failed") and (force or is_silent(pod, nodes)):
@@ -174,18 +188,16 @@ class KubernetesBackend:
         if self._started:
             self._require_fresh()
 
-    def _start(self) -> None:
-        if self._started:
-            return
-        self._started = True
-        for watcher in self._watchers.values():
-            watcher.start()
+    def _start(self, names: Collection[str]) -> None:
+        for name in set(names) - self._started:
+            self._started.add(name)
+            self._watchers[name].start()
 
     def _require_fresh(self) -> None:
         """Raise BackendUnavailable while the cached Jobs and pods are not fresh."""
         deadline = time.monotonic() + self._first_answer_s
-        for watcher in self._watchers.values():
-            watcher.first_answer.wait(max(0.0, deadline - time.monotonic()))
+        for name in self._started:
+            self._watchers[name].first_answer.wait(max(0.0, deadline - time.monotonic()))
         watchers = [self._watchers[name] for name in ("jobs", "pods")]
         for watcher in watchers:
             problem = watcher.problem()
@@ -210,6 +222,15 @@ class KubernetesBackend:
         if self._watchers["nodes"].problem() is not None:
             return None
         return {node.name: node for node in self._nodes.objects()}
+
+    def _workloads_now(self, jobs: Iterable[JobObject]) -> dict[str, Workload] | None:
+        """Return Kueue's Workloads by the uid of their Job. None if no Job is queued, or they cannot be read."""
+        if not any(job.queued_by_kueue for job in jobs):
+            return None
+        self._start(("workloads",))
+        if self._watchers["workloads"].problem() is not None:
+            return None
+        return {each.job_uid: each for each in self._workloads.objects()}
 
     def _sight(self, key: AttemptKey, replicas: int, view: View) -> Sighting:
         job = JobFolder(self._site.service_root, key.job_id)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from orchestrator.backends.kubernetes.client import KubernetesClient
+from orchestrator.backends.kubernetes.client import Forbidden, KubernetesClient
 from orchestrator.backends.kubernetes.probe import CheckResult, ProbeOptions, probe
 from orchestrator.backends.kubernetes.rights import RIGHTS, Right
-from orchestrator.backends.kubernetes.site import KubernetesSite
+from orchestrator.backends.kubernetes.site import KUEUE, KubernetesSite
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 
 _OLDEST = (1, 31)  # the first version with stable elastic Indexed Jobs and backoffLimitPerIndex
@@ -26,7 +27,7 @@ def examine(client: KubernetesClient, site: KubernetesSite, options: ProbeOption
     if site.shared:
         yield _users(site, os.geteuid())
     refused = False
-    for right in RIGHTS:
+    for right in _rights_of_interest(client):
         result = _right(client, right)
         refused |= result.good is False
         yield result
@@ -62,6 +63,14 @@ def _users(site: KubernetesSite, own: int) -> CheckResult:
     return CheckResult("users", True, f"pods and service run as user {own}")
 
 
+def _rights_of_interest(client: KubernetesClient) -> Iterator[Right]:
+    """Yield the rights, without those on the objects of Kueue if the cluster does not have it."""
+    has_kueue = True
+    with suppress(Forbidden):
+        has_kueue = client.preferred_version(KUEUE) is not None
+    yield from (right for right in RIGHTS if has_kueue or right.api_group != KUEUE)
+
+
 def _right(client: KubernetesClient, right: Right) -> CheckResult:
     name = f"{right.resource} ({', '.join(right.verbs)})"
     try:
@@ -71,7 +80,7 @@ def _right(client: KubernetesClient, right: Right) -> CheckResult:
     if not missing:
         return CheckResult(right.resource, True, name)
     sentence = f"no right to {', '.join(missing)} {right.resource}: {right.why}"
-    return CheckResult(right.resource, False if right.namespaced and right.resource != "events" else None, sentence)
+    return CheckResult(right.resource, None if right.optional else False, sentence)
 
 
 def _dry_run(client: KubernetesClient, site: KubernetesSite) -> CheckResult:

@@ -17,6 +17,7 @@ import httpx
 
 from orchestrator.backends.kubernetes.kubeconfig import Access
 from orchestrator.backends.kubernetes.rights import Right
+from orchestrator.backends.kubernetes.site import KUEUE
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused, NotPermitted
 
 Json = dict[str, Any]
@@ -24,6 +25,7 @@ Json = dict[str, Any]
 _PAGE = 500
 _MERGE = {"Content-Type": "application/merge-patch+json"}
 _GROUPS = {"jobs": "apis/batch/v1"}  # the others are of the core group
+_EXTENSIONS = {"workloads": KUEUE}  # groups whose preferred version the server says
 _CLUSTER_SCOPED = frozenset({"nodes"})
 _QUOTA = "exceeded quota"
 _NO_RIGHT = ("cannot create resource", "cannot patch resource", "cannot get resource", "cannot delete resource")
@@ -135,13 +137,16 @@ class KubernetesClient:
         _require(answer)
         return _document(answer)
 
-    def serves(self, group: str) -> bool:
-        """Whether the server has this API group. Needs no right beyond the cluster role system:discovery."""
+    def preferred_version(self, group: str) -> str | None:
+        """Return the group's preferred version, such as kueue.x-k8s.io/v1beta2. None if the server lacks the group.
+
+        Needs no right beyond the cluster role system:discovery.
+        """
         answer = self._ask("GET", f"/apis/{group}")
         if answer.status_code == httpx.codes.NOT_FOUND:
-            return False
+            return None
         _require(answer)
-        return True
+        return str((_document(answer).get("preferredVersion") or {}).get("groupVersion") or "")
 
     def may(self, right: Right, verb: str) -> bool:
         """Whether the service has this right. Every user may ask for its own rights."""
@@ -227,12 +232,20 @@ class KubernetesClient:
         return True
 
     def _path(self, resource: str) -> str:
-        group = _GROUPS.get(resource, "api/v1")
+        group = self._find_group(resource)
         return (
             f"/{group}/{resource}"
             if resource in _CLUSTER_SCOPED
             else f"/{group}/namespaces/{self.namespace}/{resource}"
         )
+
+    def _find_group(self, resource: str) -> str:
+        if resource not in _EXTENSIONS:
+            return _GROUPS.get(resource, "api/v1")
+        version = self.preferred_version(_EXTENSIONS[resource])
+        if version is None:
+            raise BackendUnavailable(f"the cluster has no {_EXTENSIONS[resource]}")
+        return f"apis/{version}"
 
     def _ask(
         self,

@@ -46,6 +46,7 @@ class JobObject:
     queued_by_kueue: bool = False
     deleting: bool = False
     nodes: str = "1"  # "min:max" or one number, as the attempt requested
+    completions: int | None = None  # how many indexes may have pods; Kueue may admit fewer than requested
     failed_indexes: frozenset[int] = frozenset()
     completed_indexes: frozenset[int] = frozenset()
     replacements: int = 0  # how many pods of an index the Job controller replaces; disrupted ones do not count
@@ -55,8 +56,13 @@ class JobObject:
         return int(self.nodes.partition(":")[0])
 
     @property
-    def max_nodes(self) -> int:
+    def requested_nodes(self) -> int:
         return int(self.nodes.rpartition(":")[2])
+
+    @property
+    def max_nodes(self) -> int:
+        """How many replicas it has: as many as requested, or as Kueue admitted."""
+        return min(self.requested_nodes, self.completions or self.requested_nodes)
 
     def condition(self, *kinds: str) -> Condition | None:
         return next((each for each in self.conditions if each.holds and each.type in kinds), None)
@@ -124,13 +130,14 @@ def parse_job(document: Json) -> JobObject:
     return JobObject(
         name=meta["name"],
         uid=meta.get("uid", ""),
-        conditions=_conditions(document),
+        conditions=parse_conditions(document),
         suspended=bool(spec.get("suspend")),
         suspended_by=find_manager(document, "f:spec", "f:suspend"),
         whole=WHOLE_ANNOTATION in annotations,
         queued_by_kueue=QUEUE_LABEL in (meta.get("labels") or {}),
         deleting="deletionTimestamp" in meta,
         nodes=annotations.get(NODES_ANNOTATION) or str(spec.get("completions") or 1),
+        completions=spec.get("completions"),
         failed_indexes=parse_indexes(status.get("failedIndexes")),
         completed_indexes=parse_indexes(status.get("completedIndexes")),
         replacements=int(spec.get("backoffLimitPerIndex") or 0),
@@ -152,7 +159,7 @@ def parse_pod(document: Json, *, container: str) -> PodObject:
         node=spec.get("nodeName") or None,
         reason=status.get("reason") or "",
         message=status.get("message") or "",
-        conditions=_conditions(document),
+        conditions=parse_conditions(document),
         container=next(
             (_container(each) for each in status.get("containerStatuses") or () if each.get("name") == container), None
         ),
@@ -169,7 +176,7 @@ def _count(text: object) -> int:
 
 
 def parse_node(document: Json) -> NodeObject:
-    ready = next((each for each in _conditions(document) if each.type == "Ready"), None)
+    ready = next((each for each in parse_conditions(document) if each.type == "Ready"), None)
     return NodeObject(
         name=document["metadata"]["name"],
         ready=ready is not None and ready.holds,
@@ -235,7 +242,7 @@ def find_manager(document: Json, *path: str) -> str:
     return ""
 
 
-def _conditions(document: Json) -> tuple[Condition, ...]:
+def parse_conditions(document: Json) -> tuple[Condition, ...]:
     found = (document.get("status") or {}).get("conditions") or ()
     return tuple(
         Condition(

@@ -20,6 +20,7 @@ import yaml
 
 from orchestrator.backends.kubernetes.agent import add_agent_path
 from orchestrator.backends.kubernetes.guard import find_excess
+from orchestrator.backends.kubernetes.kueue_request import annotate_job, annotate_pods, label_job
 from orchestrator.backends.kubernetes.overlay import apply_overlay, find_fault
 from orchestrator.backends.kubernetes.security import secure_others
 from orchestrator.backends.kubernetes.site import (
@@ -29,7 +30,6 @@ from orchestrator.backends.kubernetes.site import (
     MANAGER,
     MANAGER_LABEL,
     NODES_ANNOTATION,
-    QUEUE_LABEL,
     UNPACKER,
     KubernetesSite,
     effective_placement,
@@ -127,7 +127,6 @@ def render_pod_document(plan: LaunchPlan, *, workdir: str) -> PodLaunch:
 
 def _job(plan: LaunchPlan, site: KubernetesSite, name: str, labels: Mapping[str, str]) -> Manifest:
     place = effective_placement(plan.placement, site)
-    queue = {} if place.queue is None else {QUEUE_LABEL: place.queue}
     spec: Manifest = {
         "suspend": True,  # until Secret and Service exist; in a queue, until Kueue admits it
         "completionMode": "Indexed",
@@ -135,7 +134,10 @@ def _job(plan: LaunchPlan, site: KubernetesSite, name: str, labels: Mapping[str,
         "parallelism": plan.max_nodes,
         **_replacement(plan, site),
         "ttlSecondsAfterFinished": site.keep_s,
-        "template": {"metadata": {"labels": dict(labels)}, "spec": render_pod(plan, site, place, name)},
+        "template": {
+            "metadata": {"labels": dict(labels), **annotate_pods(place)},
+            "spec": render_pod(plan, site, place, name),
+        },
     }
     if place.time_limit_s is not None:
         spec["activeDeadlineSeconds"] = max(1, math.ceil(place.time_limit_s))
@@ -145,8 +147,12 @@ def _job(plan: LaunchPlan, site: KubernetesSite, name: str, labels: Mapping[str,
         "metadata": {
             "name": name,
             "namespace": site.namespace,
-            "labels": {**labels, **queue},
-            "annotations": {KEY_ANNOTATION: plan.rendezvous_id, NODES_ANNOTATION: _nodes(plan)},
+            "labels": {**labels, **label_job(place)},
+            "annotations": {
+                KEY_ANNOTATION: plan.rendezvous_id,
+                NODES_ANNOTATION: _nodes(plan),
+                **annotate_job(place, plan),
+            },
         },
         "spec": spec,
     }

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.backends.kubernetes.site import KUEUE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """Verbs on a resource, in RBAC terms. A Role grants namespaced ones. Others need a ClusterRole and are optional."""
+    """Verbs on a resource, in RBAC terms. A Role grants namespaced ones. Others need a ClusterRole."""
 
     api_group: str  # "" is the core group
     resource: str
     verbs: tuple[str, ...]
     why: str
     namespaced: bool = True
+    optional: bool = False  # jobs run without it
 
 
 RIGHTS: tuple[Right, ...] = (
@@ -51,6 +54,14 @@ RIGHTS: tuple[Right, ...] = (
         resource="events",
         verbs=("list", "watch"),
         why="why pods do not start, such as a quota or a volume that cannot be mounted",
+        optional=True,
+    ),
+    Right(
+        api_group=KUEUE,
+        resource="workloads",
+        verbs=("list", "watch"),
+        why="what a job in a queue of Kueue waits for, and why Kueue evicted one",
+        optional=True,
     ),
     Right(
         api_group="",
@@ -58,5 +69,6 @@ RIGHTS: tuple[Right, ...] = (
         verbs=("list", "watch"),
         why="whether a silent node is lost; without this right the pods' own conditions decide",
         namespaced=False,
+        optional=True,
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.backends.kubernetes.kueue import Workload, describe_wait, find_eviction, find_rejection
 from orchestrator.backends.kubernetes.objects import JobObject, NodeObject, PodObject, WarningObject
 from orchestrator.backends.kubernetes.states import (
     Judgment,
@@ -34,6 +35,8 @@ class View:
     pods: tuple[PodObject, ...] = ()
     nodes: dict[str, NodeObject] | None = None  # None if they cannot be read
     warnings: tuple[WarningObject, ...] = ()
+    workload: Workload | None = None  # Kueue's, of a Job in a queue
+    has_workloads: bool = False  # whether Workloads can be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,9 @@ def sight(key: AttemptKey, view: View, traces: Traces, context: SightContext) ->
     if job is not None and not job.whole and not view.pods:
         words = f"Job {job.name} was created, but its submission was interrupted"
         return Sighting(key=key, presence=Presence.ABSENT, evidence=words)
+    if job is not None and job.queued_by_kueue and not _has_begun(view, traces):
+        # Kueue may evict a Job before an agent has started. It then starts the same Job again.
+        view = replace(view, pods=tuple(pod for pod in view.pods if not pod.removed))
     least, most = (job.min_nodes, job.max_nodes) if job is not None else (traces.replicas, traces.replicas)
     replicas = [_judge_index(number, view, context) for number in range(max(most, 1))]
     dead = [one for one in replicas if one.judgment.standing in (Standing.OVER, Standing.LOST, Standing.RETURNS)]
@@ -81,6 +87,12 @@ def sight(key: AttemptKey, view: View, traces: Traces, context: SightContext) ->
     if not gone and len(begun) < least and len(dead) <= most - least:
         return _judge_pending(key, view, replicas, context)
     return _judge_started(key, view, replicas, traces, context)
+
+
+def _has_begun(view: View, traces: Traces) -> bool:
+    containers = [pod.container for pod in view.pods if pod.container is not None]
+    ran = any(each.running or each.terminated is not None for each in containers)
+    return ran or traces.began or bool(traces.recorded)
 
 
 def _judge_absent(key: AttemptKey, traces: Traces, context: SightContext) -> Sighting:
@@ -183,16 +195,15 @@ def _judge_pending(key: AttemptKey, view: View, replicas: Sequence[_Replica], co
     if job.suspended:
         words = f"Job {job.name} is suspended in the cluster, so no pod runs"
         if job.queued_by_kueue:
-            detail = _newest_warning(view.warnings, "Job", job.name)
-            words = f"Job {job.name} waits for Kueue to admit it" + (f" ({detail})" if detail else "")
+            detail = f" ({describe_wait(view.workload, now=context.now)})" if view.has_workloads else ""
+            words = f"Job {job.name} waits for Kueue to admit it{detail}"
+        rejection = None if view.workload is None else find_rejection(view.workload)
+        if rejection is not None:
+            return _judge_hopeless(key, replicas, rejection)
         return Sighting(key=key, presence=Presence.PENDING, evidence=words)
     hopeless = _find_trouble(replicas, context)
     if hopeless is not None:
-        ended = tuple(
-            ReplicaSighting(replica=one.number, liveness=Liveness.DEAD, evidence=hopeless.message, leftovers=True)
-            for one in replicas
-        )
-        return Sighting(key=key, presence=Presence.GONE, evidence=hopeless.message, replicas=ended, cause=hopeless)
+        return _judge_hopeless(key, replicas, hopeless)
     waiting = [one for one in replicas if one.judgment.standing is Standing.WAITS]
     first = max(waiting, key=lambda one: (one.judgment.trouble is not None, "has no node (" in one.judgment.evidence))
     detail = "" if first.pod is None else _newest_warning(view.warnings, "Pod", first.pod.name)
@@ -200,6 +211,14 @@ def _judge_pending(key: AttemptKey, view: View, replicas: Sequence[_Replica], co
     if len(waiting) < len(replicas):
         evidence = f"{len(replicas) - len(waiting)} of {len(replicas)} pods have started; {evidence}"
     return Sighting(key=key, presence=Presence.PENDING, evidence=evidence)
+
+
+def _judge_hopeless(key: AttemptKey, replicas: Sequence[_Replica], cause: Failure) -> Sighting:
+    ended = tuple(
+        ReplicaSighting(replica=one.number, liveness=Liveness.DEAD, evidence=cause.message, leftovers=True)
+        for one in replicas
+    )
+    return Sighting(key=key, presence=Presence.GONE, evidence=cause.message, replicas=ended, cause=cause)
 
 
 def _find_trouble(replicas: Sequence[_Replica], context: SightContext) -> Failure | None:
@@ -235,7 +254,8 @@ def _judge_started(
         presence=presence,
         evidence=_describe_job(job, key),
         replicas=seen,
-        cause=_find_own_cause(job, replicas) if context.ours else _find_cause(job, replicas),
+        cause=_find_own_cause(job, replicas) if context.ours else _find_cause(job, replicas, view.workload),
+        nodes=job.max_nodes if job is not None and job.max_nodes < job.requested_nodes else None,
     )
 
 
@@ -283,14 +303,14 @@ def _find_own_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Fail
     )
 
 
-def _find_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure | None:
-    """Return the cluster's cause: the Job's own, else that of the pod that ended first, else a deleted Job."""
+def _find_cause(job: JobObject | None, replicas: Sequence[_Replica], workload: Workload | None) -> Failure | None:
+    """Return the cluster's cause: the Job's own, that of the pod that ended first, Kueue's, or a deleted Job."""
     by_job = None if job is None else find_job_cause(job)
-    if by_job is not None:
-        return by_job
     by_pod = _first([(one, one.judgment.cause) for one in replicas if one.judgment.cause is not None])
-    if by_pod is not None:
-        return by_pod
+    by_kueue = None if workload is None else find_eviction(workload)
+    known = by_job or by_pod or by_kueue
+    if known is not None:
+        return known
     if job is None or job.deleting:
         return _deleted()
     deleted = next((one for one in replicas if one.judgment.unexplained), None)

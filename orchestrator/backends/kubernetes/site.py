@@ -17,6 +17,11 @@ WHOLE_ANNOTATION = "elastic-orchestrator/whole"  # Secret and Service exist, so 
 NODES_ANNOTATION = "elastic-orchestrator/nodes"  # "min:max" or one number
 KUEUE = "kueue.x-k8s.io"  # its API group
 QUEUE_LABEL = f"{KUEUE}/queue-name"
+PRIORITY_LABEL = f"{KUEUE}/priority-class"
+LEAST_PODS_ANNOTATION = f"{KUEUE}/job-min-parallelism"  # Kueue may admit fewer pods than requested
+RESIZED_ANNOTATION = f"{KUEUE}/job-completions-equal-parallelism"  # it then lowers spec.completions too
+REQUIRED_TOPOLOGY_ANNOTATION = f"{KUEUE}/podset-required-topology"
+PREFERRED_TOPOLOGY_ANNOTATION = f"{KUEUE}/podset-preferred-topology"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 # How many pods of an index ended before this one, if the Job controller replaces pods.
 FAILURES_ANNOTATION = "batch.kubernetes.io/job-index-failure-count"

@@ -34,9 +34,13 @@ def require_fitting(plan: LaunchPlan, site: KubernetesSite, client: KubernetesCl
         raise LaunchRefused("the job sets no run.image, and the cluster sets no default `image`")
     if plan.workers_per_node < 1:
         raise LaunchRefused("topology.workers_per_node is gpu, and the cluster's gpus_per_node is 0")
-    queue = effective_placement(plan.placement, site).queue
+    place = effective_placement(plan.placement, site)
+    queue = place.queue
+    if place.priority_class is not None and queue is None:
+        words = "but neither the job nor the cluster names a queue; a priority class is Kueue's"
+        raise LaunchRefused(f"placement.priority_class is {place.priority_class}, {words}")
     with suppress(Forbidden):  # without this right, skip the check
-        if queue is not None and not client.serves(KUEUE):
+        if queue is not None and client.preferred_version(KUEUE) is None:
             words = "but the cluster has no Kueue to start the job; install Kueue, or remove the queue"
             raise LaunchRefused(f"placement.queue is {queue}, {words}")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from orchestrator.backends.kubernetes.agent import agent_mounts, agent_volumes, render_unpack_container, start_agent
+from orchestrator.backends.kubernetes.kueue_request import HEAVIEST, render_pod_affinity
 from orchestrator.backends.kubernetes.security import secure_container, secure_pod
 from orchestrator.backends.kubernetes.site import (
     ATTEMPT_LABEL,
@@ -21,7 +22,6 @@ from trainer.contract import env
 
 LAUNCH_FILE = "launch.json"
 _LAUNCH_DIR = "/etc/elastic-orchestrator"
-_HEAVIEST = 100  # the largest weight of a preference (the API allows 1 to 100)
 _LAST_WORDS = "/dev/termination-log"  # the API's default for terminationMessagePath
 _USER = "trainer"  # images have no name for this user id, and torch calls getpass.getuser, which would raise
 
@@ -53,7 +53,7 @@ def render_pod(plan: LaunchPlan, site: KubernetesSite, place: Placement, name: s
         "imagePullSecrets": [{"name": each} for each in site.pull_secrets] or None,
         "priorityClassName": site.priority_class,
         "nodeSelector": _selector(plan, site, place) or None,
-        "affinity": _affinity(plan, place),
+        "affinity": {**_node_affinity(plan, place), **render_pod_affinity(place, name)} or None,
         "securityContext": secure_pod(site),
     }
     return pod | {key: value for key, value in optional.items() if value is not None}
@@ -123,16 +123,16 @@ def _selector(plan: LaunchPlan, site: KubernetesSite, place: Placement) -> dict[
     return {**kind, **place.node_selector}
 
 
-def _affinity(plan: LaunchPlan, place: Placement) -> Manifest | None:
+def _node_affinity(plan: LaunchPlan, place: Placement) -> Manifest:
     """Require that excluded nodes are avoided. Only prefer it for suspect nodes, since one fault may mark them all."""
     affinity: Manifest = {}
     if place.exclude:
         demand = {"nodeSelectorTerms": [_none_of(place.exclude)]}
         affinity["requiredDuringSchedulingIgnoredDuringExecution"] = demand
     if plan.excluded_nodes:
-        preference = {"weight": _HEAVIEST, "preference": _none_of(plan.excluded_nodes)}
+        preference = {"weight": HEAVIEST, "preference": _none_of(plan.excluded_nodes)}
         affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [preference]
-    return {"nodeAffinity": affinity} if affinity else None
+    return {"nodeAffinity": affinity} if affinity else {}
 
 
 def _none_of(names: Iterable[str]) -> Manifest:

@@ -26,6 +26,64 @@ class Obstacle:
     next: str
 
 
+# The patterns match the words of Kueue 0.19 (its scheduler and its controller of Workloads).
+KUEUE: tuple[Obstacle, ...] = (
+    Obstacle(
+        name="larger than its queue",
+        pattern=r"waits for Kueue.*(> maximum capacity|ExceedsMaxQuota)",
+        next="The job requests more than its queue can ever have. Ask for a larger quota, or request less with "
+        f"{_CHANGE.replace('{field}', 'resources.NAME')}.",
+    ),
+    Obstacle(
+        name="missing queue",
+        pattern=r"waits for Kueue.*(Queue \S+ (doesn't exist|not found|is terminating or missing)|Misconfigured)",
+        next="Ask the cluster's administrator for the queue's name, and run "
+        f"{_CHANGE.replace('{field}', 'placement.queue')}. The job starts by itself if the queue is created.",
+    ),
+    Obstacle(
+        name="stopped queue",
+        pattern=r"waits for Kueue.*(is inactive|is stopped|Suspended: )",
+        next="Kueue admits the job once the cluster's administrator has started its queue again.",
+    ),
+    Obstacle(
+        name="admission check",
+        pattern=r"waits for Kueue.*admission check",
+        next="Kueue starts the job once the check has passed.",
+    ),
+    Obstacle(
+        name="deactivated",
+        pattern=r"waits for Kueue.*its Workload is deactivated",
+        next="The job waits until the Workload's `spec.active` is true again. `orchestrator cancel {job}` takes it out "
+        "of the queue.",
+    ),
+    Obstacle(
+        name="preemption for it",
+        pattern=r"waits for Kueue.*(Pending the preemption|WaitingForPreemptedWorkloads)",
+        next="Kueue admits the job once the workloads that it preempts for it have ended.",
+    ),
+    Obstacle(
+        name="topology",
+        pattern=r"waits for Kueue.*[tT]opology",
+        next="Kueue admits the job once enough nodes with one value of the label are free. To request less, run "
+        f"{_CHANGE.replace('{field}', 'placement.required_topology')}.",
+    ),
+    Obstacle(
+        name="no flavor",
+        pattern=r"waits for Kueue.*(NoMatchingFlavor|untolerated taint|doesn't match node affinity)",
+        next="No flavor of the queue has nodes for the job. Check `placement.node_selector`, `placement.tolerations` "
+        "and `resources.gpu_type`.",
+    ),
+    Obstacle(
+        name="no Workload",
+        pattern=r"Kueue has no Workload",
+        next="Kueue makes it within seconds. If it does not, ask the cluster's administrator whether Kueue runs.",
+    ),
+    Obstacle(
+        name="Kueue",
+        pattern=r"waits for Kueue",
+        next="Kueue admits the job once its queue has room: when other jobs of the queue or its cohort end.",
+    ),
+)
 OBSTACLES: tuple[Obstacle, ...] = (
     Obstacle(
         name="never",
@@ -44,6 +102,7 @@ OBSTACLES: tuple[Obstacle, ...] = (
         next="Nothing to do. The job starts once the cluster answers. Until then the service starts and stops nothing "
         "there.",
     ),
+    *KUEUE,
     Obstacle(
         name="missing claim",
         pattern=r'persistentvolumeclaim "[^"]*" (is )?not found|unbound immediate PersistentVolumeClaims',
@@ -93,7 +152,6 @@ OBSTACLES: tuple[Obstacle, ...] = (
         pattern=r"Unschedulable|has no node \(",
         next="The scheduler tries again whenever the cluster changes.",
     ),
-    Obstacle(name="Kueue", pattern=r"waits for Kueue", next="Kueue admits the job once its queue has room."),
 )
 
 

@@ -179,6 +179,9 @@ class Placement(_Part):
     dependency: Text | None = None  # the scheduler's jobs to wait for, in the scheduler's syntax
     options: dict[Label, Text] = Field(default_factory=dict, max_length=100)
     queue: Text | None = None
+    priority_class: Text | None = None  # Kueue's WorkloadPriorityClass
+    required_topology: Label | None = None  # a node label; all nodes of the job have the same value
+    preferred_topology: Label | None = None
     exclude: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
     constraint: Text | None = None
     node_selector: dict[Label, Text] = Field(default_factory=dict, max_length=100)

@@ -75,7 +75,10 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
             lambda spec, kind, name=name: kind == "slurm" and bool(getattr(spec.placement, name)),  # type: ignore[misc]
             "applies to Kubernetes only; on Slurm use placement.partition and placement.constraint",
         )
-        for name in ("queue", "node_selector", "tolerations", "overlay")
+        for name in (
+            *("queue", "priority_class", "required_topology", "preferred_topology"),
+            *("node_selector", "tolerations", "overlay"),
+        )
     ),
     *(
         Unsupported(
@@ -90,6 +93,11 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
             *("partition", "account", "qos", "reservation", "nodelist"),
             *("exclusive", "dependency", "options", "constraint"),
         )
+    ),
+    Unsupported(
+        "/placement/preferred_topology",
+        lambda spec, _: None not in (spec.placement.required_topology, spec.placement.preferred_topology),
+        "and placement.required_topology exclude each other",
     ),
     Unsupported(
         "/placement/overlay",

@@ -1,0 +1,67 @@
+"""What a Job in a queue tells Kueue: its queue and priority, its smallest size, and its topology. Pure.
+
+Labels and annotations: Kueue, "Labels and Annotations". Without a queue, kube-scheduler gets the topology as affinity.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.backends.kubernetes.site import (
+    ATTEMPT_LABEL,
+    LEAST_PODS_ANNOTATION,
+    PREFERRED_TOPOLOGY_ANNOTATION,
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+    REQUIRED_TOPOLOGY_ANNOTATION,
+    RESIZED_ANNOTATION,
+)
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.specs.spec import Placement
+
+HEAVIEST = 100  # the largest weight of a preference (the API allows 1 to 100)
+
+Manifest = dict[str, Any]
+
+
+def label_job(place: Placement) -> dict[str, str]:
+    if place.queue is None:
+        return {}
+    given = {QUEUE_LABEL: place.queue, PRIORITY_LABEL: place.priority_class}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def annotate_job(place: Placement, plan: LaunchPlan) -> dict[str, str]:
+    """Let Kueue admit an elastic job with as few pods as it can train on (partial admission)."""
+    if place.queue is None or plan.min_nodes == plan.max_nodes:
+        return {}
+    return {LEAST_PODS_ANNOTATION: str(plan.min_nodes), RESIZED_ANNOTATION: "true"}
+
+
+def annotate_pods(place: Placement) -> Manifest:
+    """Return the annotations of the pod template's metadata, if there are any."""
+    if place.queue is None:
+        return {}
+    given = {
+        REQUIRED_TOPOLOGY_ANNOTATION: place.required_topology,
+        PREFERRED_TOPOLOGY_ANNOTATION: place.preferred_topology,
+    }
+    wanted = {name: value for name, value in given.items() if value is not None}
+    return {"annotations": wanted} if wanted else {}
+
+
+def render_pod_affinity(place: Placement, name: str) -> Manifest:
+    """Return the affinity of the pods of the Job `name` to each other, without a queue."""
+    if place.queue is not None:
+        return {}
+    affinity: Manifest = {}
+    if place.required_topology is not None:
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = [_same(place.required_topology, name)]
+    if place.preferred_topology is not None:
+        term = {"weight": HEAVIEST, "podAffinityTerm": _same(place.preferred_topology, name)}
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [term]
+    return {"podAffinity": affinity} if affinity else {}
+
+
+def _same(label: str, name: str) -> Manifest:
+    return {"topologyKey": label, "labelSelector": {"matchLabels": {ATTEMPT_LABEL: name}}}

@@ -24,6 +24,8 @@ import torchx
 from torchx import specs
 from torchx.components.dist import parse_nnodes
 
+from orchestrator.domain.job.group_flags import ENVIRONMENT, Group, render_group_flags
+
 # torchx's template turns "$$" into "$". The shell of each node expands the result.
 _ENDPOINT = f"$${{{specs.macros.rank0_env}:?names_no_first_host}}"
 _CONF = f"is_host=$$(({specs.macros.replica_id}==0)),read_timeout=60"
@@ -69,8 +71,15 @@ def elastic(
     if (script is None) == (m is None):
         raise ValueError("give one of --script and -m")
     least, most, workers, nodes = parse_nnodes(j)
+    group = Group(
+        nodes=nodes,
+        workers_per_node=workers,
+        endpoint=None if most == 1 else f"{_ENDPOINT}:{rdzv_port}",
+        rendezvous_id=_ID,
+        conf=_CONF,
+        max_restarts=max_restarts,
+    )
     program = [script] if script is not None else ["-m", str(m)]
-    flags = ["--nnodes", nodes, "--nproc_per_node", str(workers), "--max_restarts", str(max_restarts)]
     title = Path(script).stem if script is not None else str(m).rpartition(".")[2]
     return specs.AppDef(
         name=name.strip("/") or title,
@@ -81,8 +90,8 @@ def elastic(
                 min_replicas=least,
                 num_replicas=most,
                 entrypoint="bash",
-                args=["-c", " ".join([*_launch(most, rdzv_port), shlex.join([*flags, *program, *script_args])])],
-                env=dict(env or {}),
+                args=["-c", " ".join(["elasticrun", *render_group_flags(group), shlex.join([*program, *script_args])])],
+                env={**ENVIRONMENT, **(env or {})},
                 port_map={"c10d": rdzv_port},
                 resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
                 max_retries=max_retries,
@@ -90,11 +99,3 @@ def elastic(
             )
         ],
     )
-
-
-def _launch(nodes: int, port: int) -> List[str]:
-    """Build the launcher and its rendezvous flags. One node needs no rendezvous."""
-    if nodes == 1:
-        return ["elasticrun", "--standalone"]
-    where = ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"{_ENDPOINT}:{port}"]
-    return ["elasticrun", *where, "--rdzv_conf", _CONF, "--rdzv_id", _ID]

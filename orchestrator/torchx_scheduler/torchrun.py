@@ -45,9 +45,9 @@ _SWITCHES = frozenset({"standalone", "no-python", "module", "use-env", "pass-loc
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 # Text that dist.ddp and our own component leave unquoted for the shell of each node.
 _FOR_THE_SHELL = re.compile(
-    r"^(\${1,2}\{\$\{rank0_env\}:(=localhost|\?names_no_first_host)\}:\d+"
-    r"|is_host=\$\$\(\(\$\{replica_id\}==0\)\),[\w,=]+"
-    r"|\$\{app_id\}-\$\$\{SLURM_RESTART_COUNT:-0\})$"
+    r"^((--rdzv-endpoint=)?\${1,2}\{\$\{rank0_env\}:(=localhost|\?names_no_first_host)\}:\d+"
+    r"|--rdzv-conf=is_host=\$\$\(\(\$\{replica_id\}==0\)\),[\w,=]+"
+    r"|--rdzv-id=\$\{app_id\}-\$\$\{SLURM_RESTART_COUNT:-0\})$"
 )
 _SHELL = frozenset(";&|<>()$`*?[]{}~#!\n\\")
 

@@ -22,6 +22,7 @@ from string import Template
 from torchx.specs import AppDef, Role
 from torchx.version import TORCHX_IMAGE
 
+from orchestrator.domain.job.group_flags import ENVIRONMENT
 from orchestrator.domain.specs.spec import make_name
 from orchestrator.torchx_scheduler.torchrun import Torchrun, Untranslatable, is_torchrun, parse_torchrun, split_shell
 
@@ -95,7 +96,10 @@ def _run(role: Role, torchrun: Torchrun | None, workdir: str) -> dict[str, objec
         run |= {"command": [program, *args]} if torchrun.kind == "command" else {torchrun.kind: program, "args": args}
         if torchrun.pass_local_rank:
             run["pass_local_rank"] = True
-    env = {name: value for name, value in role.env.items() if not name.startswith("TORCHX_")}
+    ours = ENVIRONMENT.items()  # every attempt has these
+    env = {
+        name: value for name, value in role.env.items() if not name.startswith("TORCHX_") and (name, value) not in ours
+    }
     if env or TRACKERS in role.env:
         kept = {name: text(value, f"env {name} of role {role.name}") for name, value in env.items()}
         run["env"] = kept | _tracking(role.env)

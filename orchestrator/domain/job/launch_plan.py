@@ -2,17 +2,6 @@
 
 The launch is a torchx AppDef with one role (torchx.specs). All replicas have the same arguments and environment, except
 for torchx's macro of the replica's number. A dollar sign of the user's is written as `$$`, as in every AppDef.
-
-These rendezvous settings make a torch group reliable, under elasticrun and under plain torchrun:
-
-* Only replica 0 binds the first store. Each launcher decides this from its replica number, unless `is_host` is given.
-  If the port is in use, replica 0 fails within two seconds instead of joining another job's store
-  (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
-* TORCH_DISABLE_SHARE_RDZV_TCP_STORE: workers get a fresh store after each restart. With a shared store, a
-  restarted rank may read the addresses of the dead group (pytorch issue 135712).
-* A short last call and keep-alive: the survivors of a lost node form a new group within seconds. Five missed
-  heartbeats are allowed.
-* `join_timeout` depends on the cluster: where nodes start one by one, the first agents wait for the last.
 """
 
 from __future__ import annotations
@@ -26,6 +15,7 @@ from torchx.specs import AppDef, Resource, Role, macros
 
 from orchestrator.domain.job.appdef import escape, fill_in
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.group_flags import ENVIRONMENT, Group, render_group_flags
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.job.worker_token import issue_worker_token
 from orchestrator.domain.specs.spec import JobSpec, Placement, Resources
@@ -38,7 +28,6 @@ from trainer.contract.location import join
 # Replaced by the job's id in values of `run.env`. The name is torchx's.
 JOB_ID_MACRO = "${app_id}"
 ELASTICRUN = "trainer.elastic.elasticrun"
-RENDEZVOUS_CONF = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,20 +176,18 @@ def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tu
         else (site.python, "-m", "trainer.elastic.guard", "--", site.python, "-m", "torch.distributed.run")
     )
     target = _target(job.spec) if job.spec.launcher == "elasticrun" else _wrapped_target(job.spec, site)
-    return (*launcher, *_group_flags(job, attempt, site, policy), *target)
+    return (*launcher, *render_group_flags(_group(job, attempt, site, policy)), *target)
 
 
-def _group_flags(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tuple[str, ...]:
-    return (
-        f"--nnodes={attempt.nodes}",
-        f"--nproc-per-node={job.spec.topology.count_workers(site.gpus_per_node)}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={site.rendezvous_host}:{attempt.port}",
-        f"--rdzv-id={attempt.rendezvous_id}",
-        f"--rdzv-conf=join_timeout={site.join_timeout_s},{RENDEZVOUS_CONF}",
-        f"--local-addr={site.local_address or site.rendezvous_host}",
-        f"--max-restarts={policy.max_restarts}",
-        "--monitor-interval=0.1",
+def _group(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> Group:
+    return Group(
+        nodes=attempt.nodes,
+        workers_per_node=job.spec.topology.count_workers(site.gpus_per_node),
+        endpoint=f"{site.rendezvous_host}:{attempt.port}",
+        rendezvous_id=attempt.rendezvous_id,
+        conf=f"join_timeout={site.join_timeout_s}",
+        max_restarts=policy.max_restarts,
+        local_address=site.local_address or site.rendezvous_host,
     )
 
 
@@ -244,9 +231,7 @@ def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:
     if report and site.worker_key is not None:
         report[env.REPORT_TOKEN] = issue_worker_token(site.worker_key, attempt.key, attempt.nonce)
     return {
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
+        **ENVIRONMENT,
         **{name: value.replace(JOB_ID_MACRO, job.id) for name, value in job.spec.run.env.items()},
         env.JOB_ID: job.id,
         env.JOB_DIR: str(job_dir),

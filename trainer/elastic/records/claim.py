@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 
 from trainer.contract import layout
-from trainer.elastic.records.files import write_temporary
+from trainer.elastic.records.files import read_small, write_temporary
 
 # Errors of link(2) on file systems without hard links.
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+_LONGEST_BYTES = 1 << 20
 _CHAIN = 8  # the most claims that may be empty
 
 
@@ -45,7 +46,10 @@ def create_once(path: Path, content: str) -> str:
             _link(temporary, path, content)
         finally:
             temporary.unlink()
-    return path.read_text().strip()
+    held = read_small(path, _LONGEST_BYTES)
+    if held is None:
+        raise FileExistsError(errno.EEXIST, "a foreign entry is in the place of a file of the attempt", str(path))
+    return held.strip()
 
 
 def _link(temporary: Path, path: Path, content: str) -> None:

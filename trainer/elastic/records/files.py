@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import sys
 import uuid
 from collections.abc import Mapping
@@ -21,6 +23,23 @@ def say(text: str) -> None:
 def open_to_read(path: Path) -> BinaryIO:
     """Open a file that a worker may have replaced. A pipe without a writer reads as empty instead of blocking."""
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+
+
+def read_small(path: Path, limit_bytes: int) -> str | None:
+    """The text of a file. None for what is larger or no regular file, such as a link. Never waits. Raises OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        content = os.read(descriptor, limit_bytes + 1)
+    finally:
+        os.close(descriptor)
+    return content.decode(errors="replace") if len(content) <= limit_bytes else None
 
 
 def write_document(path: Path, document: Mapping[str, object]) -> None:

@@ -92,7 +92,7 @@ def probe(served: Served) -> Answer:
         socket.create_connection((served.address, served.port), timeout=_PROBE_S).close()
     except ConnectionRefusedError:
         return Answer.REFUSED
-    except OSError:
+    except (OSError, UnicodeError):  # UnicodeError: it is no host name
         return Answer.SILENT
     return Answer.YES
 

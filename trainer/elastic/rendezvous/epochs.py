@@ -18,8 +18,11 @@ from pathlib import Path
 
 from trainer.contract import layout
 from trainer.elastic.records.claim import create_once
+from trainer.elastic.records.files import read_small
 
 _WRITTEN_WITHIN_S = 10.0  # a file that is empty or torn for longer will stay so
+_LONGEST_BYTES = 16 << 20  # of a file with the names of tens of thousands of nodes
+_KINDS = {"node": str, "address": str, "port": int, "nodes": list, "closed": str}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,7 @@ class Epochs:
 
     def __init__(self, attempt_dir: Path) -> None:
         self._folder = attempt_dir
+        self._torn: dict[int, float] = {}  # since when this agent has seen a file without a store, by epoch
 
     def newest(self) -> tuple[int, Served] | None:
         """The newest epoch and its store. None before the first."""
@@ -81,16 +85,36 @@ class Epochs:
             return
         numbers = (name.removeprefix(layout.STORE) for name in names if name.startswith(layout.STORE))
         for epoch in sorted((int(number) for number in numbers if number.isdecimal()), reverse=True):
-            yield epoch, _read(self._folder / f"{layout.STORE}{epoch}")
+            yield epoch, self._read(epoch)
+
+    def _read(self, epoch: int) -> Served | None:
+        """None for what is no epoch, such as the file of a writer that crashed. Raises OSError while it may be written.
+
+        A file of a clock that is ahead is judged by how long this agent has seen it.
+        """
+        path = self._folder / f"{layout.STORE}{epoch}"
+        text = read_small(path, _LONGEST_BYTES)
+        if text is None:
+            return None
+        try:
+            return _parse(text)
+        except (ValueError, RecursionError):
+            now_s = time.monotonic()
+            seen_s = now_s - self._torn.setdefault(epoch, now_s)
+            if max(seen_s, time.time() - path.stat().st_mtime) < _WRITTEN_WITHIN_S:
+                raise BlockingIOError(f"{path} is being written") from None
+            return None
 
 
-def _read(path: Path) -> Served | None:
-    """None for a file that is no epoch, because its writer crashed. Raises OSError while it may still be written."""
-    try:
-        document = json.loads(path.read_text())
-        document.pop("claim", None)
-        return Served(**document)
-    except (ValueError, TypeError, AttributeError):
-        if time.time() - path.stat().st_mtime < _WRITTEN_WITHIN_S:
-            raise BlockingIOError(f"{path} is being written") from None
-        return None
+def _parse(text: str) -> Served:
+    """Raises ValueError, RecursionError."""
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise ValueError("no object")
+    given = {name: document.get(name) for name in _KINDS}
+    if not all(isinstance(value, _KINDS[name]) for name, value in given.items()):
+        raise ValueError("a field of the wrong kind")
+    if given["port"] not in range(1 << 16):
+        raise ValueError("no port")
+    nodes = given.pop("nodes")
+    return Served(**given, nodes=[str(node) for node in nodes])  # type: ignore[union-attr, arg-type]

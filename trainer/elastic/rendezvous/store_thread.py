@@ -162,7 +162,7 @@ class StoreThread:
                     self._replace_store()
                 except OSError:  # of the folder
                     time.sleep(_RETRY_S)
-        except (RuntimeError, ValueError, OSError, RendezvousFailed) as error:
+        except Exception as error:  # noqa: BLE001  # the thread's edge: whatever ends it is the agent's cause
             self._error = error if isinstance(error, RendezvousFailed) else _lost(error)
             self._error.was_member |= self.is_open
             if self._order is not None:

@@ -72,6 +72,7 @@ class _Search:
     served: Served
     since_s: float = 0.0
     refused_since_s: float | None = None
+    trouble: str = ""  # the newest error of the attempt's folder
 
     def note(self, newest: tuple[int, Served] | None, now_s: float) -> None:
         if newest is not None and newest != (self.epoch, self.served):
@@ -131,7 +132,8 @@ class Succession:
         search = _Search(lost.epoch, lost.served)
         found = self._search(search, lost, last, limit_s, None)
         if found is None:
-            raise RendezvousFailed(f"the rendezvous store is lost: {_name(search.served)} does not answer")
+            because = f"; {search.trouble}" if search.trouble else ""
+            raise RendezvousFailed(f"the rendezvous store is lost: {_name(search.served)} does not answer{because}")
         return found
 
     def note_finished(self, generation: int) -> None:
@@ -198,8 +200,9 @@ class Succession:
         while not self._is_over and clock.now_s() < limit_s:
             try:
                 found = self._try(search, lost, last, clock)
-            except OSError:  # the folder is full or does not answer
-                found = None
+            except OSError as error:  # the folder is full or does not answer
+                found, search.trouble = None, f"the attempt's folder cannot be read or written: {error}"
+                notice = notice or Notice(search.trouble)
             if found is not None:
                 return found
             if notice is not None:

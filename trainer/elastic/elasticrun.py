@@ -27,6 +27,7 @@ from contextlib import suppress
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent_error import explain_exception
+from trainer.elastic.descriptors import open_standard_streams
 from trainer.elastic.desired import ServiceRequests
 from trainer.elastic.flags import parse_flags
 from trainer.elastic.keeper import Keeper
@@ -47,6 +48,7 @@ Body = Callable[[list[str], "Record | None", StopRequest], "tuple[ExitRecord, st
 
 def main() -> None:
     """The console script."""
+    open_standard_streams()
     sys.exit(run_recorded(_run, sys.argv[1:]))
 
 

@@ -9,7 +9,6 @@ with it, and another agent starts the next generation.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from trainer.contract import layout
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind, describe_end
 from trainer.contract.restart_policy import UPTIME_AS_PROGRESS_S
+from trainer.elastic.descriptors import wait_readable
 from trainer.elastic.flags import Flags
 from trainer.elastic.health.postmortem import read_steps
 from trainer.elastic.keeper_line import Notes, Predecessor, render_predecessor
@@ -81,7 +81,7 @@ class Keeper:
         self._forward_stop()
         timeout_s = None if self._order_at_s is None else max(0.0, self._order_at_s - time.monotonic())
         ends: list[ForkServer | Wakeup | int] = [self._server, self._reading, self._wakeup]
-        ready, _, _ = select.select(ends, [], [], timeout_s)
+        ready = wait_readable(ends, timeout_s)
         if self._wakeup in ready:
             self._wakeup.wait()
         if self._reading in ready:

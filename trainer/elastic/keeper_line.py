@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import select
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from trainer.contract.exit_record import ExitRecord, parse_exit_record, render_exit_record
+from trainer.elastic.descriptors import wait_writable
 from trainer.elastic.records.files import say
 
 Files = Sequence[Sequence[int]]
@@ -66,7 +66,7 @@ class KeeperLine:
         """Send the result. Blocks until all of it is in the pipe."""
         self._note("result", {"result": render_exit_record(record), "verdict": verdict})
         while not self.flush():
-            select.select([], [self._descriptor], [])
+            wait_writable(self._descriptor)
 
     def flush(self) -> bool:
         """Write what waits until the pipe is full. Returns whether all of it is written."""

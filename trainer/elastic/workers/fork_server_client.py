@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from trainer.elastic.channel import Channel
+from trainer.elastic.descriptors import wait_readable
 from trainer.elastic.workers.program import Program, parse_program
 
 _ROUSE_EVERY_S = 1.0
@@ -50,10 +50,10 @@ class ForkedProcess:
         """Raises subprocess.TimeoutExpired."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.poll() is None:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            left = _ROUSE_EVERY_S if deadline is None else deadline - time.monotonic()
+            if left <= 0:
                 raise subprocess.TimeoutExpired("worker", timeout or 0.0)
-            self._fork_server.listen(left)
+            self._fork_server.listen(min(left, _ROUSE_EVERY_S))
         assert self.returncode is not None
         return self.returncode
 
@@ -87,6 +87,7 @@ class ForkServerClient:
         self._warm_until_s: float | None = None
         self._processes: dict[int, ForkedProcess] = {}  # by number, those that have not ended
         self._numbers = 0
+        self._roused_s = time.monotonic()
         self._base = base
         self._channel: Channel | None = channel
 
@@ -141,7 +142,8 @@ class ForkServerClient:
 
     def listen(self, timeout_s: float | None) -> None:
         """Wait up to `timeout_s` (None: forever) for messages of the server, and process all of them."""
-        while self._channel is not None and select.select([self._channel], [], [], timeout_s)[0]:
+        self._rouse_in_time()
+        while self._channel is not None and wait_readable([self._channel], timeout_s):
             timeout_s = 0.0
             messages = self._channel.receive()
             if messages is None:
@@ -157,6 +159,13 @@ class ForkServerClient:
         """Send SIGCONT to the server, in case a signal has stopped it."""
         with suppress(ProcessLookupError):
             os.kill(self.server_pid, signal.SIGCONT)
+
+    def _rouse_in_time(self) -> None:
+        """Once a second. A stopped server says nothing of workers that have ended."""
+        now_s = time.monotonic()
+        if now_s - self._roused_s >= _ROUSE_EVERY_S:
+            self._roused_s = now_s
+            self.rouse()
 
     def close(self) -> None:
         """Idempotent."""

@@ -41,7 +41,6 @@ import gc
 import importlib
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -55,6 +54,7 @@ from typing import NoReturn
 
 from trainer.elastic import child
 from trainer.elastic.channel import Channel
+from trainer.elastic.descriptors import wait_readable
 from trainer.elastic.health.processes import adopt_orphans, descendants, end_descendants
 from trainer.elastic.records.files import say
 from trainer.elastic.workers.forked import HELD, become, names_of, program_of
@@ -89,7 +89,7 @@ class ForkServer:
             ends: list[Channel | socket.socket] = [self._channel, self._woken, *self._spares.ends]
             if self._agent_channel is not None:
                 ends.append(self._agent_channel)
-            ready, _, _ = select.select(ends, [], [], self._patience_s())
+            ready = wait_readable(ends, self._patience_s())
             for pid, size_bytes in self._spares.collect_ready().items():
                 self._tell(spare=pid, bytes=size_bytes)
             if self._woken in ready:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import select
 import signal
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from trainer.elastic import child
 from trainer.elastic.channel import Channel
+from trainer.elastic.descriptors import wait_readable
 from trainer.elastic.records.files import say
 from trainer.elastic.records.scratch import Scratch
 from trainer.elastic.workers.forked import HELD
@@ -86,7 +86,7 @@ class Spares:
         """Note the spares that have become ready. Returns their private memory in bytes, by pid."""
         reported = {}
         for pid, end in list(self._warming.items()):
-            if select.select([end], [], [], 0)[0]:
+            if wait_readable([end], 0):
                 messages = end.receive()
                 if messages:
                     reported[pid] = int(str(messages[0]["bytes"]))

@@ -19,8 +19,11 @@ from torch.distributed import TCPStore
 from trainer.elastic.copies.buddies import Buddies
 from trainer.elastic.flags import Flags
 from trainer.elastic.memory_files import MemoryFiles
+from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.join import Rendezvous
 from trainer.elastic.rendezvous.round_document import Round, WorkersStore
+
+_REACHED_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,7 @@ class WorkersStoreHost:
         has_several = any(member.workers > 1 for member in place.group.members)
         by_agent = has_several or (place.nodes > 1 and not self._may_spawn)
         if by_agent:
+            _require_reachable(address)
             self._kept = TCPStore(address, self._port, is_master=True, wait_for_workers=False)
             port = self._kept.port
         elif self._port:
@@ -97,6 +101,18 @@ class Membership:
     store_host: WorkersStoreHost
     memory: MemoryFiles
     buddies: Buddies | None = None  # None: no group has several nodes
+
+
+def _require_reachable(address: str) -> None:
+    """Raises RendezvousFailed if this node does not reach itself at the address. Torch would try it for minutes, and
+    no signal would end that."""
+    listener, port = _reserve()
+    with listener:
+        listener.listen(1)
+        try:
+            socket.create_connection((address, port), timeout=_REACHED_WITHIN_S).close()
+        except (OSError, UnicodeError) as error:
+            raise RendezvousFailed(f"this node does not reach its own address {address}: {error}") from error
 
 
 def _reserve() -> tuple[socket.socket, int]:

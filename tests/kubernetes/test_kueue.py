@@ -128,7 +128,7 @@ EVICTIONS: list[tuple[str, FailureKind]] = [
     ("Deactivated", FailureKind.PREEMPTED),
     ("DeactivatedDueToMaximumExecutionTimeExceeded", FailureKind.TIMEOUT),
     ("DeactivatedDueToRequeuingLimitExceeded", FailureKind.INFRASTRUCTURE),
-    ("DeactivatedDueToAdmissionCheck", FailureKind.LAUNCH),
+    ("DeactivatedDueToAdmissionCheck", FailureKind.INFRASTRUCTURE),
     ("DeactivatedDueToSomethingNew", FailureKind.PREEMPTED),
     ("SomethingNew", FailureKind.PREEMPTED),
 ]
@@ -194,7 +194,7 @@ def test_an_attempt_that_was_evicted_before_an_agent_started_stays_in_the_queue(
 
 def test_a_workload_that_kueue_gave_up_ends_the_attempt_and_one_that_a_person_stopped_does_not() -> None:
     rejected = a_workload(("Evicted", True, "DeactivatedDueToAdmissionCheck", "no capacity"), active=False)
-    assert shorten(see(rejected)) == ("gone", "D+ D+", "launch")
+    assert shorten(see(rejected)) == ("gone", "D+ D+", "infrastructure")
     stopped = a_workload(("Evicted", True, "Deactivated", "The workload is deactivated"), active=False)
     assert see(stopped).presence is Presence.PENDING
 

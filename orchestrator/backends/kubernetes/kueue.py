@@ -26,7 +26,7 @@ EVICTIONS: dict[str, Meaning] = {
         FailureKind.INFRASTRUCTURE, "Kueue gave it up because its pods were too often not ready in time"
     ),
     "DeactivatedDueToAdmissionCheck": Meaning(
-        FailureKind.LAUNCH, "Kueue gave it up because an admission check rejected it"
+        FailureKind.INFRASTRUCTURE, "Kueue gave it up because an admission check rejected it"
     ),
 }
 _EVICTED = Meaning(FailureKind.PREEMPTED, "Kueue evicted it")

@@ -289,7 +289,7 @@ def test_without_a_recorded_submit_time_name_and_user_decide() -> None:
 
 def test_the_reason_of_a_wait_is_explained() -> None:
     limited = explain_wait(a_job("PENDING", reason="QOSMaxCpuPerUserLimit"))
-    assert limited == "waits in Slurm's queue as job 12: QOSMaxCpuPerUserLimit (its QOS reached a limit)"
+    assert limited == "waits in Slurm's queue as job 12: QOSMaxCpuPerUserLimit (its QOS allows its user no more CPUs)"
     assert "scontrol release 12" in explain_wait(a_job("PENDING", reason="JobHeldUser"))
 
 

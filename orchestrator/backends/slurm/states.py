@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.backends.slurm.limits import explain_limit
 from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.render import EXIT_REQUEUED, EXIT_UNPREPARED
 from orchestrator.domain.observation.observation import CAN_NEVER_START
@@ -79,8 +80,11 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("PartitionInactive", "its partition is inactive"),
     ("BadConstraints", f"{CAN_NEVER_START}: no node satisfies its constraints"),
     ("Reservation", "it waits for its reservation"),
+    ("InvalidQOS", f"{CAN_NEVER_START}: its account may not use its QOS; change placement.qos"),
+    ("InvalidAccount", f"{CAN_NEVER_START}: its account does not exist; change placement.account"),
+    ("QOSNotAllowed", f"{CAN_NEVER_START}: its partition does not allow its QOS; change placement.qos or partition"),
+    ("AccountNotAllowed", f"{CAN_NEVER_START}: its partition does not allow its account; change placement.account"),
     ("QOS", "its QOS reached a limit"),
-    ("MaxJobsPerAccount", "its account reached a limit"),
     ("Assoc", "its account reached a limit"),
     ("Licenses", "it waits for licenses"),
     ("launch failed requeued held", "its launch failed and Slurm holds it; release it with `scontrol release {id}`"),
@@ -103,7 +107,9 @@ def waits_for_nodes(job: SlurmJob) -> bool:
 
 def explain_wait(job: SlurmJob) -> str:
     """Explain why a job waits. The text contains Slurm's own reason."""
-    words = next((words for begin, words in REASONS if job.reason.startswith(begin)), meaning(job).words)
+    words = explain_limit(job.reason) or next(
+        (words for begin, words in REASONS if job.reason.startswith(begin)), meaning(job).words
+    )
     detail = f": {job.reason}" if job.reason else ""
     return f"waits in Slurm's queue as job {job.id}{detail}" + (f" ({words.format(id=job.id)})" if words else "")
 

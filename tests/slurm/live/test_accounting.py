@@ -110,7 +110,7 @@ def test_a_limit_on_running_jobs_is_the_reason_to_wait(lab: Lab) -> None:
     change(lab.slurm, "user", "root", "MaxJobs=1")
     first, second = lab.submit(**sleeper()), lab.submit(**sleeper())
     seen = lab.until(second, lambda job: "AssocMaxJobsLimit" in job.reason or job.ended)
-    assert "AssocMaxJobsLimit (its account reached a limit)" in seen.reason
+    assert "AssocMaxJobsLimit (its account allows its user no more running jobs)" in seen.reason
     assert [lab.succeeded(each).attempts for each in (first, second)] == [1, 1]
 
 
@@ -132,7 +132,7 @@ def test_a_limit_of_a_qos_is_the_reason_to_wait(lab: Lab) -> None:
     place = {"qos": "narrow", "account": ACCOUNT}
     first, second = (lab.submit(**sleeper(placement=place)) for _ in range(2))
     seen = lab.until(second, lambda job: "QOSGrpJobsLimit" in job.reason or job.ended)
-    assert "QOSGrpJobsLimit (its QOS reached a limit)" in seen.reason
+    assert "QOSGrpJobsLimit (its QOS allows all its jobs together no more running jobs)" in seen.reason
     assert [lab.succeeded(each).attempts for each in (first, second)] == [1, 1]
 
 

@@ -233,6 +233,8 @@ def _parse(method: str, target: str, content: bytes) -> Call:
 def _permit(store: Store, call: Call) -> None:
     if call.verb == "discover" or call.resource in ("version", "selfsubjectaccessreviews"):
         return  # allowed for every user
+    if call.resource not in KINDS:
+        raise Refusal(404, {"message": "the server could not find the requested resource"})
     resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
     group, slash, _ = KINDS[call.resource][0].rpartition("/")
     store.calls.append((group if slash else "", resource, call.verb))

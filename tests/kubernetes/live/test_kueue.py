@@ -37,6 +37,7 @@ class Queue:
 def queue(cluster: Cluster, options: Options) -> Iterator[Queue]:
     try:
         preferred = cluster.ask("GET", "/apis/kueue.x-k8s.io")["preferredVersion"]["groupVersion"]
+        cluster.ask("GET", f"/apis/{preferred}/clusterqueues")
     except httpx.HTTPStatusError:
         pytest.skip("the cluster has no resources of Kueue")
     name, group = f"test-{secrets.token_hex(4)}", f"apis/{preferred}"

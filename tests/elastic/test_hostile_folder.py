@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainer.elastic.records.claim import create_once
-from trainer.elastic.rendezvous import epochs as module
 from trainer.elastic.rendezvous.epochs import Epochs, Served
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.rendezvous.options import Timing
@@ -27,9 +28,15 @@ def entry(**fields: Any) -> str:
     return json.dumps({"node": "b", "address": "host-b", "port": 2, "nodes": [], "closed": "", **fields})
 
 
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
 FOREIGN: dict[str, Callable[[Path], Any]] = {
     "a pipe": os.mkfifo,
     "a folder": Path.mkdir,
+    "a socket": lambda path: make_socket(path),
     "a link to a device": lambda path: path.symlink_to("/dev/zero"),
     "a link to itself": lambda path: path.symlink_to(path),
     "deep JSON": lambda path: path.write_text("[" * 100_000),
@@ -39,17 +46,13 @@ FOREIGN: dict[str, Callable[[Path], Any]] = {
     "an impossible port": lambda path: path.write_text(entry(port=1 << 20)),
     "wrong nodes": lambda path: path.write_text(entry(nodes=5)),
     "a missing field": lambda path: path.write_text('{"node": "b"}'),
-    "bytes": lambda path: path.write_bytes(b"\xff\xfe" * 8),
     "a large file": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 30),
 }
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_foreign_entry_is_no_epoch_and_the_next_one_can_be_claimed(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_WRITTEN_WITHIN_S", 0.0)
+def test_a_foreign_entry_is_no_epoch_and_the_next_one_can_be_claimed(name: str, tmp_path: Path) -> None:
     agent = Epochs(tmp_path)
     assert agent.claim(OURS, above=0) == 1
     FOREIGN[name](tmp_path / "store-9")
@@ -57,23 +60,40 @@ def test_a_foreign_entry_is_no_epoch_and_the_next_one_can_be_claimed(
     assert agent.claim(OURS, above=1, holder=OURS) == 10
 
 
+@pytest.mark.parametrize("name", ["store-09", "store-\u0663", "store-", "store-x", "store-" + "9" * 200])
+def test_a_foreign_name_is_no_epoch(name: str, tmp_path: Path) -> None:
+    agent = Epochs(tmp_path)
+    assert agent.claim(OURS, above=0) == 1
+    (tmp_path / name).touch()
+    assert agent.newest() == (1, OURS)
+    assert agent.claim(OURS, above=1, holder=OURS) == 2
+
+
+def test_an_epoch_with_the_names_of_many_nodes_is_read(tmp_path: Path) -> None:
+    agent = Epochs(tmp_path)
+    large = replace(OURS, nodes=[f"{number:040}" for number in range(30_000)])
+    assert agent.claim(large, above=0) == 1
+    found = agent.newest()
+    assert found is not None
+    assert found[1].nodes == large.nodes
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["a pipe", "a folder", "a link to a device"])
 def test_a_claim_whose_name_is_taken_by_something_else_is_an_error(name: str, tmp_path: Path) -> None:
     FOREIGN[name](tmp_path / "claim")
-    with pytest.raises(OSError, match="claim"):
+    with pytest.raises(OSError, match="no regular file"):
         create_once(tmp_path / "claim", "token")
 
 
-def test_a_torn_file_of_a_clock_that_is_ahead_holds_nobody_up_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torn_file_of_a_clock_that_is_ahead_holds_nobody_up_for_long(tmp_path: Path) -> None:
     (tmp_path / "store-1").write_text("{")
     os.utime(tmp_path / "store-1", (4e9, 4e9))
-    agent = Epochs(tmp_path)
-    with pytest.raises(OSError, match="is being written"):
-        agent.newest()
-    monkeypatch.setattr(module, "_WRITTEN_WITHIN_S", 0.0)
+    times = iter([100.0, 109.0, 110.0])
+    agent = Epochs(tmp_path, monotonic=lambda: next(times))
+    for _ in range(2):
+        with pytest.raises(OSError, match="is being written"):
+            agent.newest()
     assert agent.newest() is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.elastic.harness import ELASTICRUN, ROOT
+from tests.elastic.harness import ELASTICRUN, ROOT, wait_for
 from trainer.elastic.rendezvous.failed import RendezvousFailed
 from trainer.elastic.workers.workers import _require_reachable
 
@@ -49,6 +50,10 @@ def test_a_script_that_fails_runs_once_whatever_stream_is_closed(tmp_path: Path,
 
 
 def test_more_descriptors_than_select_can_name_are_no_problem(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip("this user may not open so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
     ends = [socket.socketpair() for _ in range(600)]
     try:
         numbers = [end.fileno() for pair in ends for end in pair]
@@ -59,6 +64,7 @@ def test_more_descriptors_than_select_can_name_are_no_problem(tmp_path: Path) ->
         for pair in ends:
             for end in pair:
                 end.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (done.returncode, printed) == (0, "ran\n"), complaint
 
 
@@ -70,8 +76,7 @@ def test_workers_that_end_while_the_fork_server_is_stopped_have_ended(tmp_path: 
 
 def test_a_stop_of_a_group_whose_fork_server_is_stopped_does_not_wait_for_its_time_out(tmp_path: Path) -> None:
     agent = start(tmp_path, _STOPS_ITS_PARENT_AND_STAYS, "--nproc-per-node=2")
-    while not (tmp_path / "stopped").exists():
-        assert agent.poll() is None
+    wait_for((tmp_path / "stopped").exists, "the stop of the fork server")
     agent.send_signal(signal.SIGTERM)
     _, printed = agent.communicate(timeout=25)  # its workers have 30 s
     assert agent.returncode == 143, printed

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.backends.kubernetes.backend import KubernetesBackend
-from orchestrator.backends.kubernetes.kueue import Workload, describe_wait, find_eviction, parse_workload
-from orchestrator.backends.kubernetes.objects import ContainerObject
+from orchestrator.backends.kubernetes.kueue import Workload, by_job, describe_wait, find_eviction, parse_workload
+from orchestrator.backends.kubernetes.objects import Condition, ContainerObject
 from orchestrator.backends.kubernetes.render import render_manifests, render_name
 from orchestrator.backends.kubernetes.sight import SightContext, Traces, View, sight
+from orchestrator.backends.kubernetes.site import effective_placement
 from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.explanation.obstacles import KUEUE, OBSTACLES, tell_next
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.observation import Presence, Sighting
+from orchestrator.domain.specs.spec import Placement
 from orchestrator.domain.specs.unsupported import find_unsupported
 from tests.elastic.harness import wait_for
 from tests.kubernetes.fake_api import FakeApi, Json
@@ -29,6 +32,7 @@ from trainer.contract.failure import FailureKind
 
 QUOTA = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 2 more needed"
 EVICTED = ("Evicted", True, "Preempted", "Preempted to accommodate a workload (UID: 7, JobUID: 8)")
+WAITING = ContainerObject(waiting="ContainerCreating")
 TIMEOUT = ("Evicted", True, "PodsReadyTimeout", "Exceeded the PodsReady timeout ns/job-train-a1-0f")
 
 
@@ -83,10 +87,24 @@ WAITS: list[tuple[Workload | None, str, str]] = [
     (no_quota("Pending", f"{QUOTA}. Pending the preemption of 1 workload(s)"), "of 1 workload", "preemption for it"),
     (no_quota("WaitingForPreemptedWorkloads", QUOTA), "WaitingForPreempted", "preemption for it"),
     (no_quota("PendingEvaluation", "in the queue"), "PendingEvaluation: in the queue", "Kueue"),
-    (no_quota("Waiting", "waiting for all admitted workloads to be in PodsReady condition"), "PodsReady", "Kueue"),
-    (no_quota("WaitingForPodsReady", "waiting for pods"), "WaitingForPodsReady", "Kueue"),
-    (no_quota("AdmissionGated", "Admission is gated by: example.com/gate"), "gated by", "Kueue"),
-    (no_quota("OnHold", "scaled to zero"), "OnHold", "Kueue"),
+    (
+        no_quota("Waiting", "waiting for all admitted workloads to be in PodsReady condition"),
+        "PodsReady",
+        "pods of others",
+    ),
+    (no_quota("WaitingForPodsReady", "waiting for pods"), "WaitingForPodsReady", "pods of others"),
+    (
+        no_quota("Pending", f"{QUOTA}, insufficient quota for cpu in flavor spot, request > maximum capacity (4 > 2)"),
+        "(4 > 2)",
+        "Kueue",
+    ),
+    (
+        no_quota("NoMatchingFlavor", "flavor a doesn't match node affinity topology.kubernetes.io/zone"),
+        "zone",
+        "no flavor",
+    ),
+    (no_quota("AdmissionGated", "Admission is gated by: example.com/gate"), "gated by", "gate"),
+    (no_quota("OnHold", "scaled to zero"), "OnHold", "gate"),
     (
         checked(("nodes", "Pending", "")),
         "team-a has reserved quota; admission check nodes is Pending",
@@ -100,11 +118,21 @@ WAITS: list[tuple[Workload | None, str, str]] = [
             ("BlockedOnPreemptionGates", True, "PreemptionGated", "gate closed"), ("QuotaReserved", False, "", "")
         ),
         "may not preempt other workloads (PreemptionGated: gate closed)",
-        "Kueue",
+        "gate",
     ),
     (
-        a_workload(TIMEOUT, requeueState={"count": 2, "requeueAt": "2100-01-01T00:00:00Z"}),
-        "2 evictions, next try in",
+        a_workload(TIMEOUT, requeueState={"count": 2, "requeueAt": "2100-01-01T12:34:05Z"}),
+        "requeued 2 times, next try at 12:34:05 UTC (PodsReadyTimeout: Exceeded",
+        "pause",
+    ),
+    (
+        a_workload(TIMEOUT, requeueState={"requeueAt": "2100-01-01T12:34:05Z"}),
+        "admit it (next try at 12:34:05 UTC (",
+        "pause",
+    ),
+    (
+        a_workload(EVICTED, ("Admitted", True, "Admitted", ""), ("QuotaReserved", True, "QuotaReserved", "")),
+        "Kueue evicts it (Preempted: Preempted to accommodate",
         "Kueue",
     ),
     (
@@ -149,7 +177,7 @@ def test_a_queued_job_says_what_it_waits_for(workload: Workload | None, words: s
     assert seen.presence is Presence.PENDING
     assert seen.evidence.startswith("Job train-a1 waits for Kueue to admit it (")
     assert words in seen.evidence
-    assert words in describe_wait(workload, now=NOW)
+    assert words.removeprefix("admit it (") in describe_wait(workload, now=NOW)
     job = a_stored_job(JobState.STARTING, reason=f"waits: {seen.evidence}")
     expected = next(each.next for each in KUEUE if each.name == obstacle)
     assert tell_next(job, an_attempt(AttemptState.PENDING)) == expected.format(job=job.id, cluster=job.spec.cluster)
@@ -192,6 +220,42 @@ def test_an_attempt_that_was_evicted_before_an_agent_started_stays_in_the_queue(
     assert see(a_workload(TIMEOUT), RUNNING, ended(143), removed=True).presence is Presence.GONE
 
 
+def test_an_attempt_that_trained_is_over_even_if_a_restarted_service_never_saw_its_pods() -> None:
+    """Otherwise Kueue would start its Job again."""
+    seen = see(a_workload(EVICTED), traces=BEGAN)
+    assert shorten(seen) == ("gone", "D+ D+", "preempted")
+    assert seen.cause is not None
+    assert "Kueue preempted it" in seen.cause.message
+
+
+def test_pods_of_an_earlier_admission_do_not_count_once_the_next_one_runs() -> None:
+    old = [replace(pod, uid=f"{pod.uid}-old", name="old", removed=True) for pod in pods(None, WAITING)]
+    job = a_job("2", queued_by_kueue=True)
+    view = View(job=job, pods=(*old, *pods(RUNNING, None)), nodes=HERE, has_workloads=True)
+    seen = sight(KEY, view, Traces(replicas=2, submitted=True, began=True), SightContext(now=NOW))
+    assert (seen.presence, seen.cause) == (Presence.PENDING, None), "replica 1 has no pod yet"
+
+
+def test_a_job_that_shrank_by_partial_admission_ends_with_all_its_replicas() -> None:
+    """Kueue restores the requested size when it stops the Job."""
+    seen = see(a_workload(EVICTED), ended(143), ended(143), removed=True, nodes="2:4", completions=4, traces=BEGAN)
+    assert seen.presence is Presence.GONE
+
+
+def test_a_job_that_finished_is_not_evicted() -> None:
+    done = (Condition("Complete", True, "CompletionsReached", ""),)
+    seen = see(a_workload(EVICTED), ended(0), ended(0), suspended=False, conditions=done, traces=BEGAN)
+    assert (seen.presence, seen.cause) == (Presence.GONE, None)
+
+
+def test_the_newest_unfinished_workload_of_a_job_counts() -> None:
+    old = replace(a_workload(EVICTED), uid="old", created_at=1.0)
+    new = replace(a_workload(), uid="new", created_at=2.0)
+    finished = replace(a_workload(("Finished", True, "Succeeded", "")), uid="finished", created_at=3.0)
+    unowned = replace(a_workload(), uid="unowned", job_uid="")
+    assert by_job([new, finished, old, unowned]) == {"u": new}
+
+
 def test_a_workload_that_kueue_gave_up_ends_the_attempt_and_one_that_a_person_stopped_does_not() -> None:
     rejected = a_workload(("Evicted", True, "DeactivatedDueToAdmissionCheck", "no capacity"), active=False)
     assert shorten(see(rejected)) == ("gone", "D+ D+", "infrastructure")
@@ -199,10 +263,20 @@ def test_a_workload_that_kueue_gave_up_ends_the_attempt_and_one_that_a_person_st
     assert see(stopped).presence is Presence.PENDING
 
 
-def test_without_the_right_to_read_workloads_the_job_still_says_that_it_waits() -> None:
-    view = View(job=a_job(suspended=True, queued_by_kueue=True), nodes=HERE)
-    seen = sight(KEY, view, Traces(replicas=2, submitted=True), SightContext(now=NOW))
-    assert seen.evidence == "Job train-a1 waits for Kueue to admit it"
+def test_without_the_right_to_read_workloads_the_job_still_says_that_it_waits(
+    api: FakeApi, backend: KubernetesBackend
+) -> None:
+    api.store.denied = {("workloads", "list")}
+    plan = plan_of({"run": {"command": ["true"], "workdir": "/"}, "placement": {"queue": "research"}}, {})
+    backend.submit(plan)
+    seen = backend.observe({plan.key: plan.max_nodes})[plan.key]
+    assert seen.evidence == f"Job {render_name(plan.key)} waits for Kueue to admit it"
+
+
+def test_a_job_s_topology_replaces_the_cluster_s() -> None:
+    site = replace(OWN, defaults=Placement(required_topology="a/rack"))
+    assert effective_placement(Placement(preferred_topology="a/block"), site).required_topology is None
+    assert effective_placement(Placement(queue="q"), site).required_topology == "a/rack"
 
 
 def test_kueue_may_admit_fewer_pods_of_an_elastic_job() -> None:
@@ -238,8 +312,8 @@ def test_without_a_queue_the_topology_is_an_affinity_of_the_pods() -> None:
 
     (term,) = affinity(required_topology="example.com/block")["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "example.com/block"
-    (wish,) = affinity(preferred_topology="example.com/block")["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert wish["podAffinityTerm"] == term
+    (preferred,) = affinity(preferred_topology="example.com/block")["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred["podAffinityTerm"] == term
 
 
 def test_both_topologies_at_once_are_refused() -> None:
@@ -262,7 +336,7 @@ def test_the_workload_is_found_by_its_job(api: FakeApi, backend: KubernetesBacke
     def evidence() -> str:
         return backend.observe({plan.key: plan.max_nodes})[plan.key].evidence
 
-    wait_for(lambda: "Kueue has no Workload" in evidence(), "the first list of Workloads")
+    assert "Kueue has no Workload" in evidence(), "the first pass waits for the first list"
     document = a_document(("QuotaReserved", False, "Pending", QUOTA))
     document["metadata"]["ownerReferences"][0]["uid"] = job["metadata"]["uid"]
     api.store.put("workloads", document, "ADDED")

@@ -202,9 +202,13 @@ def test_a_pod_is_replaced_only_if_its_job_does_that() -> None:
 
 
 def test_a_suspended_job_is_pending_until_its_pods_are_deleted() -> None:
-    assert "Kueue" in see(a_job(suspended=True, queued_by_kueue=True)).evidence
-    by_hand = see(a_job(suspended=True))
+    submitted = Traces(replicas=2, submitted=True)
+    assert "Kueue" in see(a_job(suspended=True, queued_by_kueue=True), traces=submitted).evidence
+    by_hand = see(a_job(suspended=True), traces=submitted)
     assert (shorten(by_hand)[0], "Kueue" in by_hand.evidence) == ("pending", False)
+    assert shorten(see(a_job(suspended=True))) == ("gone", "D+ D+", "preempted"), (
+        "it trained, and its pods are forgotten"
+    )
     stopped = see(a_job("1", suspended=True), *pods(ended(143), deletes_at=NOW))
     assert shorten(stopped) == ("gone", "D+", "preempted")
     assert stopped.cause is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from torchx.specs import AppDef, macros
 
+from orchestrator.domain.job.group_flags import ENVIRONMENT
 from orchestrator.torchx_scheduler import component
 from tests.kubernetes.test_render import plan_of
 
@@ -66,7 +67,8 @@ def test_the_component_has_the_flags_and_variables_of_an_attempt() -> None:
     ]
     kept = {"last_call_timeout=1", "keep_alive_interval=1", "keep_alive_max_attempt=5"}
     assert all(kept <= {*flag(list(each), "--rdzv-conf").split(",")} for each in (words, plan.command))
-    assert role.env.items() <= plan.shared_environment.items()
+    assert role.env == dict(ENVIRONMENT)
+    assert ENVIRONMENT.items() <= plan.shared_environment.items()
 
 
 def test_exactly_one_of_script_and_module_is_required() -> None:

@@ -22,16 +22,16 @@ def open_standard_streams() -> None:
 
     Otherwise another file gets its number, and what a library or a worker prints would be written there.
     """
-    for number, mode in enumerate("rww"):
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number
-            setattr(sys, ("stdin", "stdout", "stderr")[number], open(number, mode, closefd=False))  # noqa: SIM115
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 def wait_readable(ends: Sequence[End], timeout_s: float | None) -> list[End]:
-    """The ends that have something to read, or are closed. Unlike select(2), it takes any number of a descriptor."""
+    """The ends that have something to read, or are closed. Unlike select(2), it accepts descriptors above 1,023."""
     numbers = {end if isinstance(end, int) else end.fileno(): end for end in ends}
     poll = select.poll()
     for number in numbers:

@@ -19,7 +19,7 @@ from orchestrator.backends.kubernetes.attempt_folder import (
     read_traces,
 )
 from orchestrator.backends.kubernetes.client import SILENT, Forbidden, KubernetesClient, Selection
-from orchestrator.backends.kubernetes.kueue import Workload, parse_workload
+from orchestrator.backends.kubernetes.kueue import Workload, by_job, parse_workload
 from orchestrator.backends.kubernetes.logs import Followed, LogKeeper
 from orchestrator.backends.kubernetes.mirror import Mirror
 from orchestrator.backends.kubernetes.objects import (
@@ -94,8 +94,8 @@ class KubernetesBackend:
             "pods": (Selection(resource="pods", labels=_OURS), self._pods),
             "warnings": (Selection(resource="events", fields="type=Warning"), self._warnings),
             "preemptions": (Selection(resource="events", fields="reason=Preempted"), self._preemptions),
-            "nodes": (Selection(resource="nodes"), self._nodes),
-            "workloads": (Selection(resource="workloads"), self._workloads),
+            "nodes": (Selection(resource="nodes", is_optional=True), self._nodes),
+            "workloads": (Selection(resource="workloads", is_optional=True), self._workloads),
         }
         self._watchers = {
             name: Watcher(client, selection, mirror, times=times, now=now)
@@ -228,9 +228,9 @@ class KubernetesBackend:
         if not any(job.queued_by_kueue for job in jobs):
             return None
         self._start(("workloads",))
-        if self._watchers["workloads"].problem() is not None:
-            return None
-        return {each.job_uid: each for each in self._workloads.objects()}
+        watcher = self._watchers["workloads"]
+        watcher.first_answer.wait(self._first_answer_s)
+        return None if watcher.problem() is not None else by_job(self._workloads.objects())
 
     def _sight(self, key: AttemptKey, replicas: int, view: View) -> Sighting:
         job = JobFolder(self._site.service_root, key.job_id)

@@ -66,7 +66,7 @@ def _users(site: KubernetesSite, own: int) -> CheckResult:
 def _rights_of_interest(client: KubernetesClient) -> Iterator[Right]:
     """Yield the rights, without those on the objects of Kueue if the cluster does not have it."""
     has_kueue = True
-    with suppress(Forbidden):
+    with suppress(BackendUnavailable, LaunchRefused, Forbidden):
         has_kueue = client.preferred_version(KUEUE) is not None
     yield from (right for right in RIGHTS if has_kueue or right.api_group != KUEUE)
 

@@ -24,8 +24,8 @@ Json = dict[str, Any]
 
 _PAGE = 500
 _MERGE = {"Content-Type": "application/merge-patch+json"}
-_GROUPS = {"jobs": "apis/batch/v1"}  # the others are of the core group
-_EXTENSIONS = {"workloads": KUEUE}  # groups whose preferred version the server says
+_GROUPS = {"jobs": "apis/batch/v1"}  # others are of the core group, except _EXTENSIONS
+_EXTENSIONS = {"workloads": KUEUE}  # their groups; the server names the version
 _CLUSTER_SCOPED = frozenset({"nodes"})
 _QUOTA = "exceeded quota"
 _NO_RIGHT = ("cannot create resource", "cannot patch resource", "cannot get resource", "cannot delete resource")
@@ -49,6 +49,7 @@ class Selection:
     resource: str
     labels: str | None = None
     fields: str | None = None
+    is_optional: bool = False  # the service works without the right to read it
 
 
 class LogStream:
@@ -146,7 +147,10 @@ class KubernetesClient:
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         _require(answer)
-        return str((_document(answer).get("preferredVersion") or {}).get("groupVersion") or "")
+        version = (_document(answer).get("preferredVersion") or {}).get("groupVersion")
+        if not version:
+            raise BackendUnavailable(f"the API server names no version of {group}")
+        return str(version)
 
     def may(self, right: Right, verb: str) -> bool:
         """Whether the service has this right. Every user may ask for its own rights."""
@@ -186,10 +190,11 @@ class KubernetesClient:
     def list(self, selection: Selection) -> tuple[list[Json], str]:
         """Return all objects and the version to watch from. Raises Expired, Forbidden, BackendUnavailable."""
         items: list[Json] = []
+        path = self._path(selection.resource)
         continue_token: str | None = None
         while True:
             query = _query(selection) | {"limit": str(_PAGE)} | ({"continue": continue_token} if continue_token else {})
-            answer = self._ask("GET", self._path(selection.resource), params=query)
+            answer = self._ask("GET", path, params=query)
             if answer.status_code == httpx.codes.GONE:
                 raise Expired(_message(answer))
             _require(answer)

@@ -5,31 +5,34 @@ Conditions and reasons: Kueue API reference, Workload, v1beta2 (v1beta1 has the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from orchestrator.backends.kubernetes.objects import Condition, Json, parse_conditions, parse_time
-from orchestrator.backends.kubernetes.states import Meaning
 from orchestrator.domain.counted import counted
 from trainer.contract.failure import Failure, FailureKind
 
 # Why Kueue evicts a workload. Any other reason counts as a preemption too, since Kueue took the nodes away.
-EVICTIONS: dict[str, Meaning] = {
-    "Preempted": Meaning(FailureKind.PREEMPTED, "Kueue preempted it"),
-    "PodsReadyTimeout": Meaning(FailureKind.INFRASTRUCTURE, "Kueue evicted it because its pods were not ready in time"),
-    "AdmissionCheck": Meaning(FailureKind.PREEMPTED, "Kueue evicted it because an admission check no longer holds"),
-    "ClusterQueueStopped": Meaning(FailureKind.PREEMPTED, "Kueue evicted it because its ClusterQueue is stopped"),
-    "LocalQueueStopped": Meaning(FailureKind.PREEMPTED, "Kueue evicted it because its LocalQueue is stopped"),
-    "NodeFailures": Meaning(FailureKind.NODE, "Kueue evicted it because a node failed"),
-    "Deactivated": Meaning(FailureKind.PREEMPTED, "Kueue evicted it because its Workload was deactivated"),
-    "DeactivatedDueToMaximumExecutionTimeExceeded": Meaning(FailureKind.TIMEOUT, "Kueue's time limit ended it"),
-    "DeactivatedDueToRequeuingLimitExceeded": Meaning(
-        FailureKind.INFRASTRUCTURE, "Kueue gave it up because its pods were too often not ready in time"
+EVICTIONS: dict[str, tuple[FailureKind, str]] = {
+    "Preempted": (FailureKind.PREEMPTED, "Kueue preempted it"),
+    "PodsReadyTimeout": (FailureKind.INFRASTRUCTURE, "Kueue evicted it because its pods were not ready in time"),
+    "AdmissionCheck": (FailureKind.PREEMPTED, "Kueue evicted it because an admission check no longer holds"),
+    "ClusterQueueStopped": (FailureKind.PREEMPTED, "Kueue evicted it because its ClusterQueue is stopped"),
+    "LocalQueueStopped": (FailureKind.PREEMPTED, "Kueue evicted it because its LocalQueue is stopped"),
+    "NodeFailures": (FailureKind.NODE, "Kueue evicted it because a node failed"),
+    "Deactivated": (FailureKind.PREEMPTED, "Kueue evicted it because its Workload was deactivated"),
+    "DeactivatedDueToMaximumExecutionTimeExceeded": (FailureKind.TIMEOUT, "Kueue's time limit ended it"),
+    "DeactivatedDueToRequeuingLimitExceeded": (
+        FailureKind.INFRASTRUCTURE,
+        "Kueue deactivated its Workload, which was requeued too often",
     ),
-    "DeactivatedDueToAdmissionCheck": Meaning(
-        FailureKind.INFRASTRUCTURE, "Kueue gave it up because an admission check rejected it"
+    "DeactivatedDueToAdmissionCheck": (
+        FailureKind.INFRASTRUCTURE,
+        "Kueue deactivated its Workload, which an admission check rejected",
     ),
 }
-_EVICTED = Meaning(FailureKind.PREEMPTED, "Kueue evicted it")
+_EVICTED = (FailureKind.PREEMPTED, "Kueue evicted it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,9 @@ class Workload:
     cluster_queue: str = ""  # that has reserved quota for it
     conditions: tuple[Condition, ...] = ()
     checks: tuple[AdmissionCheck, ...] = ()
-    evictions: int = 0  # those after which Kueue pauses before it tries again
-    again_at: float | None = None  # the end of that pause, in seconds since the epoch
+    created_at: float = 0.0  # in seconds since the epoch
+    requeues: int = 0
+    requeue_at: float | None = None  # when Kueue tries again after an eviction, in seconds since the epoch
 
     def condition(self, kind: str) -> Condition | None:
         return next((each for each in self.conditions if each.type == kind), None)
@@ -76,9 +80,16 @@ def parse_workload(document: Json) -> Workload:
             AdmissionCheck(each.get("name") or "", each.get("state") or "", each.get("message") or "")
             for each in status.get("admissionChecks") or ()
         ),
-        evictions=int(requeue.get("count") or 0),
-        again_at=parse_time(requeue.get("requeueAt")),
+        created_at=parse_time(meta.get("creationTimestamp")) or 0.0,
+        requeues=int(requeue.get("count") or 0),
+        requeue_at=parse_time(requeue.get("requeueAt")),
     )
+
+
+def by_job(workloads: Iterable[Workload]) -> dict[str, Workload]:
+    """Return the Workload of each Job, by the Job's uid. Of several, the newest that is not finished."""
+    ranked = sorted(workloads, key=lambda each: (not each.holds("Finished"), each.created_at))
+    return {each.job_uid: each for each in ranked if each.job_uid}
 
 
 def describe_wait(workload: Workload | None, *, now: float) -> str:
@@ -87,13 +98,16 @@ def describe_wait(workload: Workload | None, *, now: float) -> str:
         return "Kueue has no Workload for it yet"
     if not workload.active:
         return _quote("its Workload is deactivated", workload.condition("Evicted"))
+    evicted = workload.condition("Evicted")
+    if workload.holds("Evicted") and workload.holds("QuotaReserved"):
+        return _quote("Kueue evicts it", evicted)
     if workload.holds("Admitted"):
         return "admitted; Kueue starts it"
     if workload.holds("QuotaReserved"):
         return _describe_checks(workload)
-    if workload.again_at is not None and workload.again_at > now:
-        words = f"{counted(workload.evictions, 'eviction')}, next try in {workload.again_at - now:.0f} s"
-        return _quote(words, workload.condition("Evicted"))
+    if workload.requeue_at is not None and workload.requeue_at > now:
+        often = f"requeued {counted(workload.requeues, 'time')}, " if workload.requeues else ""
+        return _quote(f"{often}next try at {datetime.fromtimestamp(workload.requeue_at, UTC):%H:%M:%S} UTC", evicted)
     gated, quota = workload.condition("BlockedOnPreemptionGates"), workload.condition("QuotaReserved")
     if gated is not None and gated.holds:
         return _quote("it may not preempt other workloads", gated)
@@ -115,15 +129,18 @@ def find_eviction(workload: Workload) -> Failure | None:
     if evicted is None or not evicted.holds:
         return None
     reason, preempted = evicted.reason, workload.condition("Preempted")
-    meaning = EVICTIONS.get(reason) or EVICTIONS.get(reason.partition("DueTo")[0], _EVICTED)
-    said = [f"{reason}: {evicted.message}"]
+    kind, words = EVICTIONS.get(reason) or EVICTIONS.get(reason.partition("DueTo")[0], _EVICTED)
+    said = f"{reason}: {evicted.message}"
     if preempted is not None and preempted.holds:
-        said.append(f"{preempted.reason}")
-    return Failure(kind=meaning.kind or FailureKind.PREEMPTED, message=f"{meaning.words} ({'; '.join(said)})")
+        said = f"{said}; {preempted.reason}"
+    return Failure(kind=kind, message=f"{words} ({said})")
 
 
 def find_rejection(workload: Workload) -> Failure | None:
-    """Return why Kueue gave the Job up, so that it never starts. None if it did not, or if a person deactivated it."""
+    """Return why Kueue itself deactivated the Workload, so that the Job never starts. None if it did not.
+
+    A reason with `DueTo` is Kueue's. A person who deactivates a Workload gives none.
+    """
     evicted = workload.condition("Evicted")
     gave_up = not workload.active and evicted is not None and "DueTo" in evicted.reason
     return find_eviction(workload) if gave_up else None

@@ -9,12 +9,12 @@ from typing import Any
 
 from orchestrator.backends.kubernetes.site import (
     ATTEMPT_LABEL,
-    LEAST_PODS_ANNOTATION,
+    EQUAL_COMPLETIONS_ANNOTATION,
+    MIN_PARALLELISM_ANNOTATION,
     PREFERRED_TOPOLOGY_ANNOTATION,
     PRIORITY_LABEL,
     QUEUE_LABEL,
     REQUIRED_TOPOLOGY_ANNOTATION,
-    RESIZED_ANNOTATION,
 )
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.specs.spec import Placement
@@ -35,7 +35,7 @@ def annotate_job(place: Placement, plan: LaunchPlan) -> dict[str, str]:
     """Let Kueue admit an elastic job with as few pods as it can train on (partial admission)."""
     if place.queue is None or plan.min_nodes == plan.max_nodes:
         return {}
-    return {LEAST_PODS_ANNOTATION: str(plan.min_nodes), RESIZED_ANNOTATION: "true"}
+    return {MIN_PARALLELISM_ANNOTATION: str(plan.min_nodes), EQUAL_COMPLETIONS_ANNOTATION: "true"}
 
 
 def annotate_pods(place: Placement) -> Manifest:

@@ -60,7 +60,8 @@ RIGHTS: tuple[Right, ...] = (
         api_group=KUEUE,
         resource="workloads",
         verbs=("list", "watch"),
-        why="what a job in a queue of Kueue waits for, and why Kueue evicted one",
+        why="what a job in a queue of Kueue waits for, and why Kueue evicts it; without it, every eviction counts as a "
+        "preemption",
         optional=True,
     ),
     Right(

@@ -76,11 +76,12 @@ def sight(key: AttemptKey, view: View, traces: Traces, context: SightContext) ->
     if job is not None and not job.whole and not view.pods:
         words = f"Job {job.name} was created, but its submission was interrupted"
         return Sighting(key=key, presence=Presence.ABSENT, evidence=words)
-    if job is not None and job.queued_by_kueue and not _has_begun(view, traces):
-        # Kueue may evict a Job before an agent has started. It then starts the same Job again.
-        view = replace(view, pods=tuple(pod for pod in view.pods if not pod.removed))
+    if job is not None and job.queued_by_kueue:
+        # Kueue may evict a Job before its pods run. It then starts the same Job again, with new pods.
+        view = replace(view, pods=tuple(pod for pod in view.pods if _ran(pod) or not pod.removed))
+    began = traces.began or bool(traces.recorded) or any(map(_ran, view.pods))
     least, most = (job.min_nodes, job.max_nodes) if job is not None else (traces.replicas, traces.replicas)
-    replicas = [_judge_index(number, view, context) for number in range(max(most, 1))]
+    replicas = [_judge_index(number, view, context, began=began) for number in range(max(most, 1))]
     dead = [one for one in replicas if one.judgment.standing in (Standing.OVER, Standing.LOST, Standing.RETURNS)]
     begun = [one for one in replicas if one.judgment.standing is not Standing.WAITS]
     gone = job is None or is_over(job) or job.deleting
@@ -89,10 +90,9 @@ def sight(key: AttemptKey, view: View, traces: Traces, context: SightContext) ->
     return _judge_started(key, view, replicas, traces, context)
 
 
-def _has_begun(view: View, traces: Traces) -> bool:
-    containers = [pod.container for pod in view.pods if pod.container is not None]
-    ran = any(each.running or each.terminated is not None for each in containers)
-    return ran or traces.began or bool(traces.recorded)
+def _ran(pod: PodObject) -> bool:
+    container = pod.container
+    return container is not None and (container.running or container.terminated is not None)
 
 
 def _judge_absent(key: AttemptKey, traces: Traces, context: SightContext) -> Sighting:
@@ -110,8 +110,8 @@ def _judge_absent(key: AttemptKey, traces: Traces, context: SightContext) -> Sig
     return Sighting(key=key, presence=Presence.GONE, evidence=words, replicas=replicas, cause=cause)
 
 
-def _judge_index(number: int, view: View, context: SightContext) -> _Replica:
-    """Judge the newest pod of an index."""
+def _judge_index(number: int, view: View, context: SightContext, *, began: bool) -> _Replica:
+    """Judge the newest pod of an index. `began`: an agent of the attempt has started."""
     pods = sorted(
         (pod for pod in view.pods if pod.index == number),
         key=lambda one: (not one.removed, one.failures + one.disruptions, one.created_at or 0.0, one.name),
@@ -126,7 +126,7 @@ def _judge_index(number: int, view: View, context: SightContext) -> _Replica:
         # The caches of Jobs and pods do not change at the same moment.
         words = f"replica {number} has no pod, and its Job is not in the cache"
         return _Replica(number, None, Judgment(standing=Standing.SILENT, evidence=words))
-    if job is None or is_over(job) or job.deleting:
+    if job is None or is_over(job) or job.deleting or (job.suspended and began):
         return _Replica(number, None, Judgment(standing=Standing.OVER, evidence=f"replica {number}'s pod is gone"))
     if number in job.failed_indexes | job.completed_indexes:
         how = "failed" if number in job.failed_indexes else "completed"
@@ -304,21 +304,24 @@ def _find_own_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Fail
 
 
 def _find_cause(job: JobObject | None, replicas: Sequence[_Replica], workload: Workload | None) -> Failure | None:
-    """Return the cluster's cause: the Job's own, that of the pod that ended first, Kueue's, or a deleted Job."""
+    """Return the cluster's cause: the Job's own, that of the pod that ended first, a deleted Job, or Kueue's."""
     by_job = None if job is None else find_job_cause(job)
     by_pod = _first([(one, one.judgment.cause) for one in replicas if one.judgment.cause is not None])
-    by_kueue = None if workload is None else find_eviction(workload)
-    known = by_job or by_pod or by_kueue
-    if known is not None:
-        return known
+    if by_job is not None or by_pod is not None:
+        return by_job or by_pod
     if job is None or job.deleting:
         return _deleted()
-    deleted = next((one for one in replicas if one.judgment.unexplained), None)
-    if deleted is None or is_decided(job):
+    if is_decided(job):
         return None
+    by_kueue = None if workload is None else find_eviction(workload)
+    if by_kueue is not None:
+        return by_kueue
     if job.suspended:
         by = f" by {job.suspended_by}" if job.suspended_by else ""
         return Failure(kind=FailureKind.PREEMPTED, message=f"Job {job.name} was suspended in the cluster{by}")
+    deleted = next((one for one in replicas if one.judgment.unexplained), None)
+    if deleted is None:
+        return None
     words = f"one of its pods was deleted in the cluster, {_NOT_BY_US} ({deleted.judgment.evidence})"
     return Failure(kind=FailureKind.PREEMPTED, message=words)
 

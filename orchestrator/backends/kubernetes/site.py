@@ -18,8 +18,8 @@ NODES_ANNOTATION = "elastic-orchestrator/nodes"  # "min:max" or one number
 KUEUE = "kueue.x-k8s.io"  # its API group
 QUEUE_LABEL = f"{KUEUE}/queue-name"
 PRIORITY_LABEL = f"{KUEUE}/priority-class"
-LEAST_PODS_ANNOTATION = f"{KUEUE}/job-min-parallelism"  # Kueue may admit fewer pods than requested
-RESIZED_ANNOTATION = f"{KUEUE}/job-completions-equal-parallelism"  # it then lowers spec.completions too
+MIN_PARALLELISM_ANNOTATION = f"{KUEUE}/job-min-parallelism"  # Kueue may admit fewer pods than requested
+EQUAL_COMPLETIONS_ANNOTATION = f"{KUEUE}/job-completions-equal-parallelism"  # it then lowers spec.completions too
 REQUIRED_TOPOLOGY_ANNOTATION = f"{KUEUE}/podset-required-topology"
 PREFERRED_TOPOLOGY_ANNOTATION = f"{KUEUE}/podset-preferred-topology"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
@@ -27,6 +27,7 @@ INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 FAILURES_ANNOTATION = "batch.kubernetes.io/job-index-failure-count"
 DISRUPTIONS_ANNOTATION = "batch.kubernetes.io/job-index-ignored-failure-count"
 CONTAINER, UNPACKER = "agent", "unpack-agent"
+_TOPOLOGIES = ("required_topology", "preferred_topology")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,5 +78,7 @@ def effective_placement(wanted: Placement, site: KubernetesSite) -> Placement:
     given = {
         name: value for name in Placement.model_fields if (value := getattr(wanted, name)) != getattr(neutral, name)
     }
+    if not given.keys().isdisjoint(_TOPOLOGIES):
+        given = dict.fromkeys(_TOPOLOGIES) | given  # a job has one of them
     selector = {**site.defaults.node_selector, **wanted.node_selector}
     return site.defaults.model_copy(update={**given, "node_selector": selector})

@@ -125,9 +125,7 @@ class Watcher:
         self._failures += 1
         self._problem, self.forbidden = str(error), isinstance(error, Forbidden)
         self.first_answer.set()
-        self._closing.wait(
-            _ASK_AGAIN_S if self.forbidden and self._selection.resource == "nodes" else pause_s(self._failures)
-        )
+        self._closing.wait(_ASK_AGAIN_S if self.forbidden and self._selection.is_optional else pause_s(self._failures))
 
 
 def pause_s(failures: int) -> float:

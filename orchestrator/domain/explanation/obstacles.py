@@ -30,7 +30,7 @@ class Obstacle:
 KUEUE: tuple[Obstacle, ...] = (
     Obstacle(
         name="larger than its queue",
-        pattern=r"waits for Kueue.*(> maximum capacity|ExceedsMaxQuota)",
+        pattern=r"waits for Kueue(?!.*more needed).*(> maximum capacity|ExceedsMaxQuota)",
         next="The job requests more than its queue can ever have. Ask for a larger quota, or request less with "
         f"{_CHANGE.replace('{field}', 'resources.NAME')}.",
     ),
@@ -63,7 +63,7 @@ KUEUE: tuple[Obstacle, ...] = (
     ),
     Obstacle(
         name="topology",
-        pattern=r"waits for Kueue.*[tT]opology",
+        pattern=r"waits for Kueue.*(TopologyPlacementFailed|allows to fit only|no topology domains)",
         next="Kueue admits the job once enough nodes with one value of the label are free. To request less, run "
         f"{_CHANGE.replace('{field}', 'placement.required_topology')}.",
     ),
@@ -72,6 +72,21 @@ KUEUE: tuple[Obstacle, ...] = (
         pattern=r"waits for Kueue.*(NoMatchingFlavor|untolerated taint|doesn't match node affinity)",
         next="No flavor of the queue has nodes for the job. Check `placement.node_selector`, `placement.tolerations` "
         "and `resources.gpu_type`.",
+    ),
+    Obstacle(
+        name="pause",
+        pattern=r"waits for Kueue.*next try at",
+        next="Kueue pauses after an eviction. It tries again at that time.",
+    ),
+    Obstacle(
+        name="gate",
+        pattern=r"waits for Kueue.*(AdmissionGated|may not preempt|OnHold)",
+        next="The job waits until the controller that holds its Workload lets it go.",
+    ),
+    Obstacle(
+        name="pods of others",
+        pattern=r"waits for Kueue.*(PodsReady)",
+        next="Kueue admits the job once all pods of the workloads that it has admitted before are ready.",
     ),
     Obstacle(
         name="no Workload",

@@ -27,7 +27,7 @@ _CONF = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """`nodes` is a number or `min:max`. Texts may contain macros of torchx and, in the component, of a shell."""
+    """`nodes` is a number or `min:max`. Texts may contain macros of torchx and, in the component, shell expressions."""
 
     nodes: str
     workers_per_node: int

@@ -97,7 +97,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(
         "/placement/preferred_topology",
         lambda spec, _: None not in (spec.placement.required_topology, spec.placement.preferred_topology),
-        "and placement.required_topology exclude each other",
+        "excludes placement.required_topology; remove one of the two",
     ),
     Unsupported(
         "/placement/overlay",

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 
-from orchestrator.backends.kubernetes.site import LEAST_PODS_ANNOTATION, PRIORITY_LABEL, QUEUE_LABEL
+from orchestrator.backends.kubernetes.site import MIN_PARALLELISM_ANNOTATION, PRIORITY_LABEL, QUEUE_LABEL
 from tests.kubernetes.live.cluster import Cluster
 
 Json = dict[str, Any]
 _PERIOD_S = 0.5
 _MERGE = "merge-patch+json"
+_EXPECTED = (404, 409)  # a Job may be deleted at any moment, and updates may conflict
 
 
 class KueueLoop:
@@ -49,8 +49,8 @@ class KueueLoop:
         while not self._closing.wait(_PERIOD_S):
             try:
                 self._step()
-            except httpx.HTTPError as error:  # a Job may be deleted at any moment, and updates may conflict
-                if "404" not in str(error) and "409" not in str(error) and "NotFound" not in str(error):
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code not in _EXPECTED:
                     self.error = error
                     return
 
@@ -72,7 +72,7 @@ class KueueLoop:
         for workload, job in live:
             if _holds(workload, "Admitted") or _pauses(workload) or not job["spec"]["suspend"]:
                 continue
-            count, least = job["spec"]["completions"], int(_annotations(job).get(LEAST_PODS_ANNOTATION) or 0)
+            count, least = job["spec"]["completions"], int(_annotations(job).get(MIN_PARALLELISM_ANNOTATION) or 0)
             granted = count if count <= free else free if 0 < least <= free else 0
             if granted:
                 self._admit(workload, job, granted)
@@ -121,7 +121,9 @@ class KueueLoop:
             QuotaReserved=("False", "Pending", message),
             Admitted=("False", "NoReservation", message),
         )
+        size = workload["spec"]["podSets"][0]["count"]
         self._patch_job(job, {"suspend": True})
+        self._patch_job(job, {"parallelism": size, "completions": size})
 
     def _note(self, workload: Json, *, status: Json | None = None, **conditions: tuple[str, str, str]) -> None:
         """Set conditions and other fields of the status, if they differ."""
@@ -139,8 +141,7 @@ class KueueLoop:
 
     def _patch_job(self, job: Json, spec: Json) -> None:
         path = f"/apis/batch/v1/namespaces/{self._cluster.namespace}/jobs/{job['metadata']['name']}"
-        with suppress(httpx.HTTPStatusError):
-            self._cluster.ask("PATCH", path, {"spec": spec}, kind=_MERGE)
+        self._cluster.ask("PATCH", path, {"spec": spec}, kind=_MERGE)
 
     def _queued_jobs(self) -> Iterator[Json]:
         for job in self._cluster.items("jobs", "apis/batch/v1"):

@@ -157,7 +157,7 @@ def test_an_eviction_before_the_first_agent_starts_keeps_the_place_in_the_queue(
     lab.until(job, lambda job: "Unschedulable" in job.reason)
     (made,) = lab.cluster.jobs(job)
     queue.loop.evict(made, "PodsReadyTimeout", "Exceeded the PodsReady timeout")
-    lab.until(job, lambda job: "1 eviction, next try in" in job.reason)
+    lab.until(job, lambda job: "requeued 1 time, next try at" in job.reason)
     lab.until(job, lambda job: "Unschedulable" in job.reason)
     assert (lab.client.job(job).attempts, lab.failures(job)) == (1, [])
     assert [each["metadata"]["uid"] for each in lab.cluster.jobs(job)] == [made["metadata"]["uid"]]

@@ -11,7 +11,7 @@ from trainer.elastic.records.files import read_small, write_temporary
 
 # Errors of link(2) on file systems without hard links.
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
-_LONGEST_BYTES = 1 << 20
+LONGEST_BYTES = 16 << 20  # of a file with the names of a hundred thousand nodes
 _CHAIN = 8  # the most claims that may be empty
 
 
@@ -46,9 +46,9 @@ def create_once(path: Path, content: str) -> str:
             _link(temporary, path, content)
         finally:
             temporary.unlink()
-    held = read_small(path, _LONGEST_BYTES)
+    held = read_small(path, LONGEST_BYTES)
     if held is None:
-        raise FileExistsError(errno.EEXIST, "a foreign entry is in the place of a file of the attempt", str(path))
+        raise FileExistsError(errno.EEXIST, "no regular file, or too large: remove it", str(path))
     return held.strip()
 
 

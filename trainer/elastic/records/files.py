@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
 
 def say(text: str) -> None:
     """Print to the agent's own log. A full disk is ignored."""
@@ -22,21 +24,22 @@ def say(text: str) -> None:
 
 def open_to_read(path: Path) -> BinaryIO:
     """Open a file that a worker may have replaced. A pipe without a writer reads as empty instead of blocking."""
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    return os.fdopen(os.open(path, _READ), "rb")
 
 
 def read_small(path: Path, limit_bytes: int) -> str | None:
     """The text of a file. None for what is larger or no regular file, such as a link. Never waits. Raises OSError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, _READ | os.O_NOFOLLOW)
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
             return None
         raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        content = os.read(descriptor, limit_bytes + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(limit_bytes + 1)
     finally:
         os.close(descriptor)
     return content.decode(errors="replace") if len(content) <= limit_bytes else None

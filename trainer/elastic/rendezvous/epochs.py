@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trainer.contract import layout
-from trainer.elastic.records.claim import create_once
+from trainer.elastic.records.claim import LONGEST_BYTES, create_once
 from trainer.elastic.records.files import read_small
 
 _WRITTEN_WITHIN_S = 10.0  # a file that is empty or torn for longer will stay so
-_LONGEST_BYTES = 16 << 20  # of a file with the names of tens of thousands of nodes
+_EPOCH = re.compile(r"[1-9][0-9]{0,17}")
 _KINDS = {"node": str, "address": str, "port": int, "nodes": list, "closed": str}
 
 
@@ -39,8 +41,8 @@ class Served:
 class Epochs:
     """The epochs of one attempt. Methods raise OSError if the folder cannot be read or written."""
 
-    def __init__(self, attempt_dir: Path) -> None:
-        self._folder = attempt_dir
+    def __init__(self, attempt_dir: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._monotonic = attempt_dir, monotonic
         self._torn: dict[int, float] = {}  # since when this agent has seen a file without a store, by epoch
 
     def newest(self) -> tuple[int, Served] | None:
@@ -84,37 +86,31 @@ class Epochs:
         except FileNotFoundError:
             return
         numbers = (name.removeprefix(layout.STORE) for name in names if name.startswith(layout.STORE))
-        for epoch in sorted((int(number) for number in numbers if number.isdecimal()), reverse=True):
+        for epoch in sorted((int(number) for number in numbers if _EPOCH.fullmatch(number)), reverse=True):
             yield epoch, self._read(epoch)
 
     def _read(self, epoch: int) -> Served | None:
         """None for what is no epoch, such as the file of a writer that crashed. Raises OSError while it may be written.
 
-        A file of a clock that is ahead is judged by how long this agent has seen it.
+        If a file's time is in the future, its age is how long this agent has seen it.
         """
         path = self._folder / f"{layout.STORE}{epoch}"
-        text = read_small(path, _LONGEST_BYTES)
-        if text is None:
-            return None
+        text = read_small(path, LONGEST_BYTES)
         try:
-            return _parse(text)
-        except (ValueError, RecursionError):
-            now_s = time.monotonic()
+            return None if text is None else _parse(json.loads(text))
+        except RecursionError:
+            return None
+        except ValueError:
+            now_s = self._monotonic()
             seen_s = now_s - self._torn.setdefault(epoch, now_s)
             if max(seen_s, time.time() - path.stat().st_mtime) < _WRITTEN_WITHIN_S:
                 raise BlockingIOError(f"{path} is being written") from None
             return None
 
 
-def _parse(text: str) -> Served:
-    """Raises ValueError, RecursionError."""
-    document = json.loads(text)
-    if not isinstance(document, dict):
-        raise ValueError("no object")
-    given = {name: document.get(name) for name in _KINDS}
-    if not all(isinstance(value, _KINDS[name]) for name, value in given.items()):
-        raise ValueError("a field of the wrong kind")
-    if given["port"] not in range(1 << 16):
-        raise ValueError("no port")
-    nodes = given.pop("nodes")
-    return Served(**given, nodes=[str(node) for node in nodes])  # type: ignore[union-attr, arg-type]
+def _parse(document: object) -> Served | None:
+    """None for what no agent has written."""
+    given: dict[str, Any] = {name: document.get(name) for name in _KINDS} if isinstance(document, dict) else {}
+    if not given or not all(isinstance(value, _KINDS[name]) for name, value in given.items()):
+        return None
+    return Served(**given) if given["port"] in range(1 << 16) else None

@@ -163,7 +163,8 @@ class StoreThread:
                 except OSError:  # of the folder
                     time.sleep(_RETRY_S)
         except Exception as error:  # noqa: BLE001  # the thread's edge: whatever ends it is the agent's cause
-            self._error = error if isinstance(error, RendezvousFailed) else _lost(error)
+            what = "the rendezvous store is lost" if self._connection is not None else "the rendezvous failed"
+            self._error = error if isinstance(error, RendezvousFailed) else _describe(what, error)
             self._error.was_member |= self.is_open
             if self._order is not None:
                 self._order.answer.set_exception(self._error)
@@ -275,6 +276,6 @@ class StoreThread:
         return 2 * self._timing.beat_s
 
 
-def _lost(error: Exception) -> RendezvousFailed:
+def _describe(what: str, error: Exception) -> RendezvousFailed:
     text = " ".join(str(error).split())[:200]
-    return RendezvousFailed(f"the rendezvous store is lost: {type(error).__name__}: {text}")
+    return RendezvousFailed(f"{what}: {type(error).__name__}: {text}")

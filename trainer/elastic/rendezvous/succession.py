@@ -72,7 +72,7 @@ class _Search:
     served: Served
     since_s: float = 0.0
     refused_since_s: float | None = None
-    trouble: str = ""  # the newest error of the attempt's folder
+    trouble: str = ""  # the error of the attempt's folder, if the newest look met one
 
     def note(self, newest: tuple[int, Served] | None, now_s: float) -> None:
         if newest is not None and newest != (self.epoch, self.served):
@@ -118,7 +118,7 @@ class Succession:
         notice = Notice(f"waiting for the rendezvous store at {_name(first)}")
         found = self._search(search, None, Round(), self.timing.read_s, notice)
         if found is None:
-            raise explain(search.served, f"waited {self.timing.read_s:.0f} s")
+            raise explain(search.served, search.trouble or f"waited {self.timing.read_s:.0f} s")
         return found
 
     def replace(self, lost: Connection, last: Round) -> Connection:
@@ -197,12 +197,15 @@ class Succession:
     ) -> Connection | None:
         """The next connection. None if the time is up."""
         clock = AwakeClock(_LONGEST_PASS_S)
+        of_folder: Notice | None = None
         while not self._is_over and clock.now_s() < limit_s:
             try:
                 found = self._try(search, lost, last, clock)
+                search.trouble, of_folder = "", None
             except OSError as error:  # the folder is full or does not answer
-                found, search.trouble = None, f"the attempt's folder cannot be read or written: {error}"
-                notice = notice or Notice(search.trouble)
+                found, search.trouble = None, f"the attempt's folder: {error}"
+                of_folder = of_folder or Notice(search.trouble)
+                of_folder.give()
             if found is not None:
                 return found
             if notice is not None:

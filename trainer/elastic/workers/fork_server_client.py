@@ -39,7 +39,6 @@ class ForkedProcess:
         """Blocks until the server has started the worker. Raises ForkServerError if it cannot."""
         while self.started_pid is None:
             self._fork_server.listen(_ROUSE_EVERY_S)
-            self._fork_server.rouse()
         return self.started_pid
 
     def poll(self) -> int | None:
@@ -140,8 +139,8 @@ class ForkServerClient:
         )
         return process
 
-    def listen(self, timeout_s: float | None) -> None:
-        """Wait up to `timeout_s` (None: forever) for messages of the server, and process all of them."""
+    def listen(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` for messages of the server, and process all of them."""
         self._rouse_in_time()
         while self._channel is not None and wait_readable([self._channel], timeout_s):
             timeout_s = 0.0
@@ -157,11 +156,12 @@ class ForkServerClient:
 
     def rouse(self) -> None:
         """Send SIGCONT to the server, in case a signal has stopped it."""
-        with suppress(ProcessLookupError):
-            os.kill(self.server_pid, signal.SIGCONT)
+        if self._channel is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self.server_pid, signal.SIGCONT)
 
     def _rouse_in_time(self) -> None:
-        """Once a second. A stopped server says nothing of workers that have ended."""
+        """Rouse it at most once a second. A stopped server says nothing of workers that have ended."""
         now_s = time.monotonic()
         if now_s - self._roused_s >= _ROUSE_EVERY_S:
             self._roused_s = now_s

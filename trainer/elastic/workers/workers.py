@@ -75,7 +75,8 @@ class WorkersStoreHost:
         has_several = any(member.workers > 1 for member in place.group.members)
         by_agent = has_several or (place.nodes > 1 and not self._may_spawn)
         if by_agent:
-            _require_reachable(address)
+            if not self._port:  # a port that the user names may be the only one that is forwarded
+                _require_reachable(address)
             self._kept = TCPStore(address, self._port, is_master=True, wait_for_workers=False)
             port = self._kept.port
         elif self._port:

@@ -133,6 +133,16 @@ sleep 60 & wait
     assert list(tmp_path.glob(".doctor*")) == []
 
 
+def test_a_probe_that_kueue_does_not_admit_quotes_its_reason(
+    api: FakeApi, client: KubernetesClient, own: KubernetesSite
+) -> None:
+    site = replace(own, defaults=Placement(queue="research"))
+    (word,) = probe(client, site, ProbeOptions(patience_s=0.5, meet_s=0.5))
+    assert (word.check, word.good) == ("pods", False)
+    assert "waits for Kueue to admit it (Kueue has no Workload for it yet)" in word.sentence
+    assert api.store.all("jobs") == []
+
+
 def test_a_pod_that_ends_without_findings_is_reported_with_its_exit_code(
     api: FakeApi, client: KubernetesClient, own: KubernetesSite
 ) -> None:

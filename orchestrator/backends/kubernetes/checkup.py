@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.backends.kubernetes.client import Forbidden, KubernetesClient
+from orchestrator.backends.kubernetes.client import KubernetesClient
 from orchestrator.backends.kubernetes.probe import CheckResult, ProbeOptions, probe
 from orchestrator.backends.kubernetes.rights import RIGHTS, Right
 from orchestrator.backends.kubernetes.site import KUEUE, KubernetesSite
@@ -66,7 +66,7 @@ def _users(site: KubernetesSite, own: int) -> CheckResult:
 def _rights_of_interest(client: KubernetesClient) -> Iterator[Right]:
     """Yield the rights, without those on the objects of Kueue if the cluster does not have it."""
     has_kueue = True
-    with suppress(BackendUnavailable, LaunchRefused, Forbidden):
+    with suppress(BackendUnavailable, LaunchRefused):
         has_kueue = client.preferred_version(KUEUE) is not None
     yield from (right for right in RIGHTS if has_kueue or right.api_group != KUEUE)
 

@@ -19,6 +19,7 @@ from typing import Any
 from torchx.specs import AppDef, Role
 
 from orchestrator.backends.kubernetes.client import Expired, KubernetesClient, Selection
+from orchestrator.backends.kubernetes.kueue import Workload, by_job, parse_workload
 from orchestrator.backends.kubernetes.objects import PodObject, WarningObject, parse_job, parse_pod, parse_warning
 from orchestrator.backends.kubernetes.render import Manifest, Manifests, owned, render_manifests
 from orchestrator.backends.kubernetes.sight import SightContext, Traces, View, sight
@@ -243,9 +244,17 @@ def _wait(
     while True:
         job = client.job(name)
         pods = [parse(each) for each in client.list(Selection(resource="pods", labels=f"{ATTEMPT_LABEL}={name}"))[0]]
-        view = View(job=None if job is None else parse_job(job), pods=tuple(pods), warnings=_warnings(client))
+        parsed = None if job is None else parse_job(job)
+        workloads = _workloads(client) if parsed is not None and parsed.queued_by_kueue else None
+        view = View(
+            job=parsed,
+            pods=tuple(pods),
+            warnings=_warnings(client),
+            workload=None if workloads is None or parsed is None else workloads.get(parsed.uid),
+            has_workloads=workloads is not None,
+        )
         context = SightContext(now=time.time(), settle_s=0.0, image_patience_s=site.image_patience_s)
-        seen = sight(key, view, Traces(replicas=_PODS, submitted=True, began=True), context)
+        seen = sight(key, view, Traces(replicas=_PODS, submitted=True, began=bool(pods)), context)
         over = len(_findings(pods)) == _PODS or seen.presence is Presence.GONE
         if over or time.monotonic() > deadline:
             return seen, pods
@@ -258,6 +267,14 @@ def _warnings(client: KubernetesClient) -> tuple[WarningObject, ...]:
         listed, _ = client.list(Selection(resource="events", fields="type=Warning"))
         return tuple(map(parse_warning, listed))
     return ()
+
+
+def _workloads(client: KubernetesClient) -> dict[str, Workload] | None:
+    """Return Kueue's Workloads by the uid of their Job. None without the right to list them."""
+    with suppress(BackendUnavailable, Expired):
+        listed, _ = client.list(Selection(resource="workloads"))
+        return by_job(map(parse_workload, listed))
+    return None
 
 
 def _findings(pods: Sequence[PodObject]) -> list[Mapping[str, Any]]:

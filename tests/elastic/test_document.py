@@ -60,3 +60,43 @@ def test_no_agent_misses_or_undoes_a_change_of_another_agent(seed: int, turns: i
         act(0)
     level = len(documents)  # no agent acts any more
     assert [Counter(document.refresh().reason) for document in documents] == [written] * 3
+
+
+class Cut:
+    """A view of the store whose connection breaks after a call was carried out and before its answer arrives."""
+
+    def __init__(self, store: HashStore, calls: int) -> None:
+        self._store, self._left = store, calls
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+
+        def act(*arguments: object) -> object:
+            answer = call(*arguments)
+            self._left -= 1
+            if self._left < 0:
+                raise RuntimeError("Connection was likely closed")
+            return answer
+
+        return act
+
+
+@given(st.integers(0, 8))
+def test_a_change_whose_answer_is_lost_is_seen_by_all_agents_once_its_agent_has_connected_again(calls: int) -> None:
+    """Its agent tries the change again, and finds it done."""
+    store = HashStore()
+    write_first(store, "run", Round())
+
+    def open_document(view: Any) -> Document:
+        return Document(view, "run", lambda _, after: after.epoch)
+
+    def change(now: Round) -> Round:
+        return replace(now, reason="changed")
+
+    reader = open_document(store)
+    reader.refresh()
+    try:
+        open_document(Cut(store, calls)).amend(change)
+    except RuntimeError:
+        open_document(store).amend(change)
+    assert reader.refresh().reason == "changed"

@@ -36,6 +36,8 @@ class Document:
         self._version = -1  # `_text` is of this version or newer
         self.round, self._text = Round(), ""
         self._take(store.get(key).decode())
+        # The connection may have broken after this agent's last change and before it was counted.
+        self._count_change()
 
     def refresh(self) -> Round:
         """The current document."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.domain.accounting.chronicle import Chronicle, read_life
 from orchestrator.domain.accounting.life import Kept
+from orchestrator.domain.accounting.restarts import sum_restarts
 from orchestrator.domain.explanation.newest_cause import find_newest_cause
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.event import Event
@@ -131,6 +132,25 @@ def test_a_cause_says_how_long_the_next_step_took(first_at: float | None, end: s
     cause = find_newest_cause(chronicle, read_life(chronicle))
     assert cause is not None
     assert str(cause.continued) == f"after step 97, from the memory of a surviving worker; no step repeated{end}"
+
+
+@pytest.mark.parametrize(("step", "said"), [(497, "; 33 steps repeated"), (None, "")])
+def test_after_a_lost_node_the_repeated_steps_are_those_since_the_survivors_newest(step: int | None, said: str) -> None:
+    """Without the survivors' step they are not known."""
+    events = [
+        make("generation.started", 0, 1, 1, world_size=2),
+        make("restored", 1, 1, 1, step=400, source="disk"),
+        make("peer.lost", 5, 1, 1, replicas=[1], step=step),
+        make("group.shrunk", 5, 1, 2, sentence="the group lost 10.0.0.2"),
+        make("generation.started", 6, 1, 2, world_size=1),
+        make("restored", 7, 1, 2, step=464, source="disk"),
+    ]
+    attempts = [make_attempt(number=1, created_at=at(0))]
+    chronicle = Chronicle(job=make_job(state=JobState.RUNNING), attempts=attempts, events=events, kept={}, heard_at={})
+    (restarts,) = sum_restarts(read_life(chronicle), ())
+    assert (restarts.repeated, restarts.unknown) == ((33, 0) if step else (0, 1))
+    cause = find_newest_cause(chronicle, read_life(chronicle))
+    assert cause is None or str(cause.continued) == f"after step 464, from a snapshot{said}"
 
 
 def test_only_the_steps_of_the_lost_generation_are_repeated_by_its_failure() -> None:

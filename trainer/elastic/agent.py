@@ -328,7 +328,8 @@ class Agent:
         replicas, self._lost = sorted(node_ranks - self._lost), self._lost | node_ranks
         if replicas and self._record is not None:
             sentence = f"the group lost {', '.join(sorted(member.address for member in lost))}"
-            self._record.journal(EventKind.PEER_LOST, sentence, self.generation, replicas=replicas)
+            step = self._causes.read_steps().highest
+            self._record.journal(EventKind.PEER_LOST, sentence, self.generation, replicas=replicas, step=step)
 
     def _follow(
         self, restarts: bool, step: int | None, *, change: str = "", hang: bool = False, survivors: Collection[int] = ()

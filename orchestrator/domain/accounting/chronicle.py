@@ -134,7 +134,7 @@ def _read_attempt(chronicle: Chronicle, attempt: Attempt, events: Sequence[Event
                 noticed_at=changes.noticed_at(one.number),
                 cause=_cause_of(troubles[one.number].failure) if one.number in troubles else None,
                 kept=chronicle.kept.get((number, one.number)),
-                heard_step=chronicle.heard_step.get((number, one.number)),
+                heard_step=chronicle.heard_step.get((number, one.number), one.heard_step),
             )
             for one in generations
         ),
@@ -287,6 +287,8 @@ def _with_event(one: GenerationLife, event: Event) -> GenerationLife:
             failed_step=failed_step,
             silent_s=event.number("silent_s") or 0.0,
         )
+    if event.kind == Theirs.PEER_LOST and step is not None:
+        return replace(one, heard_step=max(int(step), one.heard_step or 0))
     return one
 
 

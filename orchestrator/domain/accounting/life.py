@@ -59,7 +59,9 @@ class GenerationLife:
 
     @property
     def reached_step(self) -> int | None:
-        """The newest step of its state. None if not known."""
+        """The newest step of its state. None if not known, as after the loss of an agent that reported no step."""
+        if self.failed_at is None and self.heard_step is None:
+            return None
         began = None if self.restored_at is None else self.restored_step
         return max((step for step in (began, self.failed_step, self.heard_step) if step is not None), default=None)
 

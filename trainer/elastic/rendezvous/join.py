@@ -158,7 +158,7 @@ class StoreRendezvous:
         now = self._store.amend(partial(_rejoin, before=before, ending=ending, me=me, limits=self._limits))
         clock, backoff, missing = AwakeClock(_LONGEST_PASS_S), Backoff(), list[Member]()
         present, opened = Unchanged(clock), Unchanged(clock)
-        waiting = Notice(f"waiting for other nodes; a group needs at least {self._limits.min_nodes}")
+        waiting = Notice(_describe_wait(now, me, self._limits))
         pausing, alone = Notice(_PAUSES), Notice(_ALONE)
         while not (now.stage is Stage.FORMED and now.has(me.node)):
             self._raise_if_over(now, clock.now_s(), was_member=before is not None)
@@ -294,6 +294,14 @@ class StoreRendezvous:
         else:
             return
         raise RendezvousFailed(words, was_member=was_member)
+
+
+def _describe_wait(now: Round, me: Member, limits: Limits) -> str:
+    if me.node in now.lossy:
+        return "waiting beside the group until the network between it and this node is good"
+    if now.stage is Stage.FORMED:
+        return "waiting to join the group that trains"
+    return f"waiting for other nodes; a group needs at least {limits.min_nodes}"
 
 
 def _rejoin(now: Round, *, before: Round | None, ending: Ending, me: Member, limits: Limits) -> Round:

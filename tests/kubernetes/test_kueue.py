@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.backends.kubernetes.backend import KubernetesBackend
+from orchestrator.backends.kubernetes.client import KubernetesClient
 from orchestrator.backends.kubernetes.kueue import Workload, by_job, describe_wait, find_eviction, parse_workload
 from orchestrator.backends.kubernetes.objects import Condition, ContainerObject
 from orchestrator.backends.kubernetes.render import render_manifests, render_name
 from orchestrator.backends.kubernetes.sight import SightContext, Traces, View, sight
-from orchestrator.backends.kubernetes.site import effective_placement
+from orchestrator.backends.kubernetes.site import KubernetesSite, effective_placement
 from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.explanation.obstacles import KUEUE, OBSTACLES, tell_next
 from orchestrator.domain.job.attempt import AttemptState
@@ -21,6 +23,7 @@ from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.domain.specs.spec import Placement
 from orchestrator.domain.specs.unsupported import find_unsupported
 from tests.elastic.harness import wait_for
+from tests.kubernetes.conftest import build
 from tests.kubernetes.fake_api import FakeApi, Json
 from tests.kubernetes.records import shorten
 from tests.kubernetes.test_render import OWN, plan_of
@@ -341,6 +344,20 @@ def test_the_workload_is_found_by_its_job(api: FakeApi, backend: KubernetesBacke
     document["metadata"]["ownerReferences"][0]["uid"] = job["metadata"]["uid"]
     api.store.put("workloads", document, "ADDED")
     wait_for(lambda: "2 more needed" in evidence(), "Kueue's message")
+
+
+def test_requests_and_passes_start_the_watchers_once_between_them(
+    api: FakeApi, client: KubernetesClient, own: KubernetesSite
+) -> None:
+    plan = plan_of({"run": {"command": ["true"], "workdir": "/"}, "placement": {"queue": "research"}}, {})
+    for _ in range(5):
+        backend = build(own, client)
+        backend.submit(plan)
+        with ThreadPoolExecutor(8) as pool:
+            calls = [pool.submit(backend.observe, {plan.key: 1}) for _ in range(4)]
+            calls += [pool.submit(backend.slots) for _ in range(4)]
+            for call in calls:
+                call.result(60)
 
 
 def test_workloads_are_not_watched_without_a_queue(api: FakeApi, backend: KubernetesBackend) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -102,6 +103,7 @@ class KubernetesBackend:
             for name, (selection, mirror) in selections.items()
         }
         self._started: set[str] = set()
+        self._starting = threading.Lock()  # the supervisor and requests may start watchers at the same moment
 
     def close(self) -> None:
         """Close the watches and the log streams."""
@@ -189,14 +191,15 @@ class KubernetesBackend:
             self._require_fresh()
 
     def _start(self, names: Collection[str]) -> None:
-        for name in set(names) - self._started:
-            self._started.add(name)
-            self._watchers[name].start()
+        with self._starting:
+            for name in set(names) - self._started:
+                self._watchers[name].start()
+                self._started.add(name)
 
     def _require_fresh(self) -> None:
         """Raise BackendUnavailable while the cached Jobs and pods are not fresh."""
         deadline = time.monotonic() + self._first_answer_s
-        for name in self._started:
+        for name in _ALWAYS_WATCHED:
             self._watchers[name].first_answer.wait(max(0.0, deadline - time.monotonic()))
         watchers = [self._watchers[name] for name in ("jobs", "pods")]
         for watcher in watchers:

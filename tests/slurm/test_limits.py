@@ -32,7 +32,7 @@ def test_every_limit_has_words_and_a_limit_of_one_job_says_that_it_can_never_sta
         ("MaxNodePerAccount", "its QOS allows its account no more nodes"),
         ("AssocMaxWallDurationPerJobLimit", f"{CAN_NEVER_START} with more wall time than its account allows one job"),
         ("QOSMaxNodePerJobLimit", f"{CAN_NEVER_START} with more nodes than its QOS allows one job"),
-        ("QOSMinCpuNotSatisfied", f"{CAN_NEVER_START} with fewer CPUs than its QOS requires"),
+        ("QOSMinCpuNotSatisfied", f"{CAN_NEVER_START}: its QOS requires more CPUs of a job"),
         ("AssocGrpQuantumLimit", None),
         ("Priority", None),
         ("", None),

@@ -1,6 +1,6 @@
 """What a Job in a queue tells Kueue: its queue and priority, its smallest size, and its topology. Pure.
 
-Labels and annotations: Kueue, "Labels and Annotations". Without a queue, kube-scheduler gets the topology as affinity.
+Labels and annotations: Kueue, "Labels and Annotations".
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.backends.kubernetes.site import (
-    ATTEMPT_LABEL,
     EQUAL_COMPLETIONS_ANNOTATION,
     MIN_PARALLELISM_ANNOTATION,
     PREFERRED_TOPOLOGY_ANNOTATION,
@@ -18,8 +17,6 @@ from orchestrator.backends.kubernetes.site import (
 )
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.specs.spec import Placement
-
-HEAVIEST = 100  # the largest weight of a preference (the API allows 1 to 100)
 
 Manifest = dict[str, Any]
 
@@ -48,20 +45,3 @@ def annotate_pods(place: Placement) -> Manifest:
     }
     wanted = {name: value for name, value in given.items() if value is not None}
     return {"annotations": wanted} if wanted else {}
-
-
-def render_pod_affinity(place: Placement, name: str) -> Manifest:
-    """Return the affinity of the pods of the Job `name` to each other, without a queue."""
-    if place.queue is not None:
-        return {}
-    affinity: Manifest = {}
-    if place.required_topology is not None:
-        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = [_same(place.required_topology, name)]
-    if place.preferred_topology is not None:
-        term = {"weight": HEAVIEST, "podAffinityTerm": _same(place.preferred_topology, name)}
-        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [term]
-    return {"podAffinity": affinity} if affinity else {}
-
-
-def _same(label: str, name: str) -> Manifest:
-    return {"topologyKey": label, "labelSelector": {"matchLabels": {ATTEMPT_LABEL: name}}}

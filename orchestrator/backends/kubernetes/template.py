@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from orchestrator.backends.kubernetes.agent import agent_mounts, agent_volumes, render_unpack_container, start_agent
-from orchestrator.backends.kubernetes.kueue_request import HEAVIEST, render_pod_affinity
 from orchestrator.backends.kubernetes.security import secure_container, secure_pod
 from orchestrator.backends.kubernetes.site import (
     ATTEMPT_LABEL,
@@ -22,6 +21,7 @@ from trainer.contract import env
 
 LAUNCH_FILE = "launch.json"
 _LAUNCH_DIR = "/etc/elastic-orchestrator"
+_HEAVIEST = 100  # the largest weight of a preference (the API allows 1 to 100)
 _LAST_WORDS = "/dev/termination-log"  # the API's default for terminationMessagePath
 _USER = "trainer"  # images have no name for this user id, and torch calls getpass.getuser, which would raise
 
@@ -53,7 +53,7 @@ def render_pod(plan: LaunchPlan, site: KubernetesSite, place: Placement, name: s
         "imagePullSecrets": [{"name": each} for each in site.pull_secrets] or None,
         "priorityClassName": site.priority_class,
         "nodeSelector": _selector(plan, site, place) or None,
-        "affinity": {**_node_affinity(plan, place), **render_pod_affinity(place, name)} or None,
+        "affinity": {**_node_affinity(plan, place), **_pod_affinity(place, name)} or None,
         "securityContext": secure_pod(site),
     }
     return pod | {key: value for key, value in optional.items() if value is not None}
@@ -130,7 +130,7 @@ def _node_affinity(plan: LaunchPlan, place: Placement) -> Manifest:
         demand = {"nodeSelectorTerms": [_none_of(place.exclude)]}
         affinity["requiredDuringSchedulingIgnoredDuringExecution"] = demand
     if plan.excluded_nodes:
-        preference = {"weight": HEAVIEST, "preference": _none_of(plan.excluded_nodes)}
+        preference = {"weight": _HEAVIEST, "preference": _none_of(plan.excluded_nodes)}
         affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [preference]
     return {"nodeAffinity": affinity} if affinity else {}
 
@@ -139,6 +139,23 @@ def _none_of(names: Iterable[str]) -> Manifest:
     """Match nodes by their objects' names, since the label kubernetes.io/hostname may differ."""
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in sorted(set(names))]
     return {"matchFields": fields}
+
+
+def _pod_affinity(place: Placement, name: str) -> Manifest:
+    """Keep the pods of the Job `name` in one domain of the topology. In a queue, Kueue does that."""
+    if place.queue is not None:
+        return {}
+    affinity: Manifest = {}
+    if place.required_topology is not None:
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = [_same(place.required_topology, name)]
+    if place.preferred_topology is not None:
+        term = {"weight": _HEAVIEST, "podAffinityTerm": _same(place.preferred_topology, name)}
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [term]
+    return {"podAffinity": affinity} if affinity else {}
+
+
+def _same(label: str, name: str) -> Manifest:
+    return {"topologyKey": label, "labelSelector": {"matchLabels": {ATTEMPT_LABEL: name}}}
 
 
 def _node_tolerations(site: KubernetesSite) -> list[Manifest]:

@@ -39,7 +39,7 @@ def explain_limit(reason: str) -> str | None:
     whose = "its account" if found["whose"] == "Assoc" else "its QOS"  # limits per account are those of a QOS too
     what = _name_resource(found["what"], found["minutes"])
     if found["kind"] == "Min":
-        return f"{CAN_NEVER_START} with fewer {what} than {whose} requires"
+        return f"{CAN_NEVER_START}: {whose} requires more {what} of a job"
     match found["per"]:
         case "Job":
             return f"{CAN_NEVER_START} with more {what} than {whose} allows one job"

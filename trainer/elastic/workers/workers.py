@@ -105,8 +105,10 @@ class Membership:
 
 
 def _require_reachable(address: str) -> None:
-    """Raises RendezvousFailed if this node does not reach itself at the address. Torch would try it for minutes, and
-    no signal would end that."""
+    """Raises RendezvousFailed if this node does not reach itself at the address.
+
+    Torch would try it for minutes, and no signal would end that.
+    """
     listener, port = _reserve()
     with listener:
         listener.listen(1)

@@ -119,6 +119,19 @@ def test_an_order_ends_the_collectives_of_a_rank(rank: Rank, monkeypatch: pytest
     assert rank.handed_over_by == ["MainThread"]
 
 
+def test_one_slow_step_does_not_delay_the_departure(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that loses packets can delay a step by many seconds, before its node is left out."""
+    broken = threading.Event()
+    monkeypatch.setattr("trainer.snapshot.departure.break_process_groups", broken.set)
+    for step_s in (0.01, 0.01, 3600.0):
+        rank.reentry.note_step(1, step_s)
+    with rank.departure(rank.reentry) as own:
+        rank.order()
+        assert broken.wait(60)
+        own.leave()
+    assert rank.handed_over_by == ["MainThread"]
+
+
 def test_the_handover_of_a_late_rank_waits_for_an_update(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reentry, "notices_within_s", 0.0)
     monkeypatch.setattr("os._exit", lambda _: None)

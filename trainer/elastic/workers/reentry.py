@@ -11,8 +11,10 @@ import gc
 import json
 import os
 import select
+import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import TypeVar
@@ -28,6 +30,7 @@ _ORDER_WITHIN_S = 5.0  # the agents form the next group within a moment, or not 
 _LOOK_EVERY_S = 0.1
 _UNAIDED_WITHIN_S = 0.1  # in a collective whose connections are closed, or before the next step
 _NOTICES_WITHIN_S, _STEPS = 0.5, 3.0  # in a collective, so within some steps
+_TYPICAL_OF = 9  # steps; a few that the network delays do not change the median
 _SECOND_THREAD_S = 2.0  # then the second thread must have begun (departure.py)
 _BYTES = 1 << 16
 
@@ -63,7 +66,9 @@ class Reentry:
         self._answers = os.open(answers, os.O_WRONLY | os.O_CLOEXEC)
         self._received = b""
         self._stage = Stage.JOINED
-        self._step_s = 0.0  # the duration of a step that the agent knows
+        self._recent_s = deque[float](maxlen=_TYPICAL_OF)  # the durations of this generation's last steps
+        self._typical_s = 0.0  # of a step
+        self._longest_s = 0.0  # of a step, as the agent knows it
         self.has_second_thread = False  # which leaves the group if the main thread hangs in it
 
     @property
@@ -73,19 +78,20 @@ class Reentry:
 
     @property
     def notices_within_s(self) -> float:
-        """Seconds from the order until the main thread must have noticed the loss."""
-        return _NOTICES_WITHIN_S + _STEPS * self._step_s
+        """Seconds from the order until the second thread hands over for the main thread."""
+        return _NOTICES_WITHIN_S + _STEPS * self._typical_s
 
     @property
     def leaves_unaided_within_s(self) -> float:
         """Seconds from the order until the main thread leaves by itself, unless it waits for a silent rank."""
-        return _UNAIDED_WITHIN_S + self._step_s
+        return _UNAIDED_WITHIN_S + self._typical_s
 
     def tell(self, generation: int, stage: Stage) -> None:
         if stage is Stage.JOINED:
-            self._step_s = 0.0
+            self._recent_s.clear()
+            self._typical_s = self._longest_s = 0.0
         self._stage = stage
-        leaves_within_s = self.notices_within_s + _SECOND_THREAD_S * self.has_second_thread
+        leaves_within_s = _NOTICES_WITHIN_S + _STEPS * self._longest_s + _SECOND_THREAD_S * self.has_second_thread
         answer = {
             "pid": os.getpid(),
             "generation": generation,
@@ -96,8 +102,10 @@ class Reentry:
 
     def note_step(self, generation: int, step_s: float) -> None:
         """After each step. Tell the agent when the first one is complete, and when steps take much longer."""
-        if step_s > 2 * self._step_s:
-            self._step_s = step_s
+        self._recent_s.append(step_s)
+        self._typical_s = statistics.median(self._recent_s)
+        if step_s > 2 * self._longest_s:
+            self._longest_s = step_s
             self.tell(generation, Stage.TRAINS)
 
     def await_order(self, generation: int, is_stopped: Callable[[], bool]) -> bool:

@@ -1,7 +1,7 @@
 """Secrets: sealed before they are stored. They are opened to start a job and to mask them in output.
 
-They are sealed with Fernet (AES-128-CBC and HMAC-SHA256; cryptography.io/en/latest/fernet) together with their project
-and name, so that a row that was copied to another project or name does not open.
+They are sealed together with their project and name, so that a row that was copied to another project or name does not
+open.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import structlog
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, LaunchRefused, NotFound, StoreUnavailable
@@ -21,6 +22,9 @@ from orchestrator.identity.short_memory import ShortMemory
 from orchestrator.ports.clock import Clock
 from orchestrator.store.records import SealedSecret
 from orchestrator.store.secret_store import SecretStore
+
+if TYPE_CHECKING:
+    from orchestrator.identity.cipher import Cipher
 
 log = structlog.get_logger()
 
@@ -43,8 +47,7 @@ class Vault:
         self._store = store
         self._places = places
         self._clock = clock
-        self._newest = Fernet(keys[0])
-        self._fernet = MultiFernet([self._newest, *map(Fernet, keys[1:])])
+        self._keys = keys
         self._masks: ShortMemory[Mapping[str, Mask]] = ShortMemory(_KEEP_S, monotonic=monotonic)
 
     def put(self, project: str, name: str, value: str, *, by: Principal) -> bool:
@@ -102,7 +105,7 @@ class Vault:
 
     def reseal(self) -> int:
         """Seal again the secrets that an older key sealed. Returns how many. Older keys are not needed after that."""
-        old = [each for each in self._store.all() if not self._is_newest(each)]
+        old = [each for each in self._store.all() if not self._cipher.is_newest(each.sealed)]
         for each in old:
             self.put(each.project, each.name, self._open(each), by=Principal(name=each.updated_by))
         return len(old)
@@ -118,6 +121,13 @@ class Vault:
             raise StoreUnavailable(f"{purpose} was sealed for another purpose: its row was changed in the database")
         return document["text"]
 
+    @cached_property
+    def _cipher(self) -> Cipher:
+        # The library takes 7 MB of memory, which a service without secrets saves.
+        from orchestrator.identity.cipher import Cipher  # noqa: PLC0415
+
+        return Cipher(self._keys)
+
     def _all_masks(self) -> Mapping[str, Mask]:
         remembered = self._masks.recall(_MASKS)
         if remembered is not None:
@@ -127,13 +137,6 @@ class Vault:
             values.setdefault(each.project, []).append(self._open(each))
         return self._masks.keep(_MASKS, {project: Mask(of_project) for project, of_project in values.items()})
 
-    def _is_newest(self, secret: SealedSecret) -> bool:
-        try:
-            self._newest.decrypt(secret.sealed.encode())
-        except InvalidToken:
-            return False
-        return True
-
     def _open(self, secret: SealedSecret) -> str:
         place = f"secret {secret.name} of project {secret.project}"
         document = self._decrypt(secret.sealed, place)
@@ -142,11 +145,11 @@ class Vault:
         return document["value"]
 
     def _encrypt(self, document: Mapping[str, str]) -> str:
-        return self._fernet.encrypt(json.dumps(document).encode(errors="surrogatepass")).decode()
+        return self._cipher.seal(json.dumps(document).encode(errors="surrogatepass"))
 
     def _decrypt(self, sealed: str, what: str) -> Mapping[str, str]:
-        try:
-            document: Mapping[str, str] = json.loads(self._fernet.decrypt(sealed.encode()))
-        except InvalidToken as error:
-            raise StoreUnavailable(f"none of the service's keys opens {what}") from error
+        content = self._cipher.open(sealed)
+        if content is None:
+            raise StoreUnavailable(f"none of the service's keys opens {what}")
+        document: Mapping[str, str] = json.loads(content)
         return document

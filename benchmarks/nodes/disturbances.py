@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,7 +51,9 @@ def disturb_often(nodes: int, how: str, count: int, rng: random.Random) -> Distu
         found.generations += len({step.generation for step in history})
         found.steps += len(history)
         split = find_split(history)
-        found.splits += [] if split is None else [split]
+        if split is not None:
+            print(f"{nodes} nodes, {how}: split: {split}", file=sys.stderr, flush=True)
+            found.splits.append(split)
     return found
 
 

@@ -165,20 +165,23 @@ def find_split(steps: list[Step]) -> str | None:
     """A sentence about a step of an older generation after the first step of a newer one, or about a generation that
     two groups share. None if there is neither.
 
-    A rank whose packets are lost may complete a step late that others of its generation had completed before.
+    All ranks of a generation contribute to each of its steps. So a rank whose packets are late may still complete the
+    step that was under way when the others left the generation, but no further one.
     """
     newest: Step | None = None
     ranks: dict[int, int] = {}  # the processes of the newest generation
     highest: dict[int, int] = {}  # the last step of each generation
+    began_s = 0.0  # the newest generation
     for step in steps:
         if newest is not None and step.generation < newest.generation:
-            if step.number <= highest.get(step.generation, -1):
+            if step.number <= highest.get(step.generation, -1) + 1:
                 continue
             return (
-                f"generation {step.generation} made step {step.number} after generation {newest.generation} had begun"
+                f"rank {step.rank} of generation {step.generation} made step {step.number} {step.at_s - began_s:.2f} s "
+                f"after generation {newest.generation} had begun; its newest step was {highest.get(step.generation)}"
             )
         if newest is None or step.generation > newest.generation:
-            newest, ranks = step, {}
+            newest, ranks, began_s = step, {}, step.at_s
         highest[step.generation] = max(step.number, highest.get(step.generation, 0))
         if ranks.setdefault(step.rank, step.pid) != step.pid or step.world_size != newest.world_size:
             return f"two groups made step {step.number} in generation {step.generation}"

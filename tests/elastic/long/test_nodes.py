@@ -114,10 +114,9 @@ def test_a_group_goes_on_without_a_node_that_loses_packets_and_takes_it_in_again
 
 
 def test_find_split_finds_a_step_of_an_older_generation() -> None:
-    steps = [Step(1.0, 0, 1, 10, 3, 2), Step(1.1, 0, 2, 10, 4, 1), Step(1.2, 1, 3, 11, 3, 2)]
-    assert "generation 3 made step 11" in str(find_split(steps))
-    assert find_split(steps[:2]) is None
-    assert find_split([*steps[:2], replace(steps[2], number=10)]) is None, "it was late"
+    steps = [Step(1.0, 0, 1, 10, 3, 2), Step(1.1, 0, 2, 10, 4, 1), Step(1.2, 1, 3, 11, 3, 2), Step(1.3, 1, 3, 12, 3, 2)]
+    assert "generation 3 made step 12 0.20 s after generation 4" in str(find_split(steps))
+    assert find_split(steps[:3]) is None, "step 11 was under way"
 
 
 def test_find_split_finds_two_groups_of_one_generation() -> None:

@@ -34,7 +34,7 @@ from benchmarks.control_plane.passes import (
 from benchmarks.control_plane.stored import add_job, copy, make_job, make_spec, settle
 from benchmarks.frame import Figures, begin, build_parser, finish, render_table
 from orchestrator.backends.slurm.backend import SlurmBackend
-from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.commands import SlurmCommands
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.collector import calm_collector
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
@@ -66,7 +66,7 @@ class World:
             write_incarnation(root, key, replica=replica, incarnation=1): replica
             for key, replica in itertools.product(self.slurm.running, range(_NODES))
         }
-        client = SlurmClient(timeout_s=60, bin_dir=str(self.slurm.bin_dir))
+        client = SlurmCommands(timeout_s=60, bin_dir=str(self.slurm.bin_dir))
         site = SlurmSite(root=root, service_root=root, agent_dir=root, listing_s=0)
         self._backend = SlurmBackend(site, client, package=root)
         self.reconciler = build_reconciler(self._database, root, self._backend)

@@ -46,6 +46,9 @@ class SlurmClusterSettings(BaseModel):
     stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] | None = None
     bin_dir: str | None = None  # the folder of Slurm's commands; default: PATH
     conf: str | None = None  # SLURM_CONF
+    rest_url: str | None = None  # slurmrestd instead of the commands: http(s)://HOST:PORT, or unix:PATH of its socket
+    rest_user: str | None = None  # the user of the jobs; default: the service's own
+    rest_token_file: Path | None = None  # the user's JSON web token, as `scontrol token` prints it
 
     @field_validator("root", "service_root")
     @classmethod
@@ -53,6 +56,22 @@ class SlurmClusterSettings(BaseModel):
         if value is not None and (not value.is_absolute() or "%" in str(value)):
             raise ValueError("must be an absolute path without '%', which Slurm replaces in the names of logs")
         return value
+
+    @model_validator(mode="after")
+    def _one_client(self) -> SlurmClusterSettings:
+        if self.rest_url is None:
+            if self.rest_user is not None or self.rest_token_file is not None:
+                raise ValueError("rest_user and rest_token_file need rest_url")
+            return self
+        if self.bin_dir is not None or self.conf is not None:
+            raise ValueError("bin_dir and conf are for Slurm's commands, which rest_url replaces")
+        if not self.rest_url.startswith(("http://", "https://", "unix:/")):
+            raise ValueError("rest_url must be http(s)://HOST:PORT, or unix:PATH of a socket")
+        if not self.rest_url.startswith("unix:") and self.rest_token_file is None:
+            raise ValueError("rest_url needs rest_token_file, except for a socket")
+        if self.defaults.partition is None:
+            raise ValueError("rest_url needs defaults.partition: slurmrestd does not tell which one is the default")
+        return self
 
 
 class KubernetesClusterSettings(BaseModel):

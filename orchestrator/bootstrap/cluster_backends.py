@@ -14,7 +14,8 @@ from orchestrator.backends.kubernetes.kubeconfig import load_access
 from orchestrator.backends.kubernetes.site import KubernetesSite
 from orchestrator.backends.kubernetes.watcher import WatchTimes
 from orchestrator.backends.slurm.backend import SlurmBackend
-from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.commands import SlurmCommands
+from orchestrator.backends.slurm.rest import RestAccess, SlurmRest
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.backends.torchx.backend import TorchxBackend
 from orchestrator.backends.torchx.client import TorchxClient
@@ -99,8 +100,17 @@ def _share_files(common: Site, own: SlurmSite | TorchxSite, *, gpus_per_node: in
     )
 
 
-def build_client(given: SlurmClusterSettings) -> SlurmClient:
-    return SlurmClient(timeout_s=given.command_timeout_s, bin_dir=given.bin_dir, conf=given.conf)
+def build_client(given: SlurmClusterSettings) -> SlurmCommands | SlurmRest:
+    """Raises ConfigurationError."""
+    if given.rest_url is not None and given.defaults.partition is not None:
+        access = RestAccess(
+            url=given.rest_url,
+            partition=given.defaults.partition,
+            user=given.rest_user,
+            token_file=given.rest_token_file,
+        )
+        return SlurmRest(access, timeout_s=given.command_timeout_s)
+    return SlurmCommands(timeout_s=given.command_timeout_s, bin_dir=given.bin_dir, conf=given.conf)
 
 
 def build_slurm_site(given: SlurmClusterSettings, settings: Settings) -> SlurmSite:

@@ -51,14 +51,15 @@ def check_submission(spec: JobSpec, cluster: Cluster) -> None:
 
 
 def _check_request(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
-    """Check an overlay by rendering it."""
-    if not spec.placement.overlay:
+    """Check an overlay and the scheduler's own options by rendering them."""
+    field = next((name for name in ("overlay", "options") if getattr(spec.placement, name)), None)
+    if field is None:
         return
     job = draft_job(spec)
     try:
         cluster.backend.render(cluster.plan(job, draft_attempt(job, cluster)))
     except LaunchRefused as error:
-        yield FieldProblem("/placement/overlay", str(error).removeprefix("placement.overlay: "))
+        yield FieldProblem(f"/placement/{field}", str(error).removeprefix("placement.overlay: "))
 
 
 def _check_workdir(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:

@@ -93,12 +93,13 @@ def build_group_plan(cluster: Cluster, site: Site, *, workdir: str) -> LaunchPla
 
 
 def _judge(cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, began: float) -> CheckResult:
-    deadline, runs = began + timeouts.begin_s, False
+    deadline, runs, node = began + timeouts.begin_s, False, None
     while True:
         seen = cluster.backend.observe({plan.key: 1})[plan.key]
+        node = _node_of(seen) or node  # an agent that has ended is on no node
         record, now = _find_record(cluster, plan), time.monotonic()
         if record is not None:
-            return _judge_record(record, _node_of(seen), now - began)
+            return _judge_record(record, node, now - began)
         if seen.presence is Presence.RUNNING and not runs:
             runs, deadline = True, now + timeouts.meet_s
         gone = seen.presence is Presence.GONE or (seen.presence is Presence.ABSENT and now - began > _ABSENT_S)

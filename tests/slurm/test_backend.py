@@ -14,7 +14,7 @@ import pytest
 from orchestrator.backends import ship
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.capacity import SEPARATOR
-from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.commands import SlurmCommands
 from orchestrator.backends.slurm.listing import ACCOUNTING_FIELDS, FIELDS
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
@@ -47,7 +47,7 @@ class Scripted:
             settle_s=0,
             listing_s=0,
         )
-        client = SlurmClient(timeout_s=20, bin_dir=str(self._bin))
+        client = SlurmCommands(timeout_s=20, bin_dir=str(self._bin))
         self.backend = SlurmBackend(own, client, package=package)
 
     def script(self, name: str, text: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.slurm import World
 from orchestrator.backends.slurm.backend import SlurmBackend
-from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.commands import SlurmCommands
 from orchestrator.backends.slurm.listing import SEPARATOR
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.domain.errors import BackendUnavailable
@@ -29,7 +29,7 @@ class Crowd:
         root = folder / "runs"
         self.slurm = CrowdedSlurm(folder, root, KEYS, foreign=foreign)
         site = SlurmSite(root=root, service_root=root, agent_dir=root, listing_s=0)
-        client = SlurmClient(timeout_s=60, bin_dir=str(self.slurm.bin_dir))
+        client = SlurmCommands(timeout_s=60, bin_dir=str(self.slurm.bin_dir))
         self.backend = SlurmBackend(site, client, package=root)
 
     def count(self) -> Counter[Presence]:

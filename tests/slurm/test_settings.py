@@ -66,6 +66,11 @@ def test_a_time_limit_that_leaves_little_time_is_refused_or_a_warning(load: Load
         ('root = "relative"', "absolute"),
         ("poll_s = 0", "POLL_S"),
         ('defaults = {colour = "red"}', "DEFAULTS"),
+        ('rest_url = "unix:/run/rest"', "needs defaults.partition"),
+        ('rest_url = "http://slurm:6820"\ndefaults = {partition = "main"}', "needs rest_token_file"),
+        ('rest_url = "slurm:6820"\ndefaults = {partition = "main"}', "must be http"),
+        ('rest_url = "unix:/run/rest"\nconf = "/etc/slurm.conf"', "are for Slurm's commands"),
+        ('rest_user = "team"', "need rest_url"),
     ],
 )
 def test_a_wrong_setting_is_named(load: Load, line: str, complaint: str) -> None:

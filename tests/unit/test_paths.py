@@ -16,6 +16,7 @@ OPENERS = {
     "client": "the same",
     "torchx_scheduler": "the same",
     "backends/kubernetes/kubeconfig.py": "the kubeconfig, and the service account's token",
+    "backends/slurm/rest.py": "the token for slurmrestd",
     "backends/kubernetes/credentials.py": "the same",
     "backends/kubernetes/look_around.py": "runs in a pod",
     "backends/kubernetes/probe.py": "the text of look_around.py",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import getpass
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,6 +26,8 @@ from deploy.dev.slurm.conf import NSSWITCH, Shape, address, render_conf, render_
 
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "ip", "unshare", "nsenter")
 _SLOTS = range(1, 200)
+_OLDEST_REST = (24, 11)
+_AS_ROOT = "SLURMRESTD_SECURITY=disable_user_check"  # otherwise it refuses to run as root
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PATIENCE_S = 120.0
@@ -60,6 +63,8 @@ class ThrowawaySlurm:
         self._controller: subprocess.Popen[bytes] | None = None
         self._accounting: accounting.Accounting | None = None
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._rest: subprocess.Popen[bytes] | None = None
+        self.rest_url: str | None = None  # while slurmrestd runs
 
     @property
     def environment(self) -> dict[str, str]:
@@ -90,6 +95,23 @@ class ThrowawaySlurm:
         """Start slurmctld with the state of the previous one."""
         self._controller = self._spawn(["slurmctld", "-D"], log=self.folder / "slurmctld.out")
         await_(lambda: subprocess.run(["scontrol", "ping"], **self._quietly()).returncode == 0, "slurmctld answers")
+
+    def start_rest(self) -> str:
+        """Start slurmrestd, once, and return its URL. Raises NoSlurm if it is older than API v0.0.42."""
+        if self.rest_url is not None:
+            return self.rest_url
+        _require(("slurmrestd",), "slurmrestd")
+        version = tuple(map(int, re.findall(r"[0-9]+", self.run("slurmrestd", "-V"))[:2]))
+        if version < _OLDEST_REST:
+            raise NoSlurm(f"needs slurmrestd of Slurm 24.11 or later; this is {'.'.join(map(str, version))}")
+        socket = self.folder / "rest"
+        # Without slurmdbd it ends if it has to load that plugin.
+        plugins = ["openapi/slurmctld", *(["openapi/slurmdbd"] if self.shape.accounting else [])]
+        command = ["slurmrestd", "-a", "rest_auth/local", "-s", ",".join(plugins), f"unix:{socket}"]
+        self._rest = self._spawn(["env", _AS_ROOT, *command], log=self.folder / "slurmrestd.log")
+        await_(socket.exists, "slurmrestd listens", explain=lambda: self.log("slurmrestd"))
+        self.rest_url = f"unix:{socket}"
+        return self.rest_url
 
     def kill_controller(self) -> None:
         if self._controller is not None:
@@ -180,11 +202,11 @@ class ThrowawaySlurm:
 
     def close(self) -> None:
         """End all processes and remove all files. Idempotent."""
-        for process in [*self._nodes.values(), *([self._controller] if self._controller else [])]:
+        for process in filter(None, [self._rest, *self._nodes.values(), self._controller]):
             with suppress(ProcessLookupError):
                 process.kill()
             process.wait()
-        self._nodes, self._controller = {}, None
+        self._nodes, self._controller, self._rest = {}, None, None
         for node in self.shape.names if self.slot else []:
             for pid in self.pids(node):
                 with suppress(ProcessLookupError):

@@ -26,7 +26,6 @@ from orchestrator.backends.slurm.render import (
     effective_placement,
     least_cpus,
     render_exclude,
-    render_native,
     render_node_launch,
     render_request,
 )
@@ -94,7 +93,7 @@ class SlurmBackend:
         self._steps = Steps(ask=client.jobs_with_steps, settle_s=site.settle_s)
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
-        return render_native(render_request(plan, self._site))
+        return self._client.render(render_request(plan, self._site))
 
     def submit(self, plan: LaunchPlan) -> str:
         """Submit a job. The Slurm job's id is the claim, so the agents of a second job for the attempt exit."""
@@ -195,12 +194,12 @@ class SlurmBackend:
         """Submit with the avoided nodes excluded. If Slurm refuses that, submit without the exclusion."""
         request = render_request(plan, self._site)
         try:
-            return self._client.submit(request.arguments, request.script)
+            return self._client.submit(request)
         except LaunchRefused:
             if not plan.excluded_nodes:
                 raise
         request = render_request(replace(plan, excluded_nodes=()), self._site)
-        return self._client.submit(request.arguments, request.script)
+        return self._client.submit(request)
 
     def _list(self) -> dict[str, list[SlurmJob]]:
         """Return our jobs by name. Passes in quick succession share one listing."""

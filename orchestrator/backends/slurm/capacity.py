@@ -68,11 +68,16 @@ def parse_nodes(text: str) -> list[SlurmNode]:
                 responds="*" not in state,
                 cpus=int(cpus),
                 memory_mb=int(memory.rstrip("+")),
-                gpus=tuple((gpu["type"] or "", int(gpu["count"])) for gpu in _GPU.finditer(gres)),
+                gpus=parse_gres(gres),
                 reason=None if reason in ("none", "") else reason,
             )
             found.append(node)
     return found
+
+
+def parse_gres(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the (type, count) of each kind of GPU in `gpu:a100:4(S:0-1),...`."""
+    return tuple((gpu["type"] or "", int(gpu["count"])) for gpu in _GPU.finditer(text))
 
 
 def in_partition(nodes: Iterable[SlurmNode], partition: str | None) -> list[SlurmNode]:

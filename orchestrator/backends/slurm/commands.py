@@ -1,8 +1,4 @@
-"""Run Slurm's commands, each with a timeout, and parse their answers. Nothing is judged here.
-
-A command that times out or cannot reach the controller raises BackendUnavailable. Slurm may have accepted the
-submission all the same (observed in every version), and a missing listing proves nothing.
-"""
+"""Run Slurm's commands, each with a timeout, and parse their answers. Nothing is judged here."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from re import Pattern
 
 from orchestrator.backends.slurm.capacity import NODE_FORMAT, SlurmNode, parse_nodes
+from orchestrator.backends.slurm.client import refuse, require_answer
 from orchestrator.backends.slurm.listing import (
     ACCOUNTING_FIELDS,
     FORMAT,
@@ -21,37 +18,18 @@ from orchestrator.backends.slurm.listing import (
     parse_accounting,
     parse_listing,
 )
-from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
+from orchestrator.backends.slurm.render import Request, render_native
+from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
+from orchestrator.domain.job.native_request import NativeRequest
 
 # Variables that would change what the commands do. They are not passed on.
 _MEANINGFUL = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCANCEL_", "SACCT_", "SRUN_", "ORCHESTRATOR_")
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
-_UNREACHABLE = (
-    "Socket timed out",
-    "Unable to contact slurm controller",
-    "connect failure",
-    "Zero Bytes were transmitted or received",
-    "Transport endpoint is not connected",
-    "Connection refused",
-    "authentication error",
-    "Protocol authentication error",
-    "Munge encode failed",
-    "Slurm backup controller in standby mode",
-    "I/O error writing script/environment to file",
-    "Unable to establish configuration source",
-)
-_FULL = (
-    "Job violates accounting/QOS policy",
-    "temporarily unable to accept job",
-    "Resource temporarily unavailable",
-    "maximum number of jobs",
-    "MaxSubmitJob",
-)
 _UNKNOWN_JOB = "Invalid job id specified"
 _WAITS_NO_MORE = (_UNKNOWN_JOB, "no longer pending", "already finished")
 
 
-class SlurmClient:
+class SlurmCommands:
     """`timeout_s` limits each command. `bin_dir` holds the commands if they are not on PATH."""
 
     def __init__(self, *, timeout_s: float, bin_dir: str | None = None, conf: str | None = None) -> None:
@@ -60,32 +38,29 @@ class SlurmClient:
         self.user = os.getuid()  # Slurm ignores USER and LOGNAME
         self._has_accounting = True
 
-    def submit(self, arguments: Sequence[str], script: str) -> int:
-        """Submit a job and return its id. Raises LaunchRefused, BackendBusy, BackendUnavailable."""
-        done = self._run(["sbatch", *arguments], script)
+    def render(self, request: Request) -> NativeRequest:
+        return render_native(request)
+
+    def submit(self, request: Request) -> int:
+        done = self._run(["sbatch", *request.arguments], request.script)
         if done.returncode == 0:
             # `ID`, or `ID;cluster`
             return int(done.stdout.strip().splitlines()[-1].partition(";")[0])
         _require_answer(done)
-        complaint = _complaint(done)
-        if any(words in done.stderr for words in _FULL):
-            raise BackendBusy(f"Slurm accepts no more jobs now: {complaint}")
-        raise LaunchRefused(f"Slurm refuses the job: {complaint}")
+        raise refuse(_complaint(done))
 
     def jobs(self) -> list[SlurmJob]:
-        """Return all attempts of this user, including ended ones, in one call that the controller filters."""
+        """The controller filters them."""
         done = self._run(["squeue", "-h", "-a", "-t", "all", "-u", str(self.user), "-O", FORMAT])
         return _listed(done, named=NAME_OF_ATTEMPT)
 
     def job(self, number: int) -> SlurmJob | None:
-        """Return the job that now has this id, from any user. None if the controller says that there is none."""
         done = self._run(["squeue", "-h", "-a", "-t", "all", "-j", str(number), "-O", FORMAT])
         if done.returncode != 0 and _UNKNOWN_JOB in done.stderr:
             return None
         return next((job for job in _listed(done) if job.id == number), None)
 
     def jobs_with_steps(self) -> frozenset[int]:
-        """Return the ids of this user's jobs that run a step besides their script."""
         done = self._run(["squeue", "-h", "-a", "-s", "-u", str(self.user), "-o", "%i"])
         _require_success(done)
         steps = (line.strip().partition(".") for line in done.stdout.splitlines())
@@ -93,7 +68,6 @@ class SlurmClient:
         return frozenset(int(job) for job, _, step in steps if job.isdecimal() and step[:1].isdecimal())
 
     def accounting(self, numbers: Collection[int]) -> list[SlurmJob]:
-        """Return accounting's rows for these job ids. Empty if the cluster has no accounting."""
         if not self._has_accounting or not numbers:
             return []
         wanted = ",".join(map(str, sorted(numbers)))
@@ -105,22 +79,18 @@ class SlurmClient:
         return parse_accounting(done.stdout)
 
     def signal(self, number: int, name: str) -> None:
-        """Signal the processes of the job's steps, not its script. Does nothing if the job is over."""
         self._cancel(["--quiet", f"--signal={name}", str(number)])
 
     def cancel(self, number: int) -> None:
-        """End a waiting or running job. Does nothing if the job is over."""
         self._cancel(["--quiet", str(number)])
 
     def exclude(self, number: int, nodes: str) -> None:
-        """Replace the nodes that a waiting job excludes. Does nothing if the job no longer waits."""
         done = self._run(["scontrol", "update", f"JobId={number}", f"ExcNodeList={nodes}"])
         _require_answer(done)
         if done.returncode != 0 and not any(words in done.stderr + done.stdout for words in _WAITS_NO_MORE):
             raise BackendUnavailable(_complaint(done))
 
     def nodes(self) -> list[SlurmNode]:
-        """Return every node, once per partition."""
         done = self._run(["sinfo", "-h", "-a", "-N", "-O", NODE_FORMAT])
         _require_success(done)
         return parse_nodes(done.stdout)
@@ -176,8 +146,7 @@ def _environment(environ: Mapping[str, str], bin_dir: str | None, conf: str | No
 
 
 def _require_answer(done: subprocess.CompletedProcess[str]) -> None:
-    if any(words in done.stderr for words in _UNREACHABLE):
-        raise BackendUnavailable(_complaint(done))
+    require_answer(done.stderr, complaint=_complaint(done))
 
 
 def _require_success(done: subprocess.CompletedProcess[str]) -> None:

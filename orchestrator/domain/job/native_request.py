@@ -11,5 +11,5 @@ PROCESSES = "processes"  # the kind of a request that is only the replicas' comm
 class NativeRequest:
     """The commands, the batch script, the manifest, or what torchx gets."""
 
-    kind: str  # PROCESSES, "sbatch", "manifest", or "torchx:" and a scheduler
+    kind: str  # PROCESSES, "sbatch", "slurmrestd", "manifest", or "torchx:" and a scheduler
     text: str

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from deploy.dev.slurm.cluster import ThrowawaySlurm
 from orchestrator.backends import ship
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.commands import SlurmCommands
+from orchestrator.backends.slurm.rest import RestAccess, SlurmRest
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.client import Client
 from orchestrator.wire.job_views import JobView
@@ -28,6 +30,7 @@ from tests.jobs import until
 from trainer.contract.node import HEAD, LOCAL
 
 PATIENCE_S = 240.0  # for a busy machine
+BY_REST = os.environ.get("TEST_BY_SLURMRESTD") == "1"  # services reach Slurm through slurmrestd
 SETTINGS = {"poll_s": 0.3, "settle_s": 1, "command_timeout_s": 10, "notice_s": 30, "stop_timeout_s": 5}
 
 
@@ -121,9 +124,18 @@ def training(**fields: Any) -> dict[str, Any]:
 
 def configuration(slurm: ThrowawaySlurm, **changes: Any) -> str:
     """Render orchestrator.toml. None means the default."""
-    given = {**SETTINGS, "python": sys.executable, "conf": slurm.environment["SLURM_CONF"], **changes}
+    given = {**SETTINGS, "python": sys.executable, **_client(slurm), **changes}
     lines = [f"{name} = {_toml(value)}" for name, value in given.items() if value is not None]
     return "\n".join(["[clusters.slurm]", 'backend = "slurm"', *lines]) + "\n"
+
+
+def by_rest(url: str, *, partition: str = "main") -> dict[str, Any]:
+    """The settings of a cluster that is reached through slurmrestd."""
+    return {"rest_url": url, "conf": None, "defaults": {"partition": partition}}
+
+
+def _client(slurm: ThrowawaySlurm) -> dict[str, Any]:
+    return by_rest(slurm.start_rest()) if BY_REST else {"conf": slurm.environment["SLURM_CONF"]}
 
 
 @contextmanager
@@ -148,7 +160,7 @@ def open_labs(slurm: ThrowawaySlurm, folder: Path) -> Iterator[Callable[..., Lab
 
 
 @contextmanager
-def slurm_world(slurm: ThrowawaySlurm, folder: Path) -> Iterator[BackendWorld]:
+def slurm_world(slurm: ThrowawaySlurm, folder: Path, *, rest_url: str | None = None) -> Iterator[BackendWorld]:
     """Build the world for the contract of backends."""
     package = ship.find_package()
     own = SlurmSite(
@@ -160,10 +172,19 @@ def slurm_world(slurm: ThrowawaySlurm, folder: Path) -> Iterator[BackendWorld]:
         settle_s=1,
         listing_s=0.1,
     )
-    client = SlurmClient(timeout_s=10, conf=slurm.environment["SLURM_CONF"])
     given = site(folder, python=str(write_lean_python(folder)), rendezvous_host=HEAD, local_address=LOCAL)
-    yield RealWorld(folder, SlurmBackend(own, client, package=package), given, workdir="/bin", patience_s=60)
+    opened: AbstractContextManager[SlurmClient] = nullcontext(commands(slurm)) if rest_url is None else rest(rest_url)
+    with opened as client:
+        yield RealWorld(folder, SlurmBackend(own, client, package=package), given, workdir="/bin", patience_s=60)
     empty_queue(slurm)
+
+
+def commands(slurm: ThrowawaySlurm) -> SlurmCommands:
+    return SlurmCommands(timeout_s=10, conf=slurm.environment["SLURM_CONF"])
+
+
+def rest(url: str) -> closing[SlurmRest]:
+    return closing(SlurmRest(RestAccess(url=url, partition="main"), timeout_s=10))
 
 
 def empty_queue(slurm: ThrowawaySlurm) -> None:

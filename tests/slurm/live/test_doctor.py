@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deploy.dev.slurm.cluster import ThrowawaySlurm
-from orchestrator.doctor import doctor
+from orchestrator.doctor import doctor, slurm_checks
 from orchestrator.settings import load_settings
 from tests.pythons import write_python_with_a_wrong_torch
 from tests.slurm.live.lab import configuration, soon
@@ -71,7 +71,7 @@ def test_a_torch_that_the_agent_cannot_use_is_found(slurm: ThrowawaySlurm, tmp_p
 def test_a_full_cluster_fails_and_nothing_is_left_in_its_queue(
     slurm: ThrowawaySlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_PROBE_S", 4.0)
+    monkeypatch.setattr(slurm_checks, "_PROBE_S", 4.0)
     blocker = slurm.run("sbatch", "--parsable", "-N4", "--cpus-per-task=4", "--wrap=sleep 300", "-o", "/dev/null")
     config = tmp_path / "orchestrator.toml"
     config.write_text(configuration(slurm))

@@ -1,0 +1,183 @@
+"""Parse slurmrestd's answers (API v0.0.42): jobs, accounting's rows and nodes. Pure.
+
+A value that is missing or of another type reads as absent. A job still counts, so that none seems to be missing.
+"""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from orchestrator.backends.slurm.capacity import SlurmNode, parse_gres
+from orchestrator.backends.slurm.hostlist import parse_hostlist
+from orchestrator.backends.slurm.listing import SlurmJob
+
+# squeue shows the first of these flags instead of the job's base state (job_state_string() in Slurm's sources).
+_SHOWN_FIRST = (
+    "COMPLETING",
+    "STAGE_OUT",
+    "CONFIGURING",
+    "RESIZING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "SPECIAL_EXIT",
+    "STOPPED",
+    "REVOKED",
+    "RESV_DEL_HOLD",
+    "SIGNALING",
+)
+_BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+
+
+def parse_job(given: Mapping[str, Any]) -> SlurmJob:
+    """Parse a job of the controller. Raises ValueError if it has no id."""
+    code, signal = _exit_code(given)
+    waits = "PENDING" in _words(given.get("job_state"))
+    return SlurmJob(
+        id=_id(given),
+        name=_text(given, "name"),
+        state=_state(given.get("job_state")),
+        reason=_text(given, "state_description") or _unless_none(_text(given, "state_reason")),
+        comment=_text(given, "comment"),
+        user=_number(given.get("user_id")),
+        submitted_at=_moment(given, "submit_time"),
+        priority=_number(given.get("priority")),
+        partition=_text(given, "partition") or None,
+        batch_host=_text(given, "batch_host") or None,
+        nodes=_hosts(_text(given, "nodes")),
+        restarts=_number(given.get("restart_cnt")) or 0,
+        exit_code=code,
+        exit_signal=signal,
+        started_at=_moment(given, "start_time"),
+        ended_at=None if waits else _moment(given, "end_time"),
+        time_limit_s=None if (minutes := _number(given.get("time_limit"))) is None else 60.0 * minutes,
+    )
+
+
+def parse_row(given: Mapping[str, Any]) -> SlurmJob:
+    """Parse a job of accounting. Raises ValueError if it has no id."""
+    code, signal = _exit_code(given)
+    time, comment = _section(given, "time"), _section(given, "comment")
+    return SlurmJob(
+        id=_id(given),
+        name=_text(given, "name"),
+        state=_state(_section(given, "state").get("current")),
+        cancelled_by=_user_id(_text(given, "kill_request_user")),
+        comment=_text(comment, "administrator"),
+        user=_user_id(_text(given, "user")),
+        submitted_at=_moment(time, "submission"),
+        nodes=_hosts(_unless_none(_text(given, "nodes"))),
+        exit_code=code,
+        exit_signal=signal,
+        started_at=_moment(time, "start"),
+        ended_at=_moment(time, "end"),
+    )
+
+
+def parse_nodes(nodes: Iterable[Mapping[str, Any]], *, default: str) -> list[SlurmNode]:
+    """Return every node, once per partition. `default` is the name of the default partition."""
+    return [node for given in nodes for node in _in_its_partitions(given, default)]
+
+
+def _in_its_partitions(given: Mapping[str, Any], default: str) -> Iterator[SlurmNode]:
+    words = _words(given.get("state"))
+    for partition in _words(given.get("partitions")):
+        yield SlurmNode(
+            name=_text(given, "name"),
+            partition=partition,
+            is_default=partition == default,
+            state=_node_state(words),
+            responds="NOT_RESPONDING" not in words,
+            cpus=_number(given.get("cpus")) or 0,
+            memory_mb=_number(given.get("real_memory")) or 0,
+            gpus=parse_gres(_text(given, "gres")),
+            reason=_text(given, "reason") or None,
+        )
+
+
+def _node_state(words: list[str]) -> str:
+    """Return the state that sinfo would print (node_state_string() in Slurm's sources)."""
+    if "DRAIN" in words:
+        return "draining" if _BUSY & set(words) else "drained"
+    if "FAIL" in words:
+        return "failing" if _BUSY & set(words) else "fail"
+    for shown, flag in _NODE_FLAGS.items():
+        if flag in words:
+            return shown
+    return words[0].lower() if words else "unknown"
+
+
+# What sinfo shows, by the flag of the node's state, most important first.
+_NODE_FLAGS = {
+    "inval": "INVALID_REG",
+    "maint": "MAINTENANCE",
+    "reboot": "REBOOT_ISSUED",
+    "powering_down": "POWERING_DOWN",
+    "powered_down": "POWERED_DOWN",
+    "powering_up": "POWERING_UP",
+    "completing": "COMPLETING",
+    "reserved": "RESERVED",
+    "planned": "PLANNED",
+}
+
+
+def _state(given: object) -> str:
+    words = _words(given)
+    return next((flag for flag in _SHOWN_FIRST if flag in words), words[0] if words else "")
+
+
+def _exit_code(given: Mapping[str, Any]) -> tuple[int, int]:
+    code = _section(given, "exit_code")
+    signal = _number(_section(code, "signal").get("id")) or 0
+    return (0, signal) if signal else (_number(code.get("return_code")) or 0, 0)
+
+
+def _id(given: Mapping[str, Any]) -> int:
+    found = _number(given.get("job_id"))
+    if found is None:
+        raise ValueError(f"a job without an id: {str(given)[:200]}")
+    return found
+
+
+def _number(given: object) -> int | None:
+    """Parse a number, or slurmrestd's {set, infinite, number}. None if there is no number or no limit."""
+    if isinstance(given, Mapping):
+        given = given.get("number") if given.get("set") and not given.get("infinite") else None
+    return int(given) if isinstance(given, (int, float)) else None
+
+
+def _moment(given: Mapping[str, Any], name: str) -> float | None:
+    return float(found) if (found := _number(given.get(name))) else None
+
+
+def _text(given: Mapping[str, Any], name: str) -> str:
+    found = given.get(name)
+    return found if isinstance(found, str) else ""
+
+
+def _words(given: object) -> list[str]:
+    return [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
+
+
+def _section(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = given.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _unless_none(text: str) -> str:
+    return "" if text in ("None", "None assigned") else text
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    with suppress(ValueError):
+        return parse_hostlist(text)
+    return ()
+
+
+def _user_id(name: str) -> int | None:
+    with suppress(KeyError):
+        return pwd.getpwnam(name).pw_uid if name else None
+    return None

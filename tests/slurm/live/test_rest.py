@@ -1,0 +1,84 @@
+"""slurmrestd instead of Slurm's commands. Skipped if it is older than 24.11."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from deploy.dev.slurm.cluster import NoSlurm, ThrowawaySlurm
+from orchestrator.backends.slurm.rest import SlurmRest
+from orchestrator.domain.errors import BackendUnavailable
+from tests.contract.backend_contract import BackendContract
+from tests.contract.backends import BackendWorld
+from tests.slurm.live.lab import by_rest, commands, empty_queue, rest, slurm_world, soon
+from tests.slurm.live.test_doctor import examine
+
+
+@pytest.fixture(scope="module")
+def url(slurm: ThrowawaySlurm) -> str:
+    try:
+        return slurm.start_rest()
+    except NoSlurm as error:
+        pytest.skip(str(error))
+
+
+class TestSlurmByRest(BackendContract):
+    @pytest.fixture
+    def world(self, slurm: ThrowawaySlurm, url: str, tmp_path: Path) -> Iterator[BackendWorld]:
+        with slurm_world(slurm, tmp_path, rest_url=url) as world:
+            yield world
+
+
+def test_both_clients_list_the_same_jobs_and_nodes(slurm: ThrowawaySlurm, url: str) -> None:
+    def submit(name: str, command: str, *options: str) -> str:
+        given = [f"--job-name={name}-a1", "-o/dev/null", *options, f"--wrap={command}"]
+        return slurm.run("sbatch", "--parsable", *given).strip()
+
+    def agree(client: SlurmRest) -> bool:
+        other = commands(slurm)
+        with suppress(BackendUnavailable):
+            return {*client.jobs()} == {*other.jobs()} and {*client.nodes()} == {*other.nodes()}
+        return False
+
+    running = submit("runs", "sleep 600", "-N2", "--ntasks-per-node=1", "--comment=a: b|c", "--time=90")
+    submit("exit3", "exit 3")
+    submit("killed", "kill -9 $$")
+    submit("held", "sleep 600", "--hold")
+    submit("large", "sleep 600", "-N4", "-c4", "--exclusive")
+    submit("after", "sleep 600", f"--dependency=afterok:{running}")
+    submit("never", "sleep 600", "--begin=now+1days", "--requeue")
+    cancelled = submit("cancelled", "trap '' TERM; sleep 600 & wait; wait")
+    requeued = submit("requeued", "sleep 600", "--requeue")
+    stopped, drained = slurm.shape.names[2:]
+    with rest(url) as client:
+        try:
+            soon(lambda: {"RUNNING"} <= {job.state for job in client.jobs() if job.id == int(cancelled)}, "it runs")
+            slurm.run("scancel", cancelled)
+            slurm.run("scontrol", "requeue", requeued)
+            slurm.run("scontrol", "update", f"nodename={drained}", "state=drain", "reason=a | b")
+            slurm.run("scontrol", "update", f"nodename={stopped}", "state=down", "reason=broken")
+            soon(lambda: agree(client), "both list the same")
+            soon(lambda: any(job.state == "CANCELLED" for job in client.jobs()), "the end of the cancelled job")
+            soon(lambda: agree(client), "both list the same")
+            states = {job.name: job.state for job in client.jobs()}
+        finally:
+            for node in (drained, stopped):
+                slurm.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+            empty_queue(slurm)
+    assert len(states) >= 9
+
+
+def test_the_doctor_checks_the_cluster(slurm: ThrowawaySlurm, url: str, tmp_path: Path) -> None:
+    status, found = examine(slurm, tmp_path, **by_rest(url))
+    assert status == 0, found
+    assert found["version"][1].startswith("Slurm 2")
+    assert found["shared"][0] == found["torch"][0] == found["clock"][0] == found["delay"][0] == "ok"
+    assert found["group"][1].startswith("two workers formed a group on n")
+    status, found = examine(slurm, tmp_path, **by_rest(url, partition="nowhere"))
+    assert (status, found["compute node"][0]) == (2, "failed")
+    assert "Invalid partition name" in found["compute node"][1]
+    status, found = examine(slurm, tmp_path, **by_rest("unix:/tmp/none/rest"))
+    assert (status, list(found)) == (2, ["controller"])

@@ -1,0 +1,290 @@
+"""The client of slurmrestd, with recorded answers of Slurm 24.11, and the translation of sbatch's options."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from orchestrator.backends.slurm.capacity import parse_nodes as parse_sinfo
+from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.listing import parse_listing
+from orchestrator.backends.slurm.render import Request
+from orchestrator.backends.slurm.rest import RestAccess, SlurmRest
+from orchestrator.backends.slurm.rest_answers import parse_job, parse_nodes, parse_row
+from orchestrator.backends.slurm.rest_request import render_job
+from orchestrator.domain.errors import BackendBusy, BackendUnavailable, ConfigurationError, LaunchRefused
+
+RECORDED = json.loads((Path(__file__).parent / "records" / "24.11" / "rest.json").read_text())
+ERRORS = RECORDED["errors"]
+JOB = RECORDED["jobs"][0]
+REQUEST = Request(arguments=("--nodes=2",), script="#!/bin/bash\n")
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+def said(status: int, *texts: str, **fields: Any) -> httpx.Response:
+    return httpx.Response(status, json={"errors": [{"error": text} for text in texts], **fields})
+
+
+def recorded(name: str) -> httpx.Response:
+    return httpx.Response(ERRORS[name]["status"], json=ERRORS[name])
+
+
+@pytest.fixture
+def client_of() -> Any:
+    opened: list[SlurmRest] = []
+
+    def build(answer: Answer | httpx.Response, **access: Any) -> SlurmRest:
+        def reply(request: httpx.Request) -> httpx.Response:
+            return answer if isinstance(answer, httpx.Response) else answer(request)
+
+        given = RestAccess(**{"url": "http://slurm:6820", "partition": "main", **access})
+        opened.append(SlurmRest(given, timeout_s=5, transport=httpx.MockTransport(reply)))
+        return opened[-1]
+
+    yield build
+    for client in opened:
+        client.close()
+
+
+def test_both_clients_read_the_same_jobs() -> None:
+    assert {parse_job(job) for job in RECORDED["jobs"]} == {*parse_listing(RECORDED["squeue"])}
+    assert {"RUNNING", "FAILED", "PENDING", "COMPLETING"} <= {parse_job(job).state for job in RECORDED["jobs"]}
+
+
+def test_both_clients_read_the_same_nodes() -> None:
+    found = parse_nodes(RECORDED["nodes"], default="main")
+    assert {*found} == {*parse_sinfo(RECORDED["sinfo"])}
+    assert {"drained", "completing", "mixed"} <= {node.state for node in found}
+
+
+@pytest.mark.parametrize("junk", [None, [], "x", 7, {"set": True}, {"set": True, "infinite": False, "number": "x"}])
+def test_a_job_with_junk_in_every_field_still_counts(junk: object) -> None:
+    given = {**dict.fromkeys(JOB, junk), "job_id": 5}
+    assert parse_job(given).id == 5
+    assert parse_row({**dict.fromkeys(("state", "time", "comment", "user", "exit_code"), junk), "job_id": 5}).id == 5
+
+
+def test_a_job_without_an_id_is_an_error() -> None:
+    for junk in (None, [], "x"):
+        with pytest.raises(ValueError, match="without an id"):
+            parse_job({**JOB, "job_id": junk})
+
+
+@pytest.mark.parametrize(
+    ("states", "shown"),
+    [
+        (["RUNNING"], "RUNNING"),
+        (["CANCELLED", "COMPLETING"], "COMPLETING"),
+        (["RUNNING", "CONFIGURING"], "CONFIGURING"),
+        (["PENDING", "SPECIAL_EXIT"], "SPECIAL_EXIT"),
+        (["PENDING", "REQUEUED", "COMPLETING"], "COMPLETING"),
+        ([], ""),
+    ],
+)
+def test_flags_of_a_job_go_before_its_state(states: list[str], shown: str) -> None:
+    assert parse_job({**JOB, "job_state": states}).state == shown
+
+
+@pytest.mark.parametrize(
+    ("states", "shown", "broken"),
+    [
+        (["IDLE"], "idle", False),
+        (["MIXED", "PLANNED"], "planned", False),
+        (["ALLOCATED", "DRAIN"], "draining", True),
+        (["IDLE", "DRAIN"], "drained", True),
+        (["IDLE", "FAIL"], "fail", True),
+        (["DOWN", "NOT_RESPONDING"], "down", True),
+        (["IDLE", "NOT_RESPONDING"], "idle", True),
+        (["IDLE", "MAINTENANCE"], "maint", True),
+        ([], "unknown", True),
+    ],
+)
+def test_flags_of_a_node_go_before_its_state(states: list[str], shown: str, broken: bool) -> None:
+    (node,) = parse_nodes([{**RECORDED["nodes"][0], "state": states, "partitions": ["main"]}], default="main")
+    assert (node.state, node.broken, node.is_default) == (shown, broken, True)
+
+
+def test_a_row_of_accounting_names_who_cancelled_the_job() -> None:
+    row = {
+        "job_id": 7,
+        "name": "train-a1",
+        "state": {"current": ["CANCELLED"]},
+        "user": "root",
+        "kill_request_user": "root",
+        "nodes": "None assigned",
+        "comment": {"administrator": "quota"},
+        "time": {"start": 10, "end": 20, "submission": 5},
+    }
+    found = parse_row(row)
+    assert (found.state, found.cancelled_by, found.user, found.comment, found.nodes) == ("CANCELLED", 0, 0, "quota", ())
+    assert (found.submitted_at, found.started_at, found.ended_at) == (5.0, 10.0, 20.0)
+    assert parse_row({**row, "kill_request_user": "nobody-of-this-name"}).cancelled_by is None
+
+
+def test_options_become_fields() -> None:
+    options = ["--job-name=train-a1", "--nodes=1-2", "--no-kill", "--no-requeue", "--parsable", "--exclusive"]
+    options += ["--mem=16G", "--gres=gpu:h100:8,nic:2", "--time=90", "--signal=TERM@60", "--exclude=n[1-3],m7"]
+    options += ["--export=NIL", "--open-mode=append", "--switches=2@01:00:00", "--licenses=ansys:3"]
+    assert render_job(options) == {
+        "name": "train-a1",
+        "nodes": "1-2",
+        "kill_on_node_fail": False,
+        "requeue": False,
+        "shared": ["none"],
+        "memory_per_node": {"set": True, "infinite": False, "number": 16384},
+        "tres_per_node": "gres/gpu:h100:8,gres/nic:2",
+        "time_limit": {"set": True, "infinite": False, "number": 90},
+        "kill_warning_signal": "TERM",
+        "kill_warning_delay": {"set": True, "infinite": False, "number": 60},
+        "excluded_nodes": ["n1", "n2", "n3", "m7"],
+        "environment": ["PATH=/usr/local/bin:/usr/bin:/bin"],
+        "open_mode": ["APPEND"],
+        "required_switches": {"set": True, "infinite": False, "number": 2},
+        "wait_for_switch": 3600,
+        "licenses": "ansys:3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--burst-buffer=x", "--burst-buffer"),
+        ("-N2", "-N2"),
+        ("nodes=2", "nodes"),
+        ("--mem=lots", "no amount of memory"),
+        ("--time=soon", "no duration"),
+        ("--cpus-per-task=many", "cannot translate"),
+        ("--export=ALL", "only NIL"),
+    ],
+)
+def test_an_option_without_a_field_is_refused(option: str, says: str) -> None:
+    with pytest.raises(LaunchRefused, match=says):
+        render_job([option])
+
+
+def test_a_plan_shows_what_slurmrestd_gets(client_of: Any) -> None:
+    sent: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        return said(200, job_id=17)
+
+    client = client_of(answer)
+    client.submit(REQUEST)
+    shown = client.render(REQUEST)
+    title, _, body = shown.text.partition("\n")
+    assert (shown.kind, title) == ("slurmrestd", "POST /slurm/v0.0.42/job/submit")
+    assert [json.loads(body)] == sent == [{"script": "#!/bin/bash\n", "job": {"nodes": "2"}}]
+
+
+def test_a_refusal_is_told_apart_from_a_full_and_a_silent_controller(client_of: Any) -> None:
+    with pytest.raises(LaunchRefused, match="Invalid partition name specified"):
+        client_of(recorded("partition")).submit(REQUEST)
+    with pytest.raises(BackendBusy, match="MaxSubmitJob"):
+        client_of(said(500, "Job violates accounting/QOS policy (MaxSubmitJobs)")).submit(REQUEST)
+    with pytest.raises(BackendUnavailable, match="Unable to contact slurm controller"):
+        client_of(recorded("controller down")).submit(REQUEST)
+    with pytest.raises(BackendUnavailable, match="without a job's id"):
+        client_of(said(200)).submit(REQUEST)
+    assert client_of(said(200, job_id=17)).submit(REQUEST) == 17
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (recorded("controller down"), "Unable to contact slurm controller"),
+        (said(500, "Something new"), "Something new"),
+        (said(401, "Authentication failure"), "401 Authentication failure"),
+        (httpx.Response(404, text="Unable find requested URL."), "does not serve /slurm/v0.0.42/jobs/"),
+        (httpx.Response(502, text="<html>"), "502: <html>"),
+        (httpx.Response(200, json=[]), r"200: \[\]"),
+        (said(200), "no jobs"),
+        (said(200, jobs=[{"name": "train-a1", "user_id": os.getuid()}]), "without an id"),
+    ],
+)
+def test_an_answer_that_is_no_listing_proves_nothing(client_of: Any, answer: httpx.Response, says: str) -> None:
+    with pytest.raises(BackendUnavailable, match=says):
+        client_of(answer).jobs()
+
+
+def test_a_listing_has_the_attempts_of_the_user_only(client_of: Any) -> None:
+    own = os.getuid()
+    jobs = [
+        {**JOB, "job_id": 1, "name": "train-a1", "user_id": own},
+        {**JOB, "job_id": 2, "name": "train-a1", "user_id": own + 1},
+        {**JOB, "job_id": 3, "name": "other", "user_id": own},
+    ]
+    assert [job.id for job in client_of(said(200, jobs=jobs)).jobs()] == [1]
+
+
+def test_a_job_that_slurm_does_not_know(client_of: Any) -> None:
+    assert client_of(recorded("unknown job")).job(999) is None
+    assert client_of(said(200, jobs=[{**JOB, "job_id": 8}])).job(999) is None
+    with pytest.raises(BackendUnavailable):
+        client_of(recorded("controller down")).job(999)
+    for name in ("unknown job", "ended job"):
+        client_of(recorded(name)).exclude(999, "n1")
+    client_of(recorded("unknown job")).cancel(999)
+    with pytest.raises(BackendUnavailable):
+        client_of(recorded("controller down")).cancel(999)
+
+
+def test_without_accounting_there_are_no_rows(client_of: Any) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return httpx.Response(404, text="Unable find requested URL.")
+
+    client = client_of(answer)
+    assert client.accounting([1, 2]) == client.accounting([1]) == client.accounting([]) == []
+    assert len(asked) == 1
+    with pytest.raises(BackendUnavailable):
+        client.jobs_with_steps()
+
+
+def test_accounting_tells_which_jobs_run_a_step(client_of: Any) -> None:
+    def job(number: int, *steps: tuple[str, str]) -> dict[str, Any]:
+        return {"job_id": number, "steps": [{"step": {"id": name}, "state": [state]} for name, state in steps]}
+
+    jobs = [job(1, ("1.batch", "RUNNING"), ("1.0", "RUNNING")), job(2, ("2.batch", "RUNNING"), ("2.0", "COMPLETED"))]
+    assert client_of(said(200, jobs=[*jobs, {"job_id": 3, "steps": "x"}])).jobs_with_steps() == {1}
+
+
+def test_the_token_is_read_for_each_call(client_of: Any, tmp_path: Path) -> None:
+    seen: list[tuple[str | None, str | None]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append((request.headers.get("X-SLURM-USER-NAME"), request.headers.get("X-SLURM-USER-TOKEN")))
+        return said(200, jobs=[])
+
+    token = tmp_path / "token"
+    client = client_of(answer, user="root", token_file=token)
+    with pytest.raises(BackendUnavailable, match="cannot read the token"):
+        client.jobs()
+    token.write_text("SLURM_JWT=first\n")
+    client.jobs()
+    token.write_text("second")
+    client.jobs()
+    assert seen == [("root", "first"), ("root", "second")]
+    client_of(answer).jobs()
+    assert seen[-1] == (None, None)
+    with pytest.raises(ConfigurationError, match="no user nobody-of-this-name"):
+        client_of(answer, user="nobody-of-this-name")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # httpcore leaves the socket open
+def test_a_socket_that_does_not_exist_is_unavailable(tmp_path: Path) -> None:
+    access = RestAccess(url=f"unix:{tmp_path}/none", partition="main")
+    with closing(SlurmRest(access, timeout_s=5)) as client:
+        as_port: SlurmClient = client
+        with pytest.raises(BackendUnavailable, match="cannot reach slurmrestd"):
+            as_port.jobs()

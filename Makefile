@@ -1,6 +1,6 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test long nightly faults test-slurm test-kubernetes test-browser test-api mutate crash soak recovery trajectories matrix check format docs bench clean
+.PHONY: help install demo serve test long nightly faults test-slurm test-slurm-newer test-kubernetes test-browser test-api mutate crash soak recovery trajectories matrix check format docs bench clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,6 +48,12 @@ faults: $(VENV)/.tools ## every fault on every kind of cluster, at default setti
 
 test-slurm: $(VENV)/.tools ## a real Slurm of several nodes on this machine, killed in every way (as root; ARGS="-m smoke")
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/slurm/live $(ARGS)
+
+RELEASE ?= trixie
+SLURM := slurm-wlm slurmdbd slurmrestd mariadb-server-core mariadb-client-core iproute2 nftables
+test-slurm-newer: $(VENV)/.tools ## the same with the Slurm of a newer Debian (package debootstrap; RELEASE=trixie)
+	@$(BIN)/python -m deploy.dev.debian $(RELEASE) --packages $(SLURM) -- \
+	  $(CURDIR)/$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/slurm/live $(ARGS)
 
 test-kubernetes: $(VENV)/.tools ## jobs on the cluster of KUBECONFIG (ARGS="--image IMAGE --host-path PATH"; ARGS=--help)
 	@$(BIN)/python -m pytest -q tests/kubernetes/live $(ARGS)

@@ -17,7 +17,8 @@ Or the network is disturbed for up to 12 s, and no process is killed:
     lossy   30 % of the packets to and from a random node are lost (needs nft)
 
 The workers themselves write the time of each step, on the same clock. A *split* is a step of an older generation after
-a newer one has begun, or one generation of two groups.
+a newer one has begun, or one generation of two groups. The step that was under way when the group changed does not
+count, because all ranks had contributed to it.
 """
 
 from __future__ import annotations

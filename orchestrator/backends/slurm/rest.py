@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,16 +101,14 @@ class SlurmRest:
 
     def jobs_with_steps(self) -> frozenset[int]:
         running = self._list("slurmdb", "jobs/", "jobs", query={"users": self._user_name, "state": "RUNNING"})
-        return frozenset(
-            parse_row(job).id for job in running if any(_is_running(step) for step in job.get("steps", ()))
-        )
+        return frozenset(row.id for row in _parse(filter(_runs_a_step, running), parse_row))
 
     def accounting(self, numbers: Collection[int]) -> list[SlurmJob]:
         if not self._has_accounting or not numbers:
             return []
         query = {"step": ",".join(map(str, sorted(numbers))), "show_duplicates": "true", "skip_steps": "true"}
         try:
-            rows = [parse_row(row) for row in self._list("slurmdb", "jobs/", "jobs", query=query)]
+            rows = _parse(self._list("slurmdb", "jobs/", "jobs", query=query), parse_row)
         except NotServed:
             self._has_accounting = False
             return []
@@ -146,7 +144,9 @@ class SlurmRest:
             answer = self._ask("GET", "slurm", "ping/")
         except Refused as error:
             raise BackendUnavailable(str(error)) from None
-        return str(answer["meta"]["slurm"]["release"])
+        meta = answer.get("meta")
+        slurm = meta.get("slurm") if isinstance(meta, dict) else None
+        return str(slurm.get("release")) if isinstance(slurm, dict) else ""
 
     def _list(self, plugin: str, path: str, name: str, *, query: Mapping[str, str] | None = None) -> list[Json]:
         """Return the objects of a listing. Raises BackendUnavailable for any error: it proves nothing about any job."""
@@ -191,10 +191,10 @@ def _render_body(request: Request) -> Json:
     return {"script": request.script, "job": render_job(request.arguments)}
 
 
-def _parse(jobs: Iterable[Json]) -> list[SlurmJob]:
+def _parse(jobs: Iterable[Json], parse: Callable[[Json], SlurmJob] = parse_job) -> list[SlurmJob]:
     """Raises BackendUnavailable if a job has no id, since such an answer proves nothing about any job."""
     try:
-        return [parse_job(job) for job in jobs]
+        return [parse(job) for job in jobs]
     except ValueError as error:
         raise BackendUnavailable(f"cannot parse slurmrestd's listing: {error}") from error
 
@@ -226,14 +226,15 @@ def _describe(error: object) -> str:
     return ": ".join(str(each) for each in words if each)
 
 
-def _is_running(step: object) -> bool:
-    """Whether accounting knows no end of the step, and it is not one of Slurm's own: batch, extern."""
-    if not isinstance(step, dict):
-        return False
-    return (
-        "RUNNING" in (step.get("state") or ())
-        and str((step.get("step") or {}).get("id")).rpartition(".")[2].isdecimal()
-    )
+def _runs_a_step(job: Json) -> bool:
+    """Whether accounting knows a step of the job without an end that is not one of Slurm's own: batch, extern."""
+    steps = job.get("steps")
+    return any(_is_running(step) for step in steps if isinstance(step, dict)) if isinstance(steps, list) else False
+
+
+def _is_running(step: Json) -> bool:
+    number = str((step.get("step") or {}).get("id")).rpartition(".")[2]
+    return number.isdecimal() and "RUNNING" in (step.get("state") or ())
 
 
 def _find_user(name: str | None) -> tuple[str, int]:

@@ -128,8 +128,19 @@ class Fleet:
         return [line["evidence"] for line in sorted(found, key=lambda line: line["at"])]
 
     def printed(self) -> str:
-        logs = layout.attempt_dir(self.folder, 1).glob(f"replica-*/{layout.AGENT_LOG}")
-        return "\n".join(f"{log.parent.name}: {log.read_text(errors='replace')[-1500:]}" for log in sorted(logs))
+        """What the agents printed last, without torch's stack traces, and the last events and steps of each replica."""
+        attempt = layout.attempt_dir(self.folder, 1)
+        parts = []
+        for log in sorted(attempt.glob(f"replica-*/{layout.AGENT_LOG}")):
+            files = [*log.parent.glob(f"*/{layout.EVENTS}"), *log.parent.glob(f"*/{layout.PROGRESS}")]
+            parts += [f"{log.parent.name}:", *_last_lines(log, 12)]
+            parts += [line for file in files for line in _last_lines(file, 6)]
+        return "\n".join(parts)
+
+
+def _last_lines(file: Path, count: int) -> list[str]:
+    lines = [line for line in file.read_text(errors="replace").splitlines() if line and not line.startswith("frame #")]
+    return [line[:300] for line in lines[-count:]]
 
 
 def run_often(nodes: int, times: int, act: Callable[[Fleet], None], *, title: str) -> list[list[Step]]:

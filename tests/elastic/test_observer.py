@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -90,6 +90,19 @@ def test_an_agent_stays_lossy_until_its_link_is_good() -> None:
     for quality, is_lossy in ((FAIR, True), (POOR, True), (GOOD, False), (POOR, False)):
         links.qualities["b"] = quality
         assert observer.is_lossy("b") is is_lossy
+
+
+def test_an_agent_that_the_group_has_taken_in_again_is_not_lossy() -> None:
+    """Another agent may have found its link good before this one did."""
+    observer = observe(Links({"b": POOR, "c": FAIR}, BADLY))
+    assert judge(observer)
+    everybody = observer._round
+    left = [member for member in everybody.members if member.node != "b"]
+    observer.follow(replace(everybody, members=tuple(left)), "a")
+    assert observer.is_lossy("b")
+    observer.note_stall(False)
+    observer.follow(everybody, "a")
+    assert not observer.is_lossy("b")
 
 
 def test_agents_that_link_to_the_node_are_asked_first() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.elastic.pauses import Cut, Death, Loss, Nodes, Stop
@@ -229,6 +229,36 @@ def test_a_group_goes_on_without_a_lossy_node_and_takes_it_in_again_once_its_lin
     left_out = f"node-{lossy if count > 2 else 1}"
     assert first_step_s(nodes, {f"node-{n}" for n in range(count)} - {left_out}) < 20.0 + 8.0
     assert nodes.generation == 3
+    assert_all_train(nodes)
+    assert_no_split(nodes)
+    assert_one_group_in_each_generation(nodes)
+
+
+LOSSES = st.lists(
+    st.builds(
+        Loss,
+        node=st.sampled_from(["node-0", "node-1", "node-2"]),
+        begin_s=st.floats(20, 90),
+        length_s=st.floats(0.1, 12),
+    ),
+    min_size=1,
+    max_size=6,
+)
+# Two nodes are left out after one another. The second one is taken in first.
+IN_TURNS = [
+    Loss(node="node-1", begin_s=20.0, length_s=1.93),
+    Loss(node="node-1", begin_s=31.53, length_s=3.15),
+    Loss(node="node-0", begin_s=42.62, length_s=10.06),
+    Loss(node="node-1", begin_s=53.31, length_s=4.52),
+    Loss(node="node-0", begin_s=79.58, length_s=3.87),
+]
+
+
+@given(LOSSES, st.booleans())
+@example(IN_TURNS, True)
+def test_a_group_is_whole_again_after_any_losses_of_packets(losses: list[Loss], breaks: bool) -> None:
+    nodes = Nodes(3, 1, losses=losses, breaks=breaks)
+    nodes.run(102.0 + SETTLES_S)
     assert_all_train(nodes)
     assert_no_split(nodes)
     assert_one_group_in_each_generation(nodes)

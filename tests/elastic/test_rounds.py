@@ -400,6 +400,10 @@ def test_lost_peers_are_explained_by_a_change_of_the_group_and_not_by_a_failure(
     assert explain_lost_peers(reopen(group, A, LIMITS, grown), group, "b") == "host-d is waiting to join"
     done = drop(finish(group, 1, "c", LIMITS), {"c"})
     assert explain_lost_peers(done, group, "a") is None
+    lossy = join(lose(group, Lost(lossy=frozenset({"c"})), LIMITS), C, LIMITS)
+    assert [member.node for member in lossy.waiting] == ["c"]
+    assert explain_lost_peers(lossy, group, "a") == "too many packets of host-c were lost"
+    assert explain_lost_peers(lossy, group, "c") == "the other nodes have dropped this one"
 
 
 def test_a_group_can_do_without_agents_if_enough_others_are_left_or_waiting() -> None:

@@ -65,6 +65,8 @@ class Observer:
     def follow(self, round_: Round, host: str) -> None:
         """Link to the agents of the document. `host` serves the store."""
         members = {each.node: (each.address, each.beats_port) for each in (*round_.members, *round_.waiting)}
+        with self._lock:
+            self._lossy -= round_.nodes - self._round.nodes  # the group has taken them in again
         self._round, self._host = round_, host
         linked = frozenset(round_queries.linked_to(round_, self._node, host) & (self._places | members).keys())
         if linked != self._linked or any(self._places.get(node) != members[node] for node in members):

@@ -102,9 +102,7 @@ def find_change(now: Round, formed: Round, node: str, limits: Limits) -> str | N
         return _GIVEN_UP
     lost = find_lost(now, formed)
     if lost:
-        names = ", ".join(sorted(member.address for member in lost))
-        is_lossy = all(member.node in now.lossy for member in lost)
-        return f"too many packets of {names} were lost" if is_lossy else f"the group lost {names}"
+        return _describe_loss(now, lost)
     ready = [member for member in now.waiting if may_join(now, member, limits)]
     if ready and len(now.members) < limits.max_nodes and not now.finished:
         return f"{ready[0].address} is waiting to join"
@@ -132,17 +130,24 @@ def find_missing(now: Round, before: Round | None) -> list[Member]:
 def explain_lost_peers(now: Round, formed: Round, node: str) -> str | None:
     """Why agents have ended workers of `formed` without a failure. None if there is no such reason.
 
-    Workers that lose their peers for this reason have not failed.
+    Workers that lose their peers for this reason have not failed. A member that was dropped may wait beside the group.
     """
-    if now.number != formed.number and now.change:
-        return now.change
-    known = {each.node for each in (*now.members, *now.waiting)} | now.awaited
     if now.number == formed.number:
-        known |= now.finished
-    if node not in known:
+        lost = find_lost(now, formed)
+    elif now.change:
+        return now.change
+    else:
+        known = {each.node for each in (*now.members, *now.waiting)} | now.awaited
+        lost = [member for member in formed.members if member.node not in known]
+    if node in {member.node for member in lost}:
         return _GIVEN_UP
-    names = sorted(member.address for member in formed.members if member.node not in known)
-    return f"the group lost {', '.join(names)}" if names else None
+    return _describe_loss(now, lost) if lost else None
+
+
+def _describe_loss(now: Round, lost: Collection[Member]) -> str:
+    names = ", ".join(sorted(member.address for member in lost))
+    is_lossy = all(member.node in now.lossy for member in lost)
+    return f"too many packets of {names} were lost" if is_lossy else f"the group lost {names}"
 
 
 def has_place(round_: Round, node: str, limits: Limits) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+import httpx
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from orchestrator.domain.field_rules import NAME
@@ -47,8 +48,8 @@ class SlurmClusterSettings(BaseModel):
     bin_dir: str | None = None  # the folder of Slurm's commands; default: PATH
     conf: str | None = None  # SLURM_CONF
     rest_url: str | None = None  # slurmrestd instead of the commands: http(s)://HOST:PORT, or unix:PATH of its socket
-    rest_user: str | None = None  # the user of the jobs; default: the service's own
-    rest_token_file: Path | None = None  # the user's JSON web token, as `scontrol token` prints it
+    rest_user: str | None = None  # the name of the token's user; default: that of the service's user
+    rest_token_file: Path | None = None  # a JSON web token, as `scontrol token` prints it
 
     @field_validator("root", "service_root")
     @classmethod
@@ -66,11 +67,17 @@ class SlurmClusterSettings(BaseModel):
         if self.bin_dir is not None or self.conf is not None:
             raise ValueError("bin_dir and conf are for Slurm's commands, which rest_url replaces")
         if not self.rest_url.startswith(("http://", "https://", "unix:/")):
-            raise ValueError("rest_url must be http(s)://HOST:PORT, or unix:PATH of a socket")
-        if not self.rest_url.startswith("unix:") and self.rest_token_file is None:
+            raise ValueError("rest_url must be http(s)://HOST:PORT, or unix:/PATH of a socket")
+        try:
+            httpx.URL(self.rest_url)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"rest_url: {error}") from None
+        if self.rest_token_file is None and not self.rest_url.startswith("unix:"):
             raise ValueError("rest_url needs rest_token_file, except for a socket")
+        if self.rest_token_file is None and self.rest_user is not None:
+            raise ValueError("rest_user needs rest_token_file: it is the name of the token's user")
         if self.defaults.partition is None:
-            raise ValueError("rest_url needs defaults.partition: slurmrestd does not tell which one is the default")
+            raise ValueError("rest_url needs defaults.partition: slurmrestd does not report which one is the default")
         return self
 
 

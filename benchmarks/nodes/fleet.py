@@ -182,14 +182,15 @@ def find_split(steps: list[Step]) -> str | None:
     newest: Step | None = None
     ranks: dict[int, int] = {}  # the processes of the newest generation
     highest: dict[int, int] = {}  # the last step of each generation
-    began_s = 0.0  # the newest generation
+    began_s = 0.0  # when the newest generation made its first step
     for step in steps:
         if newest is not None and step.generation < newest.generation:
             if step.number <= highest.get(step.generation, -1) + 1:
                 continue
+            last = highest.get(step.generation, "none")
             return (
                 f"rank {step.rank} of generation {step.generation} made step {step.number} {step.at_s - began_s:.2f} s "
-                f"after generation {newest.generation} had begun; its newest step was {highest.get(step.generation)}"
+                f"after generation {newest.generation} had begun; its newest step was {last}"
             )
         if newest is None or step.generation > newest.generation:
             newest, ranks, began_s = step, {}, step.at_s

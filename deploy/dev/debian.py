@@ -2,8 +2,9 @@
 
     python -m deploy.dev.debian RELEASE [--packages NAME...] -- COMMAND...
 
-The release is installed once into a folder, with the packages. The command sees this machine's /proc, /dev, /sys, /tmp,
-home and working directory at their own paths, and the release's programs and libraries.
+The release is installed once into a folder, with the packages. The command sees this machine's /proc, /dev, /sys and
+/tmp, and the top-level folders that hold home, the working directory and this Python (which must not be below /usr).
+All other programs and libraries are the release's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from pathlib import Path
 
 _MIRROR = "http://deb.debian.org/debian"
-# What a Python that was built elsewhere loads.
+# Libraries that this machine's Python loads, and what the tests need.
 _FOR_PYTHON = "ca-certificates,libbz2-1.0,libexpat1,libffi8,libgomp1,liblzma5,libsqlite3-0,procps,zlib1g"
 _SHARED = ("/proc", "/dev", "/sys", "/tmp")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -51,7 +52,7 @@ def main() -> None:
 
 
 def install(release: str, packages: list[str], folder: Path) -> None:
-    """Install the release, unless an earlier run has. Raises CalledProcessError."""
+    """Install the release, unless an earlier run has; other packages need a new folder. Raises CalledProcessError."""
     if (folder / _DONE).exists():
         return
     shutil.rmtree(folder, ignore_errors=True)

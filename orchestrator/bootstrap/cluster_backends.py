@@ -102,10 +102,10 @@ def _share_files(common: Site, own: SlurmSite | TorchxSite, *, gpus_per_node: in
 
 def build_client(given: SlurmClusterSettings) -> SlurmCommands | SlurmRest:
     """Raises ConfigurationError."""
-    if given.rest_url is not None and given.defaults.partition is not None:
+    if given.rest_url is not None and given.defaults.partition is not None:  # the settings ask for both
         access = RestAccess(
             url=given.rest_url,
-            partition=given.defaults.partition,
+            default_partition=given.defaults.partition,
             user=given.rest_user,
             token_file=given.rest_token_file,
         )

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from orchestrator.backends.slurm.commands import SlurmCommands
@@ -59,23 +59,40 @@ print("FOUND " + json.dumps(found))
 
 
 def examine_slurm(given: SlurmClusterSettings, settings: Settings) -> Iterator[CheckResult]:
-    client, site = build_client(given), build_slurm_site(given, settings)
-    began = time.monotonic()
+    client = build_client(given)
+    if isinstance(client, SlurmRest):
+        with closing(client):
+            yield from _examine(client, given, settings)
+    else:
+        yield from _examine(client, given, settings)
+
+
+def _examine(
+    client: SlurmCommands | SlurmRest, given: SlurmClusterSettings, settings: Settings
+) -> Iterator[CheckResult]:
+    began, conf = time.monotonic(), None
     try:
-        conf = client.settings() if isinstance(client, SlurmCommands) else {}
-        version = conf.get("SLURM_VERSION", "") if isinstance(client, SlurmCommands) else client.version()
+        if isinstance(client, SlurmCommands):
+            conf = client.settings()
+            version = conf.get("SLURM_VERSION", "")
+        else:  # slurmrestd does not report Slurm's settings
+            version = client.version()
         client.jobs()
     except BackendUnavailable as error:
         yield "controller", Verdict.FAILED, str(error)
         return
     yield "controller", Verdict.OK, f"answered two requests within {time.monotonic() - began:.2f} s"
     yield _version(version)
-    if isinstance(client, SlurmCommands):  # slurmrestd does not tell Slurm's settings
+    if conf is not None:
         yield from _times(conf, given)
-        yield _accounting(conf.get("AccountingStorageType", "").endswith("slurmdbd"))
-    else:
-        yield _accounting(client.has_accounting())
-    yield from _probe(client, site, settings, given)
+    yield _accounting(_reaches_accounting(client, conf or {}))
+    yield from _probe(client, build_slurm_site(given, settings), settings, given)
+
+
+def _reaches_accounting(client: SlurmCommands | SlurmRest, conf: Mapping[str, str]) -> bool:
+    if isinstance(client, SlurmRest):
+        return client.reaches_accounting()
+    return conf.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
 def _version(text: str) -> CheckResult:
@@ -152,13 +169,17 @@ def _run_as_job(
     folder = site.root / here.name
     options = [*_options(given), f"--chdir={folder}", f"--output={folder}/{_PRINTED}", "--export=NIL", "--no-requeue"]
     request = Request(arguments=tuple(options), script=f"#!/bin/bash\n{shlex.join(command)}\n")
-    number = client.submit(request)
-    deadline = time.monotonic() + _PROBE_S
-    while (job := client.job(number)) is not None and meaning(job).standing is not Standing.OVER:
-        if time.monotonic() > deadline + _LATE_S or (time.monotonic() > deadline and not job.nodes):
+    number, began = client.submit(request), time.monotonic()
+    try:
+        while (job := client.job(number)) is not None and meaning(job).standing is not Standing.OVER:
+            what, limit_s = ("end", _PROBE_S + _LATE_S) if job.nodes else ("start", _PROBE_S)
+            if time.monotonic() - began > limit_s:
+                raise BackendUnavailable(f"job {number} did not {what} within {limit_s:g} s ({job.state} {job.reason})")
+            time.sleep(_LOOK_EVERY_S)
+    except BackendUnavailable:
+        with suppress(BackendUnavailable):
             client.cancel(number)
-            raise BackendUnavailable(f"job {number} did not end within {_PROBE_S:g} s ({job.state} {job.reason})")
-        time.sleep(_LOOK_EVERY_S)
+        raise
     late = time.monotonic() + max(site.settle_s, 1.0)
     while time.monotonic() < late:
         with suppress(OSError), here.open() as opened:

@@ -96,7 +96,7 @@ def _judge(cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, began: float)
     deadline, runs, node = began + timeouts.begin_s, False, None
     while True:
         seen = cluster.backend.observe({plan.key: 1})[plan.key]
-        node = _node_of(seen) or node  # an agent that has ended is on no node
+        node = _node_of(seen) or node  # the sighting of an ended agent names no node
         record, now = _find_record(cluster, plan), time.monotonic()
         if record is not None:
             return _judge_record(record, node, now - began)

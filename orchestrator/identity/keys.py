@@ -18,13 +18,16 @@ def parse_keys(text: str, source: str) -> tuple[bytes, ...]:
     if not words:
         raise ConfigurationError(f"{source} contains no key; {_HOW}")
     for number, word in enumerate(words, 1):
-        try:
-            is_valid = len(base64.urlsafe_b64decode(word)) == _KEY_BYTES
-        except ValueError:
-            is_valid = False
-        if not is_valid:
+        if not _is_key(word):
             raise ConfigurationError(f"{source}: key {number} is not valid; {_HOW}")
     return tuple(word.encode() for word in words)
+
+
+def _is_key(word: str) -> bool:
+    try:
+        return len(base64.urlsafe_b64decode(word)) == _KEY_BYTES
+    except ValueError:
+        return False
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:

@@ -123,7 +123,7 @@ class Vault:
 
     @cached_property
     def _cipher(self) -> Cipher:
-        # The library takes 7 MB of memory, which a service without secrets saves.
+        # Loading the library takes 7 MB. A service without secrets does not need it.
         from orchestrator.identity.cipher import Cipher  # noqa: PLC0415
 
         return Cipher(self._keys)

@@ -244,7 +244,7 @@ LOSSES = st.lists(
     min_size=1,
     max_size=6,
 )
-# Two nodes are left out after one another. The second one is taken in first.
+# Two nodes are left out one after the other. The second one is taken in first.
 IN_TURNS = [
     Loss(node="node-1", begin_s=20.0, length_s=1.93),
     Loss(node="node-1", begin_s=31.53, length_s=3.15),

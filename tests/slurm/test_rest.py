@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import pwd
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -45,7 +47,7 @@ def client_of() -> Any:
         def reply(request: httpx.Request) -> httpx.Response:
             return answer if isinstance(answer, httpx.Response) else answer(request)
 
-        given = RestAccess(**{"url": "http://slurm:6820", "partition": "main", **access})
+        given = RestAccess(**{"url": "http://slurm:6820", "default_partition": "main", **access})
         opened.append(SlurmRest(given, timeout_s=5, transport=httpx.MockTransport(reply)))
         return opened[-1]
 
@@ -65,7 +67,9 @@ def test_both_clients_read_the_same_nodes() -> None:
     assert {"drained", "completing", "mixed"} <= {node.state for node in found}
 
 
-@pytest.mark.parametrize("junk", [None, [], "x", 7, {"set": True}, {"set": True, "infinite": False, "number": "x"}])
+@pytest.mark.parametrize(
+    "junk", [None, [], "x", 7, {"set": True}, {"set": True, "infinite": False, "number": "x"}, math.inf]
+)
 def test_a_job_with_junk_in_every_field_still_counts(junk: object) -> None:
     given = {**dict.fromkeys(JOB, junk), "job_id": 5}
     assert parse_job(given).id == 5
@@ -154,14 +158,42 @@ def test_options_become_fields() -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "field", "value"),
+    [
+        ("--time=1:29", "time_limit", 2),
+        ("--time=90:30", "time_limit", 91),
+        ("--time=1-0", "time_limit", 1440),
+        ("--mem=512K", "memory_per_node", 1),
+        ("--mem=2T", "memory_per_node", 2 * 1024**2),
+    ],
+)
+def test_amounts_are_rounded_up(option: str, field: str, value: int) -> None:
+    assert render_job([option]) == {field: {"set": True, "infinite": False, "number": value}}
+
+
+def test_lists_of_resources_keep_their_kinds() -> None:
+    assert render_job(["--gpus-per-node=a:1,b:2"]) == {"tres_per_node": "gres/gpu:a:1,gres/gpu:b:2"}
+
+
+def test_two_options_for_one_field_are_refused() -> None:
+    with pytest.raises(LaunchRefused, match="one field for --gpus-per-node and --gres"):
+        render_job(["--gres=gpu:8", "--gpus-per-node=4"])
+
+
+@pytest.mark.parametrize(
     ("option", "says"),
     [
         ("--burst-buffer=x", "--burst-buffer"),
         ("-N2", "-N2"),
         ("nodes=2", "nodes"),
-        ("--mem=lots", "no amount of memory"),
-        ("--time=soon", "no duration"),
-        ("--cpus-per-task=many", "cannot translate"),
+        ("--mem=lots", "not an amount of memory"),
+        ("--time=soon", "not a duration"),
+        ("--cpus-per-task=many", "it is not a number"),
+        ("--switches=many", "it is not a number"),
+        ("--time=0", "limit of 0"),
+        ("--no-kill=off", "it takes no value"),
+        ("--signal=R:TERM@60", "only"),
+        ("--begin=now+1hour", "not supported"),
         ("--export=ALL", "only NIL"),
     ],
 )
@@ -206,7 +238,9 @@ def test_a_refusal_is_told_apart_from_a_full_and_a_silent_controller(client_of: 
         (httpx.Response(404, text="Unable find requested URL."), "does not serve /slurm/v0.0.42/jobs/"),
         (httpx.Response(502, text="<html>"), "502: <html>"),
         (httpx.Response(200, json=[]), r"200: \[\]"),
-        (said(200), "no jobs"),
+        (said(200), "no list jobs"),
+        (said(200, jobs={}), "no list jobs"),
+        (httpx.Response(500, json={"errors": 7}), "answered 500"),
         (said(200, jobs=[{"name": "train-a1", "user_id": os.getuid()}]), "without an id"),
     ],
 )
@@ -228,6 +262,10 @@ def test_a_listing_has_the_attempts_of_the_user_only(client_of: Any) -> None:
 def test_a_job_that_slurm_does_not_know(client_of: Any) -> None:
     assert client_of(recorded("unknown job")).job(999) is None
     assert client_of(said(200, jobs=[{**JOB, "job_id": 8}])).job(999) is None
+    assert client_of(said(200, jobs=[7])).job(999) is None
+    for jobs in (None, "x", {}):
+        with pytest.raises(BackendUnavailable):
+            client_of(said(200, jobs=jobs)).job(999)
     with pytest.raises(BackendUnavailable):
         client_of(recorded("controller down")).job(999)
     for name in ("unknown job", "ended job"):
@@ -256,7 +294,8 @@ def test_accounting_tells_which_jobs_run_a_step(client_of: Any) -> None:
         return {"job_id": number, "steps": [{"step": {"id": name}, "state": [state]} for name, state in steps]}
 
     jobs = [job(1, ("1.batch", "RUNNING"), ("1.0", "RUNNING")), job(2, ("2.batch", "RUNNING"), ("2.0", "COMPLETED"))]
-    assert client_of(said(200, jobs=[*jobs, {"job_id": 3, "steps": "x"}])).jobs_with_steps() == {1}
+    junk = [{"job_id": 3, "steps": steps} for steps in ("x", None, [7], [{"step": "3.0", "state": 7}])]
+    assert client_of(said(200, jobs=[*jobs, *junk])).jobs_with_steps() == {1}
 
 
 def test_the_token_is_read_for_each_call(client_of: Any, tmp_path: Path) -> None:
@@ -267,23 +306,26 @@ def test_the_token_is_read_for_each_call(client_of: Any, tmp_path: Path) -> None
         return said(200, jobs=[])
 
     token = tmp_path / "token"
-    client = client_of(answer, user="root", token_file=token)
+    own = pwd.getpwuid(os.getuid()).pw_name
+    client = client_of(answer, user="known-to-slurm-only", token_file=token)
     with pytest.raises(BackendUnavailable, match="cannot read the token"):
         client.jobs()
     token.write_text("SLURM_JWT=first\n")
     client.jobs()
     token.write_text("second")
     client.jobs()
-    assert seen == [("root", "first"), ("root", "second")]
+    client_of(answer, token_file=token).jobs()
+    assert seen == [("known-to-slurm-only", "first"), ("known-to-slurm-only", "second"), (own, "second")]
     client_of(answer).jobs()
     assert seen[-1] == (None, None)
-    with pytest.raises(ConfigurationError, match="no user nobody-of-this-name"):
-        client_of(answer, user="nobody-of-this-name")
+    other = next(each.pw_name for each in pwd.getpwall() if each.pw_uid != os.getuid())
+    with pytest.raises(ConfigurationError, match=f"rest_user {other} is not the service's user"):
+        client_of(answer, user=other, token_file=token)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # httpcore leaves the socket open
 def test_a_socket_that_does_not_exist_is_unavailable(tmp_path: Path) -> None:
-    access = RestAccess(url=f"unix:{tmp_path}/none", partition="main")
+    access = RestAccess(url=f"unix:{tmp_path}/none", default_partition="main")
     with closing(SlurmRest(access, timeout_s=5)) as client:
         as_port: SlurmClient = client
         with pytest.raises(BackendUnavailable, match="cannot reach slurmrestd"):

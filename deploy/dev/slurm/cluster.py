@@ -27,7 +27,7 @@ from deploy.dev.slurm.conf import NSSWITCH, Shape, address, render_conf, render_
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "ip", "unshare", "nsenter")
 _SLOTS = range(1, 200)
 _OLDEST_REST = (24, 11)
-_AS_ROOT = "SLURMRESTD_SECURITY=disable_user_check"  # otherwise it refuses to run as root
+_AS_ROOT = "SLURMRESTD_SECURITY=disable_user_check"  # otherwise slurmrestd refuses to run as root
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PATIENCE_S = 120.0
@@ -97,20 +97,20 @@ class ThrowawaySlurm:
         await_(lambda: subprocess.run(["scontrol", "ping"], **self._quietly()).returncode == 0, "slurmctld answers")
 
     def start_rest(self) -> str:
-        """Start slurmrestd, once, and return its URL. Raises NoSlurm if it is older than API v0.0.42."""
+        """Start slurmrestd, once, and return its URL. Raises NoSlurm if it is missing or older than 24.11."""
         if self.rest_url is not None:
             return self.rest_url
         _require(("slurmrestd",), "slurmrestd")
         version = tuple(map(int, re.findall(r"[0-9]+", self.run("slurmrestd", "-V"))[:2]))
         if version < _OLDEST_REST:
             raise NoSlurm(f"needs slurmrestd of Slurm 24.11 or later; this is {'.'.join(map(str, version))}")
-        socket = self.folder / "rest"
-        # Without slurmdbd it ends if it has to load that plugin.
+        path = self.folder / "rest"
+        # Without slurmdbd, slurmrestd ends at its start if it loads openapi/slurmdbd.
         plugins = ["openapi/slurmctld", *(["openapi/slurmdbd"] if self.shape.accounting else [])]
-        command = ["slurmrestd", "-a", "rest_auth/local", "-s", ",".join(plugins), f"unix:{socket}"]
+        command = ["slurmrestd", "-a", "rest_auth/local", "-s", ",".join(plugins), f"unix:{path}"]
         self._rest = self._spawn(["env", _AS_ROOT, *command], log=self.folder / "slurmrestd.log")
-        await_(socket.exists, "slurmrestd listens", explain=lambda: self.log("slurmrestd"))
-        self.rest_url = f"unix:{socket}"
+        await_(path.exists, "slurmrestd listens", explain=lambda: self.log("slurmrestd"))
+        self.rest_url = f"unix:{path}"
         return self.rest_url
 
     def kill_controller(self) -> None:
@@ -206,7 +206,7 @@ class ThrowawaySlurm:
             with suppress(ProcessLookupError):
                 process.kill()
             process.wait()
-        self._nodes, self._controller, self._rest = {}, None, None
+        self._nodes, self._controller, self._rest, self.rest_url = {}, None, None, None
         for node in self.shape.names if self.slot else []:
             for pid in self.pids(node):
                 with suppress(ProcessLookupError):

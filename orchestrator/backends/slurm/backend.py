@@ -1,4 +1,4 @@
-"""The Backend port on Slurm. `client` runs commands, `attempt_folder` reads traces, and `sight` judges."""
+"""The Backend port on Slurm. `client` calls Slurm, `attempt_folder` reads traces, and `sight` judges."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class SlurmBackend:
                 self._client.signal(job.id, "TERM")
 
     def avoid_only(self, plan: LaunchPlan) -> None:
-        """Update the excluded nodes through scontrol. The job keeps its position in the queue."""
+        """Update the nodes that a waiting job excludes. The job keeps its position in the queue."""
         with suppress(LaunchRefused):  # if the partition has shrunk, the queue's own reason says so
             plan = self._fit(plan)
         for job in self._list().get(str(plan.key), ()):

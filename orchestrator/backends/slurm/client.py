@@ -1,6 +1,6 @@
 """What the backend asks of Slurm. `commands.py` runs Slurm's commands, and `rest.py` calls slurmrestd.
 
-An answer that does not come, or a controller that cannot be reached, raises BackendUnavailable. Slurm may have accepted
+A call that gets no answer, or whose controller cannot be reached, raises BackendUnavailable. Slurm may have accepted
 the submission all the same (observed in every version), and a missing listing proves nothing.
 """
 
@@ -15,6 +15,8 @@ from orchestrator.backends.slurm.render import Request
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.native_request import NativeRequest
 
+UNKNOWN_JOB = "Invalid job id specified"
+NO_LONGER_WAITS = (UNKNOWN_JOB, "no longer pending", "already finished", "already completing or completed")
 _UNREACHABLE = (
     "Socket timed out",
     "Unable to contact slurm controller",
@@ -41,7 +43,7 @@ _FULL = (
 class SlurmClient(Protocol):
     @property
     def user(self) -> int:
-        """The id of the user whose jobs these are."""
+        """The id of the user that the jobs belong to."""
         ...
 
     def render(self, request: Request) -> NativeRequest:
@@ -86,13 +88,13 @@ class SlurmClient(Protocol):
 
 
 def require_answer(said: str, *, complaint: str) -> None:
-    """Raises BackendUnavailable with the complaint if Slurm said that the controller did not answer."""
+    """Raise BackendUnavailable, with the complaint, if Slurm said that the controller did not answer."""
     if any(words in said for words in _UNREACHABLE):
         raise BackendUnavailable(complaint)
 
 
-def refuse(complaint: str) -> LaunchRefused | BackendBusy:
-    """Return the error of a refused submission."""
+def classify_refusal(complaint: str) -> LaunchRefused | BackendBusy:
+    """Return the exception for a submission that Slurm refused with this complaint."""
     if any(words in complaint for words in _FULL):
         return BackendBusy(f"Slurm accepts no more jobs now: {complaint}")
     return LaunchRefused(f"Slurm refuses the job: {complaint}")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from re import Pattern
 
 from orchestrator.backends.slurm.capacity import NODE_FORMAT, SlurmNode, parse_nodes
-from orchestrator.backends.slurm.client import refuse, require_answer
+from orchestrator.backends.slurm.client import NO_LONGER_WAITS, UNKNOWN_JOB, classify_refusal, require_answer
 from orchestrator.backends.slurm.listing import (
     ACCOUNTING_FIELDS,
     FORMAT,
@@ -25,8 +25,6 @@ from orchestrator.domain.job.native_request import NativeRequest
 # Variables that would change what the commands do. They are not passed on.
 _MEANINGFUL = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCANCEL_", "SACCT_", "SRUN_", "ORCHESTRATOR_")
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
-_UNKNOWN_JOB = "Invalid job id specified"
-_WAITS_NO_MORE = (_UNKNOWN_JOB, "no longer pending", "already finished")
 
 
 class SlurmCommands:
@@ -47,7 +45,7 @@ class SlurmCommands:
             # `ID`, or `ID;cluster`
             return int(done.stdout.strip().splitlines()[-1].partition(";")[0])
         _require_answer(done)
-        raise refuse(_complaint(done))
+        raise classify_refusal(_complaint(done))
 
     def jobs(self) -> list[SlurmJob]:
         """The controller filters them."""
@@ -56,7 +54,7 @@ class SlurmCommands:
 
     def job(self, number: int) -> SlurmJob | None:
         done = self._run(["squeue", "-h", "-a", "-t", "all", "-j", str(number), "-O", FORMAT])
-        if done.returncode != 0 and _UNKNOWN_JOB in done.stderr:
+        if done.returncode != 0 and UNKNOWN_JOB in done.stderr:
             return None
         return next((job for job in _listed(done) if job.id == number), None)
 
@@ -87,7 +85,7 @@ class SlurmCommands:
     def exclude(self, number: int, nodes: str) -> None:
         done = self._run(["scontrol", "update", f"JobId={number}", f"ExcNodeList={nodes}"])
         _require_answer(done)
-        if done.returncode != 0 and not any(words in done.stderr + done.stdout for words in _WAITS_NO_MORE):
+        if done.returncode != 0 and not any(words in done.stderr + done.stdout for words in NO_LONGER_WAITS):
             raise BackendUnavailable(_complaint(done))
 
     def nodes(self) -> list[SlurmNode]:

@@ -1,7 +1,7 @@
 """Call slurmrestd, each call with a timeout, and parse its answers. Nothing is judged here.
 
-API v0.0.42 is the one that Slurm 24.11 to 26.05 have in common. It can neither filter a listing by user, nor tell the
-default partition. The steps of a job are known to accounting only.
+API v0.0.42 is the one that Slurm 24.11 to 26.05 have in common. It cannot filter jobs by user, and does not report the
+default partition. Only accounting lists the steps of a job.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from pathlib import Path
 import httpx
 
 from orchestrator.backends.slurm.capacity import SlurmNode
-from orchestrator.backends.slurm.client import refuse, require_answer
+from orchestrator.backends.slurm.client import NO_LONGER_WAITS, UNKNOWN_JOB, classify_refusal, require_answer
 from orchestrator.backends.slurm.hostlist import parse_hostlist
 from orchestrator.backends.slurm.listing import NAME_OF_ATTEMPT, SlurmJob
 from orchestrator.backends.slurm.render import Request
-from orchestrator.backends.slurm.rest_answers import parse_job, parse_nodes, parse_row
+from orchestrator.backends.slurm.rest_answers import parse_job, parse_nodes, parse_row, runs_a_step
 from orchestrator.backends.slurm.rest_request import Json, render_job
 from orchestrator.domain.errors import BackendUnavailable, ConfigurationError
 from orchestrator.domain.job.native_request import NativeRequest
 
 API = "v0.0.42"
 _UNIX = "unix:"
-_UNKNOWN_JOB = "Invalid job id specified"
-_OVER = (_UNKNOWN_JOB, "already finished", "already completing or completed", "no longer pending")
-_MOST_LETTERS = 500
+_MAX_CHARS = 500
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestAccess:
     """Where slurmrestd is, and as whom it is called.
 
-    `url` is http(s)://HOST:PORT or unix:PATH. Without a token file, slurmrestd knows the caller by the socket.
+    `url` is http(s)://HOST:PORT or unix:/PATH. Without a token file it is a socket, and slurmrestd runs as the same
+    user (rest_auth/local).
     """
 
     url: str
-    partition: str  # the default one
-    user: str | None = None  # None means the user of this process
+    default_partition: str
+    user: str | None = None  # the name of the token's user; None means that of this process's user
     token_file: Path | None = None  # with a JSON web token, read for each call, so that it can be renewed
 
 
-class Refused(Exception):
-    """Slurm's own errors, in its words."""
+class _SlurmError(Exception):
+    """slurmrestd answered with errors of Slurm. The message has Slurm's sentences."""
 
 
-class NotServed(BackendUnavailable):
+class _NotServed(BackendUnavailable):
     """slurmrestd has no such path: another API version, or no accounting."""
 
 
 class SlurmRest:
-    """Thread-safe. Raises ConfigurationError if this machine knows no such user."""
+    """Thread-safe. Raises ConfigurationError if the user is not that of this process, or has no name here."""
 
     def __init__(self, access: RestAccess, *, timeout_s: float, transport: httpx.BaseTransport | None = None) -> None:
         self._access = access
-        self._user_name, self.user = _find_user(access.user)
+        self.user = os.getuid()  # jobs read files that only this user can read
+        self._user_name = _find_name(access.user)
         is_socket = access.url.startswith(_UNIX)
         self._http = httpx.Client(
             base_url="http://slurmrestd" if is_socket else access.url,
@@ -68,7 +68,7 @@ class SlurmRest:
             trust_env=False,
             headers={"User-Agent": "elastic-orchestrator", "Accept": "application/json"},
         )
-        self._has_accounting = True
+        self._serves_accounting = True
 
     def close(self) -> None:
         self._http.close()
@@ -80,10 +80,10 @@ class SlurmRest:
     def submit(self, request: Request) -> int:
         try:
             answer = self._ask("POST", "slurm", "job/submit", body=_render_body(request))
-        except Refused as error:
-            raise refuse(str(error)) from None
+        except _SlurmError as error:
+            raise classify_refusal(str(error)) from None
         if not isinstance(number := answer.get("job_id"), int) or number <= 0:
-            raise BackendUnavailable(f"slurmrestd answered without a job's id: {str(answer)[:_MOST_LETTERS]}")
+            raise BackendUnavailable(f"slurmrestd answered without a job's id: {str(answer)[:_MAX_CHARS]}")
         return number
 
     def jobs(self) -> list[SlurmJob]:
@@ -92,25 +92,25 @@ class SlurmRest:
 
     def job(self, number: int) -> SlurmJob | None:
         try:
-            found = self._ask("GET", "slurm", f"job/{number}").get("jobs")
-        except Refused as error:
-            if _UNKNOWN_JOB in str(error):
+            answer = self._ask("GET", "slurm", f"job/{number}")
+        except _SlurmError as error:
+            if UNKNOWN_JOB in str(error):
                 return None
             raise BackendUnavailable(str(error)) from None
-        return next((job for job in _parse(found or ()) if job.id == number), None)
+        return next((job for job in _parse(_objects(answer, "jobs")) if job.id == number), None)
 
     def jobs_with_steps(self) -> frozenset[int]:
         running = self._list("slurmdb", "jobs/", "jobs", query={"users": self._user_name, "state": "RUNNING"})
-        return frozenset(row.id for row in _parse(filter(_runs_a_step, running), parse_row))
+        return frozenset(row.id for row in _parse(filter(runs_a_step, running), parse_row))
 
     def accounting(self, numbers: Collection[int]) -> list[SlurmJob]:
-        if not self._has_accounting or not numbers:
+        if not self._serves_accounting or not numbers:
             return []
         query = {"step": ",".join(map(str, sorted(numbers))), "show_duplicates": "true", "skip_steps": "true"}
         try:
             rows = _parse(self._list("slurmdb", "jobs/", "jobs", query=query), parse_row)
-        except NotServed:
-            self._has_accounting = False
+        except _NotServed:
+            self._serves_accounting = False
             return []
         return sorted(rows, key=lambda row: row.submitted_at or 0.0)
 
@@ -123,18 +123,18 @@ class SlurmRest:
     def exclude(self, number: int, nodes: str) -> None:
         try:
             self._ask("POST", "slurm", f"job/{number}", body={"excluded_nodes": list(parse_hostlist(nodes))})
-        except Refused as error:
-            if not any(words in str(error) for words in _OVER):
+        except _SlurmError as error:
+            if not any(words in str(error) for words in NO_LONGER_WAITS):
                 raise BackendUnavailable(str(error)) from None
 
     def nodes(self) -> list[SlurmNode]:
-        return parse_nodes(self._list("slurm", "nodes/", "nodes"), default=self._access.partition)
+        return parse_nodes(self._list("slurm", "nodes/", "nodes"), default=self._access.default_partition)
 
-    def has_accounting(self) -> bool:
-        """Whether slurmrestd reaches slurmdbd."""
+    def reaches_accounting(self) -> bool:
+        """Whether slurmdbd answers through slurmrestd now."""
         try:
             self._ask("GET", "slurmdb", "ping/")
-        except (Refused, BackendUnavailable):
+        except (_SlurmError, BackendUnavailable):
             return False
         return True
 
@@ -142,7 +142,7 @@ class SlurmRest:
         """Return Slurm's version. Raises BackendUnavailable."""
         try:
             answer = self._ask("GET", "slurm", "ping/")
-        except Refused as error:
+        except _SlurmError as error:
             raise BackendUnavailable(str(error)) from None
         meta = answer.get("meta")
         slurm = meta.get("slurm") if isinstance(meta, dict) else None
@@ -151,21 +151,18 @@ class SlurmRest:
     def _list(self, plugin: str, path: str, name: str, *, query: Mapping[str, str] | None = None) -> list[Json]:
         """Return the objects of a listing. Raises BackendUnavailable for any error: it proves nothing about any job."""
         try:
-            found = self._ask("GET", plugin, path, query=query).get(name)
-        except Refused as error:
+            return _objects(self._ask("GET", plugin, path, query=query), name)
+        except _SlurmError as error:
             raise BackendUnavailable(str(error)) from None
-        if not isinstance(found, list):
-            raise BackendUnavailable(f"slurmrestd's answer has no {name}")
-        return [each for each in found if isinstance(each, dict)]
 
     def _delete(self, number: int, query: Mapping[str, str]) -> None:
-        with suppress(Refused):  # the answer for an ended job varies; the next listing shows what happened
+        with suppress(_SlurmError):  # the answer for an ended job varies; the next listing shows what happened
             self._ask("DELETE", "slurm", f"job/{number}", query=query)
 
     def _ask(
         self, method: str, plugin: str, path: str, *, query: Mapping[str, str] | None = None, body: Json | None = None
     ) -> Json:
-        """Raises Refused with Slurm's errors, BackendUnavailable."""
+        """Raises _SlurmError, BackendUnavailable."""
         try:
             answer = self._http.request(
                 method, f"/{plugin}/{API}/{path}", params=query, json=body, headers=self._identity()
@@ -191,6 +188,14 @@ def _render_body(request: Request) -> Json:
     return {"script": request.script, "job": render_job(request.arguments)}
 
 
+def _objects(answer: Json, name: str) -> list[Json]:
+    """Raises BackendUnavailable if the answer has no such list."""
+    found = answer.get(name)
+    if not isinstance(found, list):
+        raise BackendUnavailable(f"slurmrestd's answer has no list {name}")
+    return [each for each in found if isinstance(each, dict)]
+
+
 def _parse(jobs: Iterable[Json], parse: Callable[[Json], SlurmJob] = parse_job) -> list[SlurmJob]:
     """Raises BackendUnavailable if a job has no id, since such an answer proves nothing about any job."""
     try:
@@ -206,16 +211,17 @@ def _read(answer: httpx.Response) -> Json:
         document = None
     if not isinstance(document, dict):
         if answer.status_code == httpx.codes.NOT_FOUND:
-            raise NotServed(f"slurmrestd does not serve {answer.url.path}; it needs API {API} (Slurm 24.11 to 26.05)")
-        raise BackendUnavailable(f"slurmrestd answered {answer.status_code}: {answer.text[:_MOST_LETTERS]}")
-    errors = document.get("errors") or []
+            needed = f"the service needs API {API} (Slurm 24.11 to 26.05)"
+            raise _NotServed(f"slurmrestd does not serve {answer.url.path}; {needed}")
+        raise BackendUnavailable(f"slurmrestd answered {answer.status_code}: {answer.text[:_MAX_CHARS]}")
+    errors = given if isinstance(given := document.get("errors"), list) else []
     if answer.is_success and not errors:
         return document
-    said = "; ".join(map(_describe, errors))[:_MOST_LETTERS]
+    said = "; ".join(map(_describe, errors))[:_MAX_CHARS]
     if not said or answer.status_code == httpx.codes.UNAUTHORIZED:
         raise BackendUnavailable(f"slurmrestd answered {answer.status_code} {said}".rstrip())
     require_answer(said, complaint=said)
-    raise Refused(said)
+    raise _SlurmError(said)
 
 
 def _describe(error: object) -> str:
@@ -226,21 +232,14 @@ def _describe(error: object) -> str:
     return ": ".join(str(each) for each in words if each)
 
 
-def _runs_a_step(job: Json) -> bool:
-    """Whether accounting knows a step of the job without an end that is not one of Slurm's own: batch, extern."""
-    steps = job.get("steps")
-    return any(_is_running(step) for step in steps if isinstance(step, dict)) if isinstance(steps, list) else False
-
-
-def _is_running(step: Json) -> bool:
-    number = str((step.get("step") or {}).get("id")).rpartition(".")[2]
-    return number.isdecimal() and "RUNNING" in (step.get("state") or ())
-
-
-def _find_user(name: str | None) -> tuple[str, int]:
-    """Return name and id. Raises ConfigurationError."""
-    try:
-        found = pwd.getpwuid(os.getuid()) if name is None else pwd.getpwnam(name)
-    except KeyError:
-        raise ConfigurationError(f"this machine knows no user {os.getuid() if name is None else name}") from None
-    return found.pw_name, found.pw_uid
+def _find_name(given: str | None) -> str:
+    """Return the name of this process's user. Raises ConfigurationError."""
+    own = os.getuid()
+    with suppress(KeyError):
+        if given is not None and pwd.getpwnam(given).pw_uid != own:
+            raise ConfigurationError(
+                f"rest_user {given} is not the service's user, so its jobs could not read their files"
+            )
+    with suppress(KeyError):
+        return given or pwd.getpwuid(own).pw_name
+    raise ConfigurationError(f"this machine has no name for the user with id {own}: set rest_user")

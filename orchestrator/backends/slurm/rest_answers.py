@@ -1,10 +1,12 @@
 """Parse slurmrestd's answers (API v0.0.42): jobs, accounting's rows and nodes. Pure.
 
-A value that is missing or of another type reads as absent. A job still counts, so that none seems to be missing.
+A value that is missing or of the wrong type reads as absent. The job is still returned, so that no job seems to be
+missing.
 """
 
 from __future__ import annotations
 
+import math
 import pwd
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -77,9 +79,20 @@ def parse_row(given: Mapping[str, Any]) -> SlurmJob:
     )
 
 
+def runs_a_step(job: Mapping[str, Any]) -> bool:
+    """Whether a step of a job of accounting is running, other than Slurm's own: batch, extern."""
+    steps = job.get("steps")
+    return any(_is_running(each) for each in steps if isinstance(each, Mapping)) if isinstance(steps, list) else False
+
+
 def parse_nodes(nodes: Iterable[Mapping[str, Any]], *, default: str) -> list[SlurmNode]:
     """Return every node, once per partition. `default` is the name of the default partition."""
     return [node for given in nodes for node in _in_its_partitions(given, default)]
+
+
+def _is_running(step: Mapping[str, Any]) -> bool:
+    number = str(_section(step, "step").get("id")).rpartition(".")[2]
+    return number.isdecimal() and "RUNNING" in _words(step.get("state"))
 
 
 def _in_its_partitions(given: Mapping[str, Any], default: str) -> Iterator[SlurmNode]:
@@ -88,7 +101,7 @@ def _in_its_partitions(given: Mapping[str, Any], default: str) -> Iterator[Slurm
         yield SlurmNode(
             name=_text(given, "name"),
             partition=partition,
-            is_default=partition == default,
+            is_default=partition in default.split(","),
             state=_node_state(words),
             responds="NOT_RESPONDING" not in words,
             cpus=_number(given.get("cpus")) or 0,
@@ -146,7 +159,7 @@ def _number(given: object) -> int | None:
     """Parse a number, or slurmrestd's {set, infinite, number}. None if there is no number or no limit."""
     if isinstance(given, Mapping):
         given = given.get("number") if given.get("set") and not given.get("infinite") else None
-    return int(given) if isinstance(given, (int, float)) else None
+    return int(given) if isinstance(given, (int, float)) and math.isfinite(given) else None
 
 
 def _moment(given: Mapping[str, Any], name: str) -> float | None:

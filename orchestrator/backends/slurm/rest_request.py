@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from orchestrator.domain.errors import LaunchRefused
 
 Json = dict[str, Any]
 
-_PATH = "/usr/local/bin:/usr/bin:/bin"
+_PATH = "/usr/local/bin:/usr/bin:/bin"  # slurmrestd refuses a job without an environment
 _MEGABYTES = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 _MEMORY = re.compile(r"([0-9]+)([KMGT]?)B?", re.IGNORECASE)
 
@@ -20,14 +21,20 @@ _MEMORY = re.compile(r"([0-9]+)([KMGT]?)B?", re.IGNORECASE)
 def render_job(arguments: Sequence[str]) -> Json:
     """Translate `--name=value` and `--name`. Raises LaunchRefused for an option that slurmrestd has no field for."""
     job: Json = {}
+    written_by: dict[str, str] = {}
     for argument in arguments:
         name, _, value = argument.removeprefix("--").partition("=")
         if not argument.startswith("--") or name not in _OPTIONS:
             raise LaunchRefused(f"sbatch's option {argument.partition('=')[0]} is not supported with slurmrestd")
         try:
-            job.update(_OPTIONS[name](value))
+            fields = _OPTIONS[name](value)
         except ValueError as error:
             raise LaunchRefused(f"cannot translate {argument} for slurmrestd: {error}") from None
+        for field in fields:
+            other = written_by.setdefault(field, name)
+            if other != name:
+                raise LaunchRefused(f"slurmrestd has one field for --{name} and --{other}; use one of them")
+        job.update(fields)
     return job
 
 
@@ -40,11 +47,21 @@ def _text(field: str) -> Callable[[str], Json]:
 
 
 def _integer(field: str) -> Callable[[str], Json]:
-    return lambda value: {field: int(value)}
+    def translate(value: str) -> Json:
+        if not value.removeprefix("-").isdecimal():
+            raise ValueError("it is not a number")
+        return {field: int(value)}
+
+    return translate
 
 
-def _fixed(fields: Mapping[str, Any]) -> Callable[[str], Json]:
-    return lambda _: dict(fields)
+def _flag(fields: Mapping[str, Any]) -> Callable[[str], Json]:
+    def translate(value: str) -> Json:
+        if value:
+            raise ValueError("it takes no value")
+        return dict(fields)
+
+    return translate
 
 
 def _hosts(field: str) -> Callable[[str], Json]:
@@ -55,43 +72,50 @@ def _memory(field: str) -> Callable[[str], Json]:
     def translate(value: str) -> Json:
         match = _MEMORY.fullmatch(value)
         if match is None:
-            raise ValueError("no amount of memory")
-        return {field: number(round(int(match[1]) * _MEGABYTES[match[2].upper()]))}
+            raise ValueError("it is not an amount of memory")
+        return {field: number(math.ceil(int(match[1]) * _MEGABYTES[match[2].upper()]))}
 
     return translate
 
 
-def _tres(field: str) -> Callable[[str], Json]:
-    return lambda value: {field: ",".join(f"gres/{each.removeprefix('gres/')}" for each in value.split(","))}
+def _tres(field: str, kind: str) -> Callable[[str], Json]:
+    """`kind` goes before each of the listed resources."""
+    return lambda value: {field: ",".join(f"{kind}{each.removeprefix(kind)}" for each in value.split(","))}
 
 
 def _minutes(field: str) -> Callable[[str], Json]:
     def translate(value: str) -> Json:
-        # Without a colon and a dash, sbatch takes a number as minutes.
-        seconds = int(value) * 60 if value.isdecimal() else parse_duration(value)
-        if seconds is None:
-            raise ValueError("no duration")
-        return {field: number(max(1, round(seconds / 60)))}
+        minutes = math.ceil(_seconds(value) / 60)  # as sbatch rounds
+        if minutes == 0:
+            raise ValueError("a limit of 0 is not supported")
+        return {field: number(minutes)}
 
     return translate
+
+
+def _seconds(value: str) -> float:
+    """Parse a time of sbatch(1). A plain number means minutes."""
+    seconds = 60.0 * int(value) if value.isdecimal() else parse_duration(value)
+    if seconds is None:
+        raise ValueError("it is not a duration")
+    return seconds
 
 
 def _signal(value: str) -> Json:
     name, _, delay = value.rpartition("@") if "@" in value else (value, "", "60")
     flags, _, name = name.rpartition(":")
+    if set(flags) - {"B"} or not delay.isdecimal():
+        raise ValueError("only [B:]NAME@SECONDS is supported")
     fields: Json = {"kill_warning_signal": name, "kill_warning_delay": number(int(delay))}
     return {**fields, "kill_warning_flags": ["BATCH_JOB"]} if "B" in flags else fields
 
 
 def _switches(value: str) -> Json:
     count, at, wait = value.partition("@")
+    if not count.isdecimal():
+        raise ValueError("it is not a number")
     fields: Json = {"required_switches": number(int(count))}
-    if not at:
-        return fields
-    seconds = int(wait) * 60 if wait.isdecimal() else parse_duration(wait)
-    if seconds is None:
-        raise ValueError("no duration")
-    return {**fields, "wait_for_switch": int(seconds)}
+    return {**fields, "wait_for_switch": math.ceil(_seconds(wait))} if at else fields
 
 
 def _environment(value: str) -> Json:
@@ -102,7 +126,6 @@ def _environment(value: str) -> Json:
 
 _OPTIONS: dict[str, Callable[[str], Json]] = {
     "account": _text("account"),
-    "begin": _integer("begin_time"),
     "chdir": _text("current_working_directory"),
     "comment": _text("comment"),
     "constraint": _text("constraints"),
@@ -113,22 +136,22 @@ _OPTIONS: dict[str, Callable[[str], Json]] = {
     "exclude": _hosts("excluded_nodes"),
     "exclusive": lambda value: {"shared": [value or "none"]},
     "export": _environment,
-    "gpus-per-node": lambda value: {"tres_per_node": f"gres/gpu:{value}"},
-    "gres": _tres("tres_per_node"),
+    "gpus-per-node": _tres("tres_per_node", "gres/gpu:"),
+    "gres": _tres("tres_per_node", "gres/"),
     "job-name": _text("name"),
     "licenses": _text("licenses"),
     "mem": _memory("memory_per_node"),
     "mem-per-cpu": _memory("memory_per_cpu"),
     "nice": _integer("nice"),
-    "no-kill": _fixed({"kill_on_node_fail": False}),
-    "no-requeue": _fixed({"requeue": False}),
+    "no-kill": _flag({"kill_on_node_fail": False}),
+    "no-requeue": _flag({"requeue": False}),
     "nodelist": _hosts("required_nodes"),
     "nodes": _text("nodes"),
     "ntasks": _integer("tasks"),
     "ntasks-per-node": _integer("tasks_per_node"),
     "open-mode": lambda value: {"open_mode": [value.upper()]},
     "output": _text("standard_output"),
-    "parsable": _fixed({}),
+    "parsable": _flag({}),
     "partition": _text("partition"),
     "prefer": _text("prefer"),
     "qos": _text("qos"),

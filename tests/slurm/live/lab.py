@@ -184,7 +184,7 @@ def commands(slurm: ThrowawaySlurm) -> SlurmCommands:
 
 
 def rest(url: str) -> closing[SlurmRest]:
-    return closing(SlurmRest(RestAccess(url=url, partition="main"), timeout_s=10))
+    return closing(SlurmRest(RestAccess(url=url, default_partition="main"), timeout_s=10))
 
 
 def empty_queue(slurm: ThrowawaySlurm) -> None:

@@ -54,7 +54,7 @@ def test_configuration_errors_are_named(slurm: ThrowawaySlurm, tmp_path: Path) -
     assert (status, found["compute node"][0]) == (2, "failed")
     status, found = examine(slurm, tmp_path, defaults={"partition": "nowhere"}, command_timeout_s=2)
     assert status == 2
-    assert found.get("MessageTimeout", ("warning",))[0] == "warning", "slurmrestd does not tell it"
+    assert found.get("MessageTimeout", ("warning",))[0] == "warning", "slurmrestd does not report it"
     assert "nvalid partition" in found["compute node"][1]
     nowhere = by_rest("unix:/tmp/none/rest") if BY_REST else {"conf": "/tmp/none/slurm.conf"}
     status, found = examine(slurm, tmp_path, **nowhere, command_timeout_s=2)

@@ -76,7 +76,7 @@ def test_an_elastic_job_without_the_node_of_its_script_saves_when_it_is_cancelle
     assert lab.slurm.run("squeue", "-h", "-j", slurm_id) == ""
 
 
-@pytest.mark.skipif(BY_REST, reason="without accounting, slurmrestd knows no steps")
+@pytest.mark.skipif(BY_REST, reason="slurmrestd does not list steps without accounting")
 def test_an_elastic_job_without_its_script_ends_if_nothing_of_it_is_left(lab: Lab) -> None:
     job = lab.submit(trainer={"steps": 60}, topology={"nodes": "1:2", "workers_per_node": 1})
     lab.until(job, lambda job: job.world_size == 2 and (job.step or 0) >= 15)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.dev.slurm.cluster import NoSlurm, ThrowawaySlurm
+from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.rest import SlurmRest
 from orchestrator.domain.errors import BackendUnavailable
 from tests.contract.backend_contract import BackendContract
@@ -43,6 +44,9 @@ def test_both_clients_list_the_same_jobs_and_nodes(slurm: ThrowawaySlurm, url: s
             return {*client.jobs()} == {*other.jobs()} and {*client.nodes()} == {*other.nodes()}
         return False
 
+    def job_of(client: SlurmRest, number: str) -> SlurmJob:
+        return next(job for job in client.jobs() if job.id == int(number))
+
     running = submit("runs", "sleep 600", "-N2", "--ntasks-per-node=1", "--comment=a: b|c", "--time=90")
     submit("exit3", "exit 3")
     submit("killed", "kill -9 $$")
@@ -52,20 +56,20 @@ def test_both_clients_list_the_same_jobs_and_nodes(slurm: ThrowawaySlurm, url: s
     submit("never", "sleep 600", "--begin=now+1days", "--requeue")
     cancelled = submit("cancelled", "trap '' TERM; sleep 600 & wait; wait")
     requeued = submit("requeued", "sleep 600", "--requeue")
-    stopped, drained = slurm.shape.names[2:]
+    down, drained = slurm.shape.names[2:]
     with rest(url) as client:
         try:
-            soon(lambda: {"RUNNING"} <= {job.state for job in client.jobs() if job.id == int(cancelled)}, "it runs")
+            soon(lambda: job_of(client, cancelled).state == "RUNNING", "the job to cancel does not run")
             slurm.run("scancel", cancelled)
             slurm.run("scontrol", "requeue", requeued)
             slurm.run("scontrol", "update", f"nodename={drained}", "state=drain", "reason=a | b")
-            slurm.run("scontrol", "update", f"nodename={stopped}", "state=down", "reason=broken")
-            soon(lambda: agree(client), "both list the same")
-            soon(lambda: any(job.state == "CANCELLED" for job in client.jobs()), "the end of the cancelled job")
-            soon(lambda: agree(client), "both list the same")
+            slurm.run("scontrol", "update", f"nodename={down}", "state=down", "reason=broken")
+            soon(lambda: agree(client), "the clients list different jobs or nodes")
+            soon(lambda: job_of(client, cancelled).state == "CANCELLED", "the cancelled job does not end")
+            soon(lambda: agree(client), "the clients list different jobs or nodes")
             states = {job.name: job.state for job in client.jobs()}
         finally:
-            for node in (drained, stopped):
+            for node in (drained, down):
                 slurm.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
             empty_queue(slurm)
     assert len(states) >= 9

@@ -103,7 +103,7 @@ class Observer:
 
         It should if the workers here stall, too many of its heartbeats are lost, no other peer is heard badly, and
         another agent confirms the loss. Of two agents, the one that serves the store decides. The answer stays True
-        until the link is good.
+        until the link is good, or until the group has taken the agent in again.
         """
         with self._lock:
             if not self.is_stalled and node not in self._lossy:

@@ -123,6 +123,11 @@ def find_missing(now: Round, before: Round | None) -> list[Member]:
     """The members of `before`, this agent's last round, that are neither in the open round nor awaited."""
     if before is None or now.stage is not Stage.OPEN or now.number <= before.number:
         return []
+    return _find_absent(now, before)
+
+
+def _find_absent(now: Round, before: Round) -> list[Member]:
+    """The members of `before` that are neither in the round, nor waiting, nor awaited."""
     known = {member.node for member in (*now.members, *now.waiting)} | now.awaited
     return [member for member in before.members if member.node not in known]
 
@@ -130,15 +135,15 @@ def find_missing(now: Round, before: Round | None) -> list[Member]:
 def explain_lost_peers(now: Round, formed: Round, node: str) -> str | None:
     """Why agents have ended workers of `formed` without a failure. None if there is no such reason.
 
-    Workers that lose their peers for this reason have not failed. A member that was dropped may wait beside the group.
+    Workers that lose their peers for this reason have not failed. In the same round, a member that was dropped counts
+    as lost even while it waits to join again.
     """
     if now.number == formed.number:
         lost = find_lost(now, formed)
     elif now.change:
         return now.change
     else:
-        known = {each.node for each in (*now.members, *now.waiting)} | now.awaited
-        lost = [member for member in formed.members if member.node not in known]
+        lost = _find_absent(now, formed)
     if node in {member.node for member in lost}:
         return _GIVEN_UP
     return _describe_loss(now, lost) if lost else None

@@ -30,7 +30,7 @@ _ORDER_WITHIN_S = 5.0  # the agents form the next group within a moment, or not 
 _LOOK_EVERY_S = 0.1
 _UNAIDED_WITHIN_S = 0.1  # in a collective whose connections are closed, or before the next step
 _NOTICES_WITHIN_S, _STEPS = 0.5, 3.0  # in a collective, so within some steps
-_TYPICAL_OF = 9  # steps; a few that the network delays do not change the median
+_RECENT_STEPS = 9  # their median ignores a few steps that the network delays
 _SECOND_THREAD_S = 2.0  # then the second thread must have begun (departure.py)
 _BYTES = 1 << 16
 
@@ -66,9 +66,9 @@ class Reentry:
         self._answers = os.open(answers, os.O_WRONLY | os.O_CLOEXEC)
         self._received = b""
         self._stage = Stage.JOINED
-        self._recent_s = deque[float](maxlen=_TYPICAL_OF)  # the durations of this generation's last steps
-        self._typical_s = 0.0  # of a step
-        self._longest_s = 0.0  # of a step, as the agent knows it
+        self._recent_s = deque[float](maxlen=_RECENT_STEPS)  # the durations of this generation's last steps
+        self._typical_s = 0.0  # the median of these
+        self._reported_s = 0.0  # the step of the last report to the agent: at least half of the longest
         self.has_second_thread = False  # which leaves the group if the main thread hangs in it
 
     @property
@@ -89,9 +89,9 @@ class Reentry:
     def tell(self, generation: int, stage: Stage) -> None:
         if stage is Stage.JOINED:
             self._recent_s.clear()
-            self._typical_s = self._longest_s = 0.0
+            self._typical_s = self._reported_s = 0.0
         self._stage = stage
-        leaves_within_s = _NOTICES_WITHIN_S + _STEPS * self._longest_s + _SECOND_THREAD_S * self.has_second_thread
+        leaves_within_s = _NOTICES_WITHIN_S + _STEPS * self._reported_s + _SECOND_THREAD_S * self.has_second_thread
         answer = {
             "pid": os.getpid(),
             "generation": generation,
@@ -104,8 +104,8 @@ class Reentry:
         """After each step. Tell the agent when the first one is complete, and when steps take much longer."""
         self._recent_s.append(step_s)
         self._typical_s = statistics.median(self._recent_s)
-        if step_s > 2 * self._longest_s:
-            self._longest_s = step_s
+        if step_s > 2 * self._reported_s:
+            self._reported_s = step_s
             self.tell(generation, Stage.TRAINS)
 
     def await_order(self, generation: int, is_stopped: Callable[[], bool]) -> bool:

@@ -237,6 +237,8 @@ def test_a_refusal_is_told_apart_from_a_full_and_a_silent_controller(client_of: 
         (said(401, "Authentication failure"), "401 Authentication failure"),
         (httpx.Response(404, text="Unable find requested URL."), "does not serve /slurm/v0.0.42/jobs/"),
         (httpx.Response(502, text="<html>"), "502: <html>"),
+        (httpx.Response(502, content=b"\xff", headers={"Content-Type": "text/plain; charset=idna"}), "502: "),
+        (httpx.Response(200, text="[" * 100_000), r"200: \["),
         (httpx.Response(200, json=[]), r"200: \[\]"),
         (said(200), "no list jobs"),
         (said(200, jobs={}), "no list jobs"),

@@ -206,14 +206,16 @@ def _parse(jobs: Iterable[Json], parse: Callable[[Json], SlurmJob] = parse_job) 
 
 def _read(answer: httpx.Response) -> Json:
     try:
-        document = answer.json()
-    except ValueError:
+        document = json.loads(answer.content)
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         if answer.status_code == httpx.codes.NOT_FOUND:
             needed = f"the service needs API {API} (Slurm 24.11 to 26.05)"
             raise _NotServed(f"slurmrestd does not serve {answer.url.path}; {needed}")
-        raise BackendUnavailable(f"slurmrestd answered {answer.status_code}: {answer.text[:_MAX_CHARS]}")
+        raise BackendUnavailable(
+            f"slurmrestd answered {answer.status_code}: {answer.content[:_MAX_CHARS].decode(errors='replace')}"
+        )
     errors = given if isinstance(given := document.get("errors"), list) else []
     if answer.is_success and not errors:
         return document

@@ -277,6 +277,19 @@ def test_a_job_that_slurm_does_not_know(client_of: Any) -> None:
         client_of(recorded("controller down")).cancel(999)
 
 
+@pytest.mark.parametrize(("nodes", "names"), [("n[1-2],m7", ["n1", "n2", "m7"]), ("", [""])])
+def test_excluded_nodes_are_replaced(client_of: Any, nodes: str, names: list[str]) -> None:
+    """An empty list would change nothing."""
+    sent: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        return said(200, results=[])
+
+    client_of(answer).exclude(17, nodes)
+    assert sent == [{"excluded_nodes": names}]
+
+
 def test_without_accounting_there_are_no_rows(client_of: Any) -> None:
     asked: list[str] = []
 

@@ -121,8 +121,9 @@ class SlurmRest:
         self._delete(number, {})
 
     def exclude(self, number: int, nodes: str) -> None:
+        names = list(parse_hostlist(nodes)) or [""]  # an empty list would change nothing
         try:
-            self._ask("POST", "slurm", f"job/{number}", body={"excluded_nodes": list(parse_hostlist(nodes))})
+            self._ask("POST", "slurm", f"job/{number}", body={"excluded_nodes": names})
         except _SlurmError as error:
             if not any(words in str(error) for words in NO_LONGER_WAITS):
                 raise BackendUnavailable(str(error)) from None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.dev.slurm.cluster import NoSlurm, ThrowawaySlurm
+from orchestrator.backends.slurm.hostlist import parse_hostlist
 from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.rest import SlurmRest
 from orchestrator.domain.errors import BackendUnavailable
@@ -73,6 +74,17 @@ def test_both_clients_list_the_same_jobs_and_nodes(slurm: ThrowawaySlurm, url: s
                 slurm.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
             empty_queue(slurm)
     assert len(states) >= 9
+
+
+@pytest.mark.parametrize("nodes", ["n3", "n[1-2]", ""])
+def test_the_excluded_nodes_of_a_waiting_job_are_replaced(slurm: ThrowawaySlurm, url: str, nodes: str) -> None:
+    job = slurm.run("sbatch", "--parsable", "--hold", "--exclude=n1", "-o/dev/null", "--wrap=true").strip()
+    with rest(url) as client:
+        client.exclude(int(job), nodes)
+    shown = slurm.run("scontrol", "show", "job", job)
+    empty_queue(slurm)
+    excluded = shown.partition("ExcNodeList=")[2].split()[0].replace("(null)", "")
+    assert {*parse_hostlist(excluded)} == {*parse_hostlist(nodes)}
 
 
 def test_the_doctor_checks_the_cluster(slurm: ThrowawaySlurm, url: str, tmp_path: Path) -> None:

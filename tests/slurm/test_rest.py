@@ -224,6 +224,11 @@ def test_a_refusal_is_told_apart_from_a_full_and_a_silent_controller(client_of: 
         client_of(said(500, "Job violates accounting/QOS policy (MaxSubmitJobs)")).submit(REQUEST)
     with pytest.raises(BackendUnavailable, match="Unable to contact slurm controller"):
         client_of(recorded("controller down")).submit(REQUEST)
+    unexpected = {"error": "Unexpected message received", "error_number": 1000}
+    with pytest.raises(BackendUnavailable, match="Unexpected message received"):
+        client_of(httpx.Response(500, json={"errors": [unexpected]})).submit(REQUEST)
+    with pytest.raises(LaunchRefused, match="Slurm refuses the job: x"):
+        client_of(httpx.Response(500, json={"errors": ["x", {"error_number": []}]})).submit(REQUEST)
     with pytest.raises(BackendUnavailable, match="without a job's id"):
         client_of(said(200)).submit(REQUEST)
     assert client_of(said(200, job_id=17)).submit(REQUEST) == 17

@@ -29,6 +29,7 @@ from orchestrator.domain.job.native_request import NativeRequest
 API = "v0.0.42"
 _UNIX = "unix:"
 _MAX_CHARS = 500
+_COMMUNICATION = {*range(1000, 1900), *range(5000, 7000)}  # slurm_errno.h: with the controller, and authentication
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +225,14 @@ def _read(answer: httpx.Response) -> Json:
     if not said or answer.status_code == httpx.codes.UNAUTHORIZED:
         raise BackendUnavailable(f"slurmrestd answered {answer.status_code} {said}".rstrip())
     require_answer(said, complaint=said)
+    if any(number in _COMMUNICATION for number in map(_find_number, errors)):
+        raise BackendUnavailable(said)
     raise _SlurmError(said)
+
+
+def _find_number(error: object) -> int | None:
+    found = error.get("error_number") if isinstance(error, dict) else None
+    return found if isinstance(found, int) else None
 
 
 def _describe(error: object) -> str:

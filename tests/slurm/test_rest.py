@@ -266,6 +266,13 @@ def test_a_listing_has_the_attempts_of_the_user_only(client_of: Any) -> None:
     assert [job.id for job in client_of(said(200, jobs=jobs)).jobs()] == [1]
 
 
+def test_a_name_with_a_byte_that_is_no_utf_8_hides_no_job(client_of: Any) -> None:
+    """Any user of the cluster can give a job such a name, and slurmrestd passes it on."""
+    own = {**JOB, "job_id": 1, "name": "train-a1", "user_id": os.getuid()}
+    content = json.dumps({"jobs": [own, {**own, "job_id": 2, "name": "BYTE"}]}).encode().replace(b"BYTE", b"\xff")
+    assert [job.id for job in client_of(httpx.Response(200, content=content)).jobs()] == [1]
+
+
 def test_a_job_that_slurm_does_not_know(client_of: Any) -> None:
     assert client_of(recorded("unknown job")).job(999) is None
     assert client_of(said(200, jobs=[{**JOB, "job_id": 8}])).job(999) is None
@@ -330,6 +337,11 @@ def test_the_token_is_read_for_each_call(client_of: Any, tmp_path: Path) -> None
     client = client_of(answer, user="known-to-slurm-only", token_file=token)
     with pytest.raises(BackendUnavailable, match="cannot read the token"):
         client.jobs()
+    for content in (b"", b"hush-1\nhush-2", b"hush\0", b"# hush", b"h\xfcsh"):
+        token.write_bytes(content)
+        with pytest.raises(BackendUnavailable, match="does not hold one token") as found:
+            client.jobs()
+        assert "hush" not in str(found.value)
     token.write_text("SLURM_JWT=first\n")
     client.jobs()
     token.write_text("second")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from orchestrator.domain.job.native_request import NativeRequest
 API = "v0.0.42"
 _UNIX = "unix:"
 _MAX_CHARS = 500
+_TOKEN = re.compile(r"[!-~]+")
 _COMMUNICATION = {*range(1000, 1900), *range(5000, 7000)}  # slurm_errno.h: with the controller, and authentication
 
 
@@ -179,9 +181,11 @@ class SlurmRest:
         if self._access.token_file is None:
             return {}
         try:
-            token = self._access.token_file.read_text().strip().removeprefix("SLURM_JWT=")
+            token = self._access.token_file.read_bytes().strip().removeprefix(b"SLURM_JWT=").decode(errors="replace")
         except OSError as error:
             raise BackendUnavailable(f"cannot read the token for slurmrestd: {error}") from error
+        if _TOKEN.fullmatch(token) is None:  # in a header it would be an error that quotes it
+            raise BackendUnavailable(f"{self._access.token_file} does not hold one token")
         return {"X-SLURM-USER-NAME": self._user_name, "X-SLURM-USER-TOKEN": token}
 
 
@@ -208,7 +212,7 @@ def _parse(jobs: Iterable[Json], parse: Callable[[Json], SlurmJob] = parse_job) 
 
 def _read(answer: httpx.Response) -> Json:
     try:
-        document = json.loads(answer.content)
+        document = json.loads(answer.content.decode(errors="replace"))  # names of jobs may hold any byte
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):

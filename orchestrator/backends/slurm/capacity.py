@@ -52,7 +52,7 @@ class SlurmNode:
 def parse_nodes(text: str) -> list[SlurmNode]:
     """Parse `sinfo -h -N -O`. A node appears once per partition. Malformed lines are skipped."""
     found = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         values = [
             value.strip() for value in line.rstrip(" ").removesuffix(SEPARATOR).split(SEPARATOR, len(_FIELDS) - 1)
         ]

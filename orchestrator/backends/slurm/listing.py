@@ -83,7 +83,7 @@ def parse_listing(
     not match `named` are skipped; a cluster may list fifty thousand of them.
     """
     found, id_at, name_at = [], fields.index("JobID"), fields.index("Name")
-    for line in text.splitlines():
+    for line in text.split("\n"):
         values = line.rstrip(" ").removesuffix(separator).split(separator, len(fields) - 1)
         if len(values) == 1:
             continue  # the rest of somebody's comment
@@ -123,7 +123,7 @@ def parse_accounting(text: str, *, fields: Sequence[str] = ACCOUNTING_FIELDS) ->
     A requeued job has one line per run. An id that Slurm has reused has lines for each of its jobs.
     """
     found: list[SlurmJob] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         values = line.split("|", len(fields) - 1)  # a comment may hold anything
         if len(values) != len(fields):
             continue

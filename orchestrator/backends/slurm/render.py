@@ -184,6 +184,7 @@ if [ "${{SLURM_RESTART_COUNT:-0}}" != 0 ]; then
   exit {requeued}
 fi
 unset SLURM_EXPORT_ENV
+export PATH  # bash does not export its own default, and srun would not find the Python (24.11)
 # Record the allocation, because Slurm removes lost nodes from the job's node list.
 echo "$SLURM_JOB_NUM_NODES $SLURM_JOB_NODELIST" >"$attempt/.allocation-$SLURM_JOB_ID" &&
   mv "$attempt/.allocation-$SLURM_JOB_ID" "$attempt/allocation-$SLURM_JOB_ID" ||

@@ -49,9 +49,9 @@ faults: $(VENV)/.tools ## every fault on every kind of cluster, at default setti
 test-slurm: $(VENV)/.tools ## a real Slurm of several nodes on this machine, killed in every way (as root; ARGS="-m smoke")
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/slurm/live $(ARGS)
 
-RELEASE ?= trixie
-SLURM := slurm-wlm slurmdbd slurmrestd mariadb-server-core mariadb-client-core iproute2 nftables
-test-slurm-newer: $(VENV)/.tools ## the same with the Slurm of a newer Debian (package debootstrap; RELEASE=trixie)
+RELEASE ?= forky
+SLURM := slurm-wlm slurmdbd slurmrestd slurm-wlm-jwt-plugin mariadb-server-core mariadb-client-core iproute2 nftables
+test-slurm-newer: $(VENV)/.tools ## the same with the Slurm of a newer Debian (package debootstrap; RELEASE=forky)
 	@$(BIN)/python -m deploy.dev.debian $(RELEASE) --packages $(SLURM) -- \
 	  $(CURDIR)/$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/slurm/live $(ARGS)
 

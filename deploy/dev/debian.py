@@ -58,7 +58,7 @@ def install(release: str, packages: list[str], folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     names = ",".join([_FOR_PYTHON, *packages])
-    command = ["debootstrap", "--variant=minbase", f"--include={names}", release, str(folder), _MIRROR]
+    command = ["debootstrap", "--variant=minbase", f"--include={names}", release, str(folder), _MIRROR, "sid"]
     subprocess.run(command, check=True, timeout=900, stdout=subprocess.DEVNULL)
     shutil.copy("/etc/hosts", folder / "etc" / "hosts")
     (folder / _DONE).touch()

@@ -9,6 +9,7 @@ import ctypes
 import getpass
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -27,7 +28,9 @@ from deploy.dev.slurm.conf import NSSWITCH, Shape, address, render_conf, render_
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "ip", "unshare", "nsenter")
 _SLOTS = range(1, 200)
 _OLDEST_REST = (24, 11)
-_AS_ROOT = "SLURMRESTD_SECURITY=disable_user_check"  # otherwise slurmrestd refuses to run as root
+# slurmrestd refuses to run as root and as SlurmUser. It believes the token of each call.
+_REST_USER = "daemon"
+_AS_REST_USER = ("setpriv", f"--reuid={_REST_USER}", f"--regid={_REST_USER}", "--clear-groups", "--pdeathsig=KILL")
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PATIENCE_S = 120.0
@@ -65,6 +68,7 @@ class ThrowawaySlurm:
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._rest: subprocess.Popen[bytes] | None = None
         self.rest_url: str | None = None  # while slurmrestd runs
+        self.token_file = self.folder / "token"  # of this process's user, while slurmrestd runs
 
     @property
     def environment(self) -> dict[str, str]:
@@ -104,11 +108,20 @@ class ThrowawaySlurm:
         version = tuple(map(int, re.findall(r"[0-9]+", self.run("slurmrestd", "-V"))[:2]))
         if version < _OLDEST_REST:
             raise NoSlurm(f"needs slurmrestd of Slurm 24.11 or later; this is {'.'.join(map(str, version))}")
-        path = self.folder / "rest"
+        if not self._has_tokens:
+            raise NoSlurm("no auth_jwt.so here (Debian: apt-get install slurm-wlm-jwt-plugin)")
+        token = self.run("scontrol", "token", "lifespan=infinite", f"username={getpass.getuser()}")
+        self.token_file.write_text(token.strip().removeprefix("SLURM_JWT="))
+        path = self.folder / "restd" / "socket"
+        path.parent.mkdir()
+        shutil.chown(path.parent, _REST_USER, _REST_USER)
+        self.folder.chmod(0o711)
         # Without slurmdbd, slurmrestd ends at its start if it loads openapi/slurmdbd.
         plugins = ["openapi/slurmctld", *(["openapi/slurmdbd"] if self.shape.accounting else [])]
-        command = ["slurmrestd", "-a", "rest_auth/local", "-s", ",".join(plugins), f"unix:{path}"]
-        self._rest = self._spawn(["env", _AS_ROOT, *command], log=self.folder / "slurmrestd.log")
+        command = ["slurmrestd", "-a", "rest_auth/jwt", "-s", ",".join(plugins), f"unix:{path}"]
+        self._rest = self._spawn(
+            [*_AS_REST_USER, "env", "SLURM_JWT=daemon", *command], log=self.folder / "slurmrestd.log"
+        )
         await_(path.exists, "slurmrestd listens", explain=lambda: self.log("slurmrestd"))
         self.rest_url = f"unix:{path}"
         return self.rest_url
@@ -226,7 +239,12 @@ class ThrowawaySlurm:
     def _start(self) -> None:
         self._take_slot()
         host, files = socket.gethostname().partition(".")[0], self.folder
-        (files / "slurm.conf").write_text(render_conf(files, self.slot, self.shape, host=host, user=getpass.getuser()))
+        key = files / "jwt.key" if self._has_tokens else None
+        if key is not None:
+            key.write_bytes(secrets.token_bytes(32))
+            key.chmod(0o600)
+        conf = render_conf(files, self.slot, self.shape, host=host, user=getpass.getuser(), key=key)
+        (files / "slurm.conf").write_text(conf)
         (files / "gres.conf").write_text(render_gres(self.shape))
         if self.shape.memory_limits:
             (files / "cgroup.conf").write_text(groups.CONF)
@@ -299,6 +317,10 @@ class ThrowawaySlurm:
             "stderr": subprocess.DEVNULL,
             "timeout": 20,
         }
+
+    @property
+    def _has_tokens(self) -> bool:
+        return any(Path("/usr/lib").glob("*/slurm-wlm/auth_jwt.so"))
 
     @property
     def _bridge(self) -> str:

@@ -39,7 +39,7 @@ def mariadb_port(slot: int) -> int:
     return 27200 + slot
 
 
-def render_conf(folder: Path, slot: int, shape: Shape, *, host: str, user: str) -> str:
+def render_conf(folder: Path, slot: int, shape: Shape, *, host: str, user: str, key: Path | None = None) -> str:
     """Render slurm.conf with short timeouts for tests. auth/none trusts every client, so it is only for tests."""
     settings = {
         "ClusterName": f"throwaway{slot}",
@@ -82,6 +82,7 @@ def render_conf(folder: Path, slot: int, shape: Shape, *, host: str, user: str) 
         **({"GresTypes": "gpu"} if shape.gpus else {}),
         # Clusters share one tree of groups, by node and job id, so each cluster has its own range of ids.
         **({"TaskPlugin": "task/cgroup", "FirstJobId": str(1 + 1000 * slot)} if shape.memory_limits else {}),
+        **({} if key is None else {"AuthAltTypes": "auth/jwt", "AuthAltParameters": f"jwt_key={key}"}),
         **shape.changes,
     }
     gres = f" Gres=gpu:{shape.gpus}" if shape.gpus else ""

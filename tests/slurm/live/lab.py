@@ -129,13 +129,14 @@ def configuration(slurm: ThrowawaySlurm, **changes: Any) -> str:
     return "\n".join(["[clusters.slurm]", 'backend = "slurm"', *lines]) + "\n"
 
 
-def by_rest(url: str, *, partition: str = "main") -> dict[str, Any]:
+def by_rest(slurm: ThrowawaySlurm, *, partition: str = "main") -> dict[str, Any]:
     """The settings of a cluster that is reached through slurmrestd."""
-    return {"rest_url": url, "conf": None, "defaults": {"partition": partition}}
+    url, token = slurm.start_rest(), str(slurm.token_file)
+    return {"rest_url": url, "rest_token_file": token, "conf": None, "defaults": {"partition": partition}}
 
 
 def _client(slurm: ThrowawaySlurm) -> dict[str, Any]:
-    return by_rest(slurm.start_rest()) if BY_REST else {"conf": slurm.environment["SLURM_CONF"]}
+    return by_rest(slurm) if BY_REST else {"conf": slurm.environment["SLURM_CONF"]}
 
 
 @contextmanager
@@ -160,7 +161,7 @@ def open_labs(slurm: ThrowawaySlurm, folder: Path) -> Iterator[Callable[..., Lab
 
 
 @contextmanager
-def slurm_world(slurm: ThrowawaySlurm, folder: Path, *, rest_url: str | None = None) -> Iterator[BackendWorld]:
+def slurm_world(slurm: ThrowawaySlurm, folder: Path, *, by_rest: bool = False) -> Iterator[BackendWorld]:
     """Build the world for the contract of backends."""
     package = ship.find_package()
     own = SlurmSite(
@@ -173,7 +174,7 @@ def slurm_world(slurm: ThrowawaySlurm, folder: Path, *, rest_url: str | None = N
         listing_s=0.1,
     )
     given = site(folder, python=str(write_lean_python(folder)), rendezvous_host=HEAD, local_address=LOCAL)
-    opened: AbstractContextManager[SlurmClient] = nullcontext(commands(slurm)) if rest_url is None else rest(rest_url)
+    opened: AbstractContextManager[SlurmClient] = rest(slurm) if by_rest else nullcontext(commands(slurm))
     with opened as client:
         yield RealWorld(folder, SlurmBackend(own, client, package=package), given, workdir="/bin", patience_s=60)
     empty_queue(slurm)
@@ -183,8 +184,9 @@ def commands(slurm: ThrowawaySlurm) -> SlurmCommands:
     return SlurmCommands(timeout_s=10, conf=slurm.environment["SLURM_CONF"])
 
 
-def rest(url: str) -> closing[SlurmRest]:
-    return closing(SlurmRest(RestAccess(url=url, default_partition="main"), timeout_s=10))
+def rest(slurm: ThrowawaySlurm) -> closing[SlurmRest]:
+    access = RestAccess(url=slurm.start_rest(), token_file=slurm.token_file, default_partition="main")
+    return closing(SlurmRest(access, timeout_s=10))
 
 
 def empty_queue(slurm: ThrowawaySlurm) -> None:

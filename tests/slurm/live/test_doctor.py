@@ -15,7 +15,7 @@ from deploy.dev.slurm.cluster import ThrowawaySlurm
 from orchestrator.doctor import doctor, slurm_checks
 from orchestrator.settings import load_settings
 from tests.pythons import write_python_with_a_wrong_torch
-from tests.slurm.live.lab import BY_REST, by_rest, configuration, soon
+from tests.slurm.live.lab import BY_REST, configuration, soon
 
 
 def examine(slurm: ThrowawaySlurm, folder: Path, **changes: Any) -> tuple[int, dict[str, tuple[str, str]]]:
@@ -56,7 +56,7 @@ def test_configuration_errors_are_named(slurm: ThrowawaySlurm, tmp_path: Path) -
     assert status == 2
     assert found.get("MessageTimeout", ("warning",))[0] == "warning", "slurmrestd does not report it"
     assert "nvalid partition" in found["compute node"][1]
-    nowhere = by_rest("unix:/tmp/none/rest") if BY_REST else {"conf": "/tmp/none/slurm.conf"}
+    nowhere = {"rest_url": "unix:/tmp/none/rest"} if BY_REST else {"conf": "/tmp/none/slurm.conf"}
     status, found = examine(slurm, tmp_path, **nowhere, command_timeout_s=2)
     assert (status, list(found)) == (2, ["controller"])
 

@@ -69,9 +69,11 @@ class SlurmClusterSettings(BaseModel):
         if not self.rest_url.startswith(("http://", "https://", "unix:/")):
             raise ValueError("rest_url must be http(s)://HOST:PORT, or unix:/PATH of a socket")
         try:
-            httpx.URL(self.rest_url)
+            url = httpx.URL(self.rest_url)
         except httpx.InvalidURL as error:
             raise ValueError(f"rest_url: {error}") from None
+        if url.userinfo or url.query or url.fragment:
+            raise ValueError("rest_url must have no password and no query; rest_token_file holds the credentials")
         if self.rest_token_file is None and not self.rest_url.startswith("unix:"):
             raise ValueError("rest_url needs rest_token_file, except for a socket")
         if self.rest_token_file is None and self.rest_user is not None:

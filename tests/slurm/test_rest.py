@@ -101,7 +101,19 @@ def test_flags_of_a_job_go_before_its_state(states: list[str], shown: str) -> No
     ("states", "shown", "broken"),
     [
         (["IDLE"], "idle", False),
-        (["MIXED", "PLANNED"], "planned", False),
+        (["MIXED", "PLANNED"], "mixed", False),
+        (["IDLE", "PLANNED"], "planned", False),
+        (["MIXED", "RESERVED"], "mixed", False),
+        (["ALLOCATED", "RESERVED", "MAINTENANCE"], "allocated", False),
+        (["ALLOCATED", "REBOOT_ISSUED"], "allocated", False),
+        (["IDLE", "REBOOT_REQUESTED"], "reboot", True),
+        (["IDLE", "POWERED_DOWN"], "idle", False),
+        (["IDLE", "RESERVED"], "reserved", False),
+        (["DOWN", "RESERVED"], "down", True),
+        (["DOWN", "RESERVED", "MAINTENANCE"], "down", True),
+        (["DOWN", "POWERED_DOWN"], "down", True),
+        (["DOWN", "COMPLETING"], "down", True),
+        (["DOWN", "DRAIN"], "drained", True),
         (["ALLOCATED", "DRAIN"], "draining", True),
         (["IDLE", "DRAIN"], "drained", True),
         (["IDLE", "FAIL"], "fail", True),
@@ -137,7 +149,7 @@ def test_options_become_fields() -> None:
     options = ["--job-name=train-a1", "--nodes=1-2", "--no-kill", "--no-requeue", "--parsable", "--exclusive"]
     options += ["--mem=16G", "--gres=gpu:h100:8,nic:2", "--time=90", "--signal=TERM@60", "--exclude=n[1-3],m7"]
     options += ["--export=NIL", "--open-mode=append", "--switches=2@01:00:00", "--licenses=ansys:3"]
-    assert render_job(options) == {
+    assert render_job(options, umask=0o077) == {
         "name": "train-a1",
         "nodes": "1-2",
         "kill_on_node_fail": False,
@@ -149,12 +161,24 @@ def test_options_become_fields() -> None:
         "kill_warning_signal": "TERM",
         "kill_warning_delay": {"set": True, "infinite": False, "number": 60},
         "excluded_nodes": ["n1", "n2", "n3", "m7"],
-        "environment": ["PATH=/usr/local/bin:/usr/bin:/bin"],
+        "environment": ["PATH=/usr/local/bin:/usr/bin:/bin", "SLURM_UMASK=0077"],
         "open_mode": ["APPEND"],
         "required_switches": {"set": True, "infinite": False, "number": 2},
         "wait_for_switch": 3600,
         "licenses": "ansys:3",
     }
+
+
+def fields(*options: str) -> dict[str, Any]:
+    """The fields besides the environment."""
+    job = render_job(options, umask=0o022)
+    del job["environment"]
+    return job
+
+
+def test_the_environment_has_the_cpus_of_a_task() -> None:
+    job = render_job(["--cpus-per-task=4"], umask=0o022)
+    assert job["environment"][1:] == ["SLURM_UMASK=0022", "SLURM_CPUS_PER_TASK=4"]
 
 
 @pytest.mark.parametrize(
@@ -168,16 +192,16 @@ def test_options_become_fields() -> None:
     ],
 )
 def test_amounts_are_rounded_up(option: str, field: str, value: int) -> None:
-    assert render_job([option]) == {field: {"set": True, "infinite": False, "number": value}}
+    assert fields(option) == {field: {"set": True, "infinite": False, "number": value}}
 
 
 def test_lists_of_resources_keep_their_kinds() -> None:
-    assert render_job(["--gpus-per-node=a:1,b:2"]) == {"tres_per_node": "gres/gpu:a:1,gres/gpu:b:2"}
+    assert fields("--gpus-per-node=a:1,b:2") == {"tres_per_node": "gres/gpu:a:1,gres/gpu:b:2"}
 
 
 def test_two_options_for_one_field_are_refused() -> None:
     with pytest.raises(LaunchRefused, match="one field for --gpus-per-node and --gres"):
-        render_job(["--gres=gpu:8", "--gpus-per-node=4"])
+        fields("--gres=gpu:8", "--gpus-per-node=4")
 
 
 @pytest.mark.parametrize(
@@ -191,6 +215,11 @@ def test_two_options_for_one_field_are_refused() -> None:
         ("--cpus-per-task=many", "it is not a number"),
         ("--switches=many", "it is not a number"),
         ("--time=0", "limit of 0"),
+        ("--time=-1", "not a duration"),
+        ("--cpus-per-task=0", "above 0"),
+        ("--switches=0", "above 0"),
+        ("--signal=@9", "only"),
+        ("--signal=TERM@70000", "only"),
         ("--no-kill=off", "it takes no value"),
         ("--signal=R:TERM@60", "only"),
         ("--begin=now+1hour", "not supported"),
@@ -199,14 +228,15 @@ def test_two_options_for_one_field_are_refused() -> None:
 )
 def test_an_option_without_a_field_is_refused(option: str, says: str) -> None:
     with pytest.raises(LaunchRefused, match=says):
-        render_job([option])
+        render_job([option], umask=0o022)
 
 
 def test_a_plan_shows_what_slurmrestd_gets(client_of: Any) -> None:
     sent: list[Any] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        sent.append(json.loads(request.content))
+        if request.method == "POST":
+            sent.append(json.loads(request.content))
         return said(200, job_id=17)
 
     client = client_of(answer)
@@ -214,7 +244,21 @@ def test_a_plan_shows_what_slurmrestd_gets(client_of: Any) -> None:
     shown = client.render(REQUEST)
     title, _, body = shown.text.partition("\n")
     assert (shown.kind, title) == ("slurmrestd", "POST /slurm/v0.0.42/job/submit")
-    assert [json.loads(body)] == sent == [{"script": "#!/bin/bash\n", "job": {"nodes": "2"}}]
+    assert [json.loads(body)] == sent
+    assert (sent[0]["script"], sent[0]["job"]["nodes"]) == ("#!/bin/bash\n", "2")
+
+
+def test_a_job_of_another_user_is_cancelled_and_refused(client_of: Any) -> None:
+    """Otherwise the service would not find it, and submit the next one."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.method)
+        return said(200, job_id=17, jobs=[{**JOB, "job_id": 17, "user_id": os.getuid() + 1}])
+
+    with pytest.raises(LaunchRefused, match="not as the service's user"):
+        client_of(answer).submit(REQUEST)
+    assert asked == ["POST", "GET", "DELETE"]
 
 
 def test_a_refusal_is_told_apart_from_a_full_and_a_silent_controller(client_of: Any) -> None:
@@ -247,6 +291,8 @@ def test_a_refusal_is_told_apart_from_a_full_and_a_silent_controller(client_of: 
         (httpx.Response(200, json=[]), r"200: \[\]"),
         (said(200), "no list jobs"),
         (said(200, jobs={}), "no list jobs"),
+        (said(200, jobs=[None]), "no list jobs"),
+        (said(200, jobs=[{**JOB, "user_id": "0"}]), "without a user's id"),
         (httpx.Response(500, json={"errors": 7}), "answered 500"),
         (said(200, jobs=[{"name": "train-a1", "user_id": os.getuid()}]), "without an id"),
     ],
@@ -276,8 +322,7 @@ def test_a_name_with_a_byte_that_is_no_utf_8_hides_no_job(client_of: Any) -> Non
 def test_a_job_that_slurm_does_not_know(client_of: Any) -> None:
     assert client_of(recorded("unknown job")).job(999) is None
     assert client_of(said(200, jobs=[{**JOB, "job_id": 8}])).job(999) is None
-    assert client_of(said(200, jobs=[7])).job(999) is None
-    for jobs in (None, "x", {}):
+    for jobs in (None, "x", {}, [7], [None]):
         with pytest.raises(BackendUnavailable):
             client_of(said(200, jobs=jobs)).job(999)
     with pytest.raises(BackendUnavailable):
@@ -285,8 +330,12 @@ def test_a_job_that_slurm_does_not_know(client_of: Any) -> None:
     for name in ("unknown job", "ended job"):
         client_of(recorded(name)).exclude(999, "n1")
     client_of(recorded("unknown job")).cancel(999)
-    with pytest.raises(BackendUnavailable):
-        client_of(recorded("controller down")).cancel(999)
+    denied = httpx.Response(500, json={"errors": [{"error": "Operation not permitted", "error_number": 1}]})
+    for answer in (recorded("controller down"), denied):
+        with pytest.raises(BackendUnavailable):
+            client_of(answer).cancel(999)
+        with pytest.raises(BackendUnavailable):
+            client_of(answer).signal(999, "TERM")
 
 
 @pytest.mark.parametrize(("nodes", "names"), [("n[1-2],m7", ["n1", "n2", "m7"]), ("", [""])])

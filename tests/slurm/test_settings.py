@@ -71,6 +71,7 @@ def test_a_time_limit_that_leaves_little_time_is_refused_or_a_warning(load: Load
         ('rest_url = "slurm:6820"\ndefaults = {partition = "main"}', "must be http"),
         ('rest_url = "unix:/run/rest"\nconf = "/etc/slurm.conf"', "are for Slurm's commands"),
         ('rest_user = "team"', "need rest_url"),
+        ('rest_url = "http://me:hush@slurm:6820"\nrest_token_file = "/t"', "no password"),
         ('rest_url = "unix:/run/rest"\nrest_user = "team"', "rest_user needs rest_token_file"),
         ('rest_url = "http://slurm:port"\nrest_token_file = "/t"', "Invalid port"),
     ],

@@ -24,7 +24,7 @@ from orchestrator.backends.slurm.listing import NAME_OF_ATTEMPT, SlurmJob
 from orchestrator.backends.slurm.render import Request
 from orchestrator.backends.slurm.rest_answers import parse_job, parse_nodes, parse_row, runs_a_step
 from orchestrator.backends.slurm.rest_request import Json, render_job
-from orchestrator.domain.errors import BackendUnavailable, ConfigurationError
+from orchestrator.domain.errors import BackendUnavailable, ConfigurationError, LaunchRefused
 from orchestrator.domain.job.native_request import NativeRequest
 
 API = "v0.0.42"
@@ -63,6 +63,8 @@ class SlurmRest:
         self._access = access
         self.user = os.getuid()  # jobs read files that only this user can read
         self._user_name = _find_name(access.user)
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
         is_socket = access.url.startswith(_UNIX)
         self._http = httpx.Client(
             base_url="http://slurmrestd" if is_socket else access.url,
@@ -77,20 +79,34 @@ class SlurmRest:
         self._http.close()
 
     def render(self, request: Request) -> NativeRequest:
-        body = json.dumps(_render_body(request), indent=2)
+        body = json.dumps(self._body(request), indent=2)
         return NativeRequest(kind="slurmrestd", text=f"POST /slurm/{API}/job/submit\n{body}\n")
 
     def submit(self, request: Request) -> int:
         try:
-            answer = self._ask("POST", "slurm", "job/submit", body=_render_body(request))
+            answer = self._ask("POST", "slurm", "job/submit", body=self._body(request))
         except _SlurmError as error:
             raise classify_refusal(str(error)) from None
         if not isinstance(number := answer.get("job_id"), int) or number <= 0:
             raise BackendUnavailable(f"slurmrestd answered without a job's id: {str(answer)[:_MAX_CHARS]}")
+        self._require_own(number)
         return number
 
+    def _require_own(self, number: int) -> None:
+        """Cancel a job of another user, which `jobs` would not list. Raises LaunchRefused."""
+        with suppress(BackendUnavailable):
+            made = self.job(number)
+            if made is not None and made.user != self.user:
+                self.cancel(number)
+                raise LaunchRefused(
+                    f"slurmrestd starts jobs as the user with id {made.user}, not as the service's user"
+                )
+
     def jobs(self) -> list[SlurmJob]:
-        own = [job for job in self._list("slurm", "jobs/", "jobs") if job.get("user_id") == self.user]
+        listed = self._list("slurm", "jobs/", "jobs")
+        if not all(isinstance(job.get("user_id"), int) for job in listed):
+            raise BackendUnavailable("slurmrestd lists a job without a user's id")
+        own = [job for job in listed if job["user_id"] == self.user]
         return _parse(job for job in own if NAME_OF_ATTEMPT.search(str(job.get("name"))))
 
     def job(self, number: int) -> SlurmJob | None:
@@ -160,8 +176,15 @@ class SlurmRest:
             raise BackendUnavailable(str(error)) from None
 
     def _delete(self, number: int, query: Mapping[str, str]) -> None:
-        with suppress(_SlurmError):  # the answer for an ended job varies; the next listing shows what happened
+        try:
             self._ask("DELETE", "slurm", f"job/{number}", query=query)
+        except _SlurmError as error:  # "Operation not permitted", while the controller is down (24.11)
+            if not any(words in str(error) for words in NO_LONGER_WAITS):
+                raise BackendUnavailable(str(error)) from None
+
+    def _body(self, request: Request) -> Json:
+        """Raises LaunchRefused."""
+        return {"script": request.script, "job": render_job(request.arguments, umask=self._umask)}
 
     def _ask(
         self, method: str, plugin: str, path: str, *, query: Mapping[str, str] | None = None, body: Json | None = None
@@ -173,6 +196,8 @@ class SlurmRest:
             )
         except httpx.TimeoutException as error:
             raise BackendUnavailable(f"slurmrestd did not answer within {self._http.timeout.read:g} s") from error
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise BackendUnavailable(f"cannot make a request to slurmrestd at {self._access.url}") from error
         except (httpx.HTTPError, OSError) as error:
             raise BackendUnavailable(f"cannot reach slurmrestd at {self._access.url}: {error}") from error
         return _read(answer)
@@ -189,17 +214,12 @@ class SlurmRest:
         return {"X-SLURM-USER-NAME": self._user_name, "X-SLURM-USER-TOKEN": token}
 
 
-def _render_body(request: Request) -> Json:
-    """Raises LaunchRefused."""
-    return {"script": request.script, "job": render_job(request.arguments)}
-
-
 def _objects(answer: Json, name: str) -> list[Json]:
     """Raises BackendUnavailable if the answer has no such list."""
     found = answer.get(name)
-    if not isinstance(found, list):
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise BackendUnavailable(f"slurmrestd's answer has no list {name}")
-    return [each for each in found if isinstance(each, dict)]
+    return found
 
 
 def _parse(jobs: Iterable[Json], parse: Callable[[Json], SlurmJob] = parse_job) -> list[SlurmJob]:

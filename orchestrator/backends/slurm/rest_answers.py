@@ -31,7 +31,29 @@ _SHOWN_FIRST = (
     "RESV_DEL_HOLD",
     "SIGNALING",
 )
-_BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+_RUNS = {"ALLOCATED", "MIXED"}
+# sinfo would show such a flag as a sign after the base state.
+_SIGNS = {"MAINTENANCE", "REBOOT_ISSUED", "REBOOT_REQUESTED", "POWER_DOWN", "POWERED_DOWN", "NOT_RESPONDING"}
+_SIGNS |= {"POWERING_UP", "POWERING_DOWN"}
+# What sinfo shows of a node: the first state that has any of these words and none of those (node_state_string()).
+_NODE_STATES: tuple[tuple[str, set[str], set[str]], ...] = (
+    ("inval", {"INVALID_REG"}, set()),
+    ("maint", {"MAINTENANCE"}, {"DRAIN", "DOWN", *_RUNS}),
+    ("reboot", {"REBOOT_ISSUED", "REBOOT_REQUESTED"}, _RUNS),
+    ("drained", {"DRAIN"}, {"COMPLETING", *_RUNS}),
+    ("draining", {"DRAIN"}, set()),
+    ("fail", {"FAIL"}, {"COMPLETING", "ALLOCATED"}),
+    ("failing", {"FAIL"}, set()),
+    ("down", {"DOWN"}, set()),
+    ("allocated", {"ALLOCATED"}, set()),
+    ("completing", {"COMPLETING"}, set()),
+    ("mixed", {"MIXED"}, set()),
+    ("future", {"FUTURE"}, set()),
+    ("reserved", {"RESERVED"}, _SIGNS),
+    ("blocked", {"BLOCKED"}, _SIGNS),
+    ("planned", {"PLANNED"}, _SIGNS),
+    ("idle", {"IDLE"}, set()),
+)
 
 
 def parse_job(given: Mapping[str, Any]) -> SlurmJob:
@@ -112,29 +134,8 @@ def _in_its_partitions(given: Mapping[str, Any], default: str) -> Iterator[Slurm
 
 
 def _node_state(words: list[str]) -> str:
-    """Return the state that sinfo would print (node_state_string() in Slurm's sources)."""
-    if "DRAIN" in words:
-        return "draining" if _BUSY & set(words) else "drained"
-    if "FAIL" in words:
-        return "failing" if _BUSY & set(words) else "fail"
-    for shown, flag in _NODE_FLAGS.items():
-        if flag in words:
-            return shown
-    return words[0].lower() if words else "unknown"
-
-
-# What sinfo shows, by the flag of the node's state, most important first.
-_NODE_FLAGS = {
-    "inval": "INVALID_REG",
-    "maint": "MAINTENANCE",
-    "reboot": "REBOOT_ISSUED",
-    "powering_down": "POWERING_DOWN",
-    "powered_down": "POWERED_DOWN",
-    "powering_up": "POWERING_UP",
-    "completing": "COMPLETING",
-    "reserved": "RESERVED",
-    "planned": "PLANNED",
-}
+    flags = set(words)
+    return next((shown for shown, any_of, none_of in _NODE_STATES if any_of & flags and not none_of & flags), "unknown")
 
 
 def _state(given: object) -> str:

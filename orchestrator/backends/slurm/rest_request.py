@@ -14,12 +14,16 @@ from orchestrator.domain.errors import LaunchRefused
 Json = dict[str, Any]
 
 _PATH = "/usr/local/bin:/usr/bin:/bin"  # slurmrestd refuses a job without an environment
+_LONGEST_NOTICE_S = 65535
 _MEGABYTES = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 _MEMORY = re.compile(r"([0-9]+)([KMGT]?)B?", re.IGNORECASE)
 
 
-def render_job(arguments: Sequence[str]) -> Json:
-    """Translate `--name=value` and `--name`. Raises LaunchRefused for an option that slurmrestd has no field for."""
+def render_job(arguments: Sequence[str], *, umask: int) -> Json:
+    """Translate `--name=value` and `--name`, and set what sbatch sets: the umask and the CPUs of a task.
+
+    Raises LaunchRefused for an option that slurmrestd has no field for.
+    """
     job: Json = {}
     written_by: dict[str, str] = {}
     for argument in arguments:
@@ -35,7 +39,10 @@ def render_job(arguments: Sequence[str]) -> Json:
             if other != name:
                 raise LaunchRefused(f"slurmrestd has one field for --{name} and --{other}; use one of them")
         job.update(fields)
-    return job
+    variables = {"PATH": _PATH, "SLURM_UMASK": f"{umask:04o}"}
+    if "cpus_per_task" in job:
+        variables["SLURM_CPUS_PER_TASK"] = str(job["cpus_per_task"])
+    return {**job, "environment": [f"{name}={value}" for name, value in variables.items()]}
 
 
 def number(value: int) -> Json:
@@ -50,6 +57,15 @@ def _integer(field: str) -> Callable[[str], Json]:
     def translate(value: str) -> Json:
         if not value.removeprefix("-").isdecimal():
             raise ValueError("it is not a number")
+        return {field: int(value)}
+
+    return translate
+
+
+def _count(field: str) -> Callable[[str], Json]:
+    def translate(value: str) -> Json:
+        if not value.isdecimal() or int(value) == 0:
+            raise ValueError("it is not a number above 0")
         return {field: int(value)}
 
     return translate
@@ -96,7 +112,7 @@ def _minutes(field: str) -> Callable[[str], Json]:
 def _seconds(value: str) -> float:
     """Parse a time of sbatch(1). A plain number means minutes."""
     seconds = 60.0 * int(value) if value.isdecimal() else parse_duration(value)
-    if seconds is None:
+    if seconds is None or not value[0].isdecimal():
         raise ValueError("it is not a duration")
     return seconds
 
@@ -104,7 +120,7 @@ def _seconds(value: str) -> float:
 def _signal(value: str) -> Json:
     name, _, delay = value.rpartition("@") if "@" in value else (value, "", "60")
     flags, _, name = name.rpartition(":")
-    if set(flags) - {"B"} or not delay.isdecimal():
+    if set(flags) - {"B"} or not name or not delay.isdecimal() or int(delay) > _LONGEST_NOTICE_S:
         raise ValueError("only [B:]NAME@SECONDS is supported")
     fields: Json = {"kill_warning_signal": name, "kill_warning_delay": number(int(delay))}
     return {**fields, "kill_warning_flags": ["BATCH_JOB"]} if "B" in flags else fields
@@ -112,8 +128,8 @@ def _signal(value: str) -> Json:
 
 def _switches(value: str) -> Json:
     count, at, wait = value.partition("@")
-    if not count.isdecimal():
-        raise ValueError("it is not a number")
+    if not count.isdecimal() or int(count) == 0:
+        raise ValueError("it is not a number above 0")
     fields: Json = {"required_switches": number(int(count))}
     return {**fields, "wait_for_switch": math.ceil(_seconds(wait))} if at else fields
 
@@ -121,7 +137,7 @@ def _switches(value: str) -> Json:
 def _environment(value: str) -> Json:
     if value != "NIL":
         raise ValueError("only NIL is supported")
-    return {"environment": [f"PATH={_PATH}"]}
+    return {}
 
 
 _OPTIONS: dict[str, Callable[[str], Json]] = {
@@ -130,7 +146,7 @@ _OPTIONS: dict[str, Callable[[str], Json]] = {
     "comment": _text("comment"),
     "constraint": _text("constraints"),
     "cpus-per-gpu": lambda value: {"cpus_per_tres": f"gres/gpu:{value}"},
-    "cpus-per-task": _integer("cpus_per_task"),
+    "cpus-per-task": _count("cpus_per_task"),
     "dependency": _text("dependency"),
     "error": _text("standard_error"),
     "exclude": _hosts("excluded_nodes"),
@@ -147,8 +163,8 @@ _OPTIONS: dict[str, Callable[[str], Json]] = {
     "no-requeue": _flag({"requeue": False}),
     "nodelist": _hosts("required_nodes"),
     "nodes": _text("nodes"),
-    "ntasks": _integer("tasks"),
-    "ntasks-per-node": _integer("tasks_per_node"),
+    "ntasks": _count("tasks"),
+    "ntasks-per-node": _count("tasks_per_node"),
     "open-mode": lambda value: {"open_mode": [value.upper()]},
     "output": _text("standard_output"),
     "parsable": _flag({}),

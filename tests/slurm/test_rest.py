@@ -6,7 +6,7 @@ import json
 import math
 import os
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,13 @@ def test_a_row_of_accounting_names_who_cancelled_the_job() -> None:
     assert (found.state, found.cancelled_by, found.user, found.comment, found.nodes) == ("CANCELLED", 0, 0, "quota", ())
     assert (found.submitted_at, found.started_at, found.ended_at) == (5.0, 10.0, 20.0)
     assert parse_row({**row, "kill_request_user": "nobody-of-this-name"}).cancelled_by is None
+
+
+@pytest.mark.parametrize(("limit", "ended_at"), [({"set": True, "number": 2}, 130.0), ({"infinite": True}, None)])
+def test_a_running_job_without_a_time_limit_has_no_end(limit: Mapping[str, Any], ended_at: float | None) -> None:
+    job = {"job_id": 7, "job_state": ["RUNNING"], "start_time": 10, "end_time": 130, "time_limit": limit}
+    assert parse_job(job).ended_at == ended_at
+    assert parse_job({**job, "job_state": ["COMPLETED", "COMPLETING"]}).ended_at == 130.0
 
 
 def test_options_become_fields() -> None:

@@ -59,7 +59,9 @@ _NODE_STATES: tuple[tuple[str, set[str], set[str]], ...] = (
 def parse_job(given: Mapping[str, Any]) -> SlurmJob:
     """Parse a job of the controller. Raises ValueError if it has no id."""
     code, signal = _exit_code(given)
-    waits = "PENDING" in _words(given.get("job_state"))
+    minutes = _number(given.get("time_limit"))
+    # Without a limit, Slurm plans the end for a year after the start.
+    endless = {"PENDING"} if minutes is not None else {"PENDING", "RUNNING", "SUSPENDED"}
     return SlurmJob(
         id=_id(given),
         name=_text(given, "name"),
@@ -76,8 +78,8 @@ def parse_job(given: Mapping[str, Any]) -> SlurmJob:
         exit_code=code,
         exit_signal=signal,
         started_at=_moment(given, "start_time"),
-        ended_at=None if waits else _moment(given, "end_time"),
-        time_limit_s=None if (minutes := _number(given.get("time_limit"))) is None else 60.0 * minutes,
+        ended_at=None if endless & {*_words(given.get("job_state"))} else _moment(given, "end_time"),
+        time_limit_s=None if minutes is None else 60.0 * minutes,
     )
 
 

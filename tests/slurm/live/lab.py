@@ -194,10 +194,11 @@ def empty_queue(slurm: ThrowawaySlurm) -> None:
     soon(lambda: not slurm.run("squeue", "-h"), "Slurm's queue is not empty")
 
 
-def soon(holds: Callable[[], bool], what: str, *, timeout_s: float = PATIENCE_S) -> None:
+def soon(holds: Callable[[], bool], what: str | Callable[[], str], *, timeout_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
-        assert time.monotonic() < deadline, what
+        if time.monotonic() > deadline:
+            raise AssertionError(what if isinstance(what, str) else what())
         time.sleep(0.1)
 
 

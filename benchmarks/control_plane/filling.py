@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from sqlalchemy import Column, Connection, Table, text
+from sqlalchemy import Column, Connection, Table, insert, inspect, select, text
 
+from benchmarks.control_plane.load import fresh_database
 from benchmarks.control_plane.stored import add_templates, settle
 from orchestrator.store.engine import Database
 from orchestrator.store.tables import Base
@@ -51,22 +54,49 @@ _POSTGRES = _Dialect(
 
 
 def fill(url: str, jobs: int, metric_rows: int) -> None:
-    """Store `jobs` jobs that began in the last DAYS, and `metric_rows` rows of metrics."""
+    """Store `jobs` jobs that began in the last DAYS, and `metric_rows` rows of metrics, in tables of any version."""
     long_rows = min(_LONG_ROWS, metric_rows // 10)
     with Database(url, migrating=True) as database, database.engine.connect() as connection:
-        ended, live = add_templates(database)
+        columns = _list_columns(connection)
+        ended, live = _add_templates(connection, columns)
         dialect = _POSTGRES if database.file is None else _SQLITE
         _run(connection, dialect.hasty)
         parts = _list_copies(connection, dialect, jobs - len(ended) - len(live), (ended, live))
-        for table in Base.metadata.sorted_tables:
-            if table.name == "jobs" or ("job_id" in table.columns and table.name not in ("reservations", "metrics")):
-                for part in parts:
-                    _copy_rows(connection, dialect, table, part)
+        for table, known in columns.items():
+            for part in parts if table.name != "metrics" else ():
+                _copy_rows(connection, dialect, table, known, part)
         for part in parts[:-1]:
             _add_metrics(connection, dialect, part, (metric_rows - long_rows) // jobs)
         _add_metrics(connection, dialect, parts[-1], long_rows)
         _run(connection, "DROP TABLE copies")
         settle(database)
+
+
+def _list_columns(connection: Connection) -> dict[Table, list[Column[object]]]:
+    """Return the tables with rows of jobs, and their columns in this version, but those that the database fills."""
+    found = {}
+    for table in Base.metadata.sorted_tables:
+        if table.name == "jobs" or ("job_id" in table.columns and table.name != "reservations"):
+            names = {column["name"] for column in inspect(connection).get_columns(table.name)}
+            found[table] = [
+                column for column in table.columns if column.name in names and column.autoincrement is not True
+            ]
+    return found
+
+
+def _add_templates(
+    connection: Connection, columns: dict[Table, list[Column[object]]]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Add templates, which the present code can store only in a database of the present version."""
+    with TemporaryDirectory() as folder, fresh_database(None, Path(folder)) as url, Database(url) as present:
+        ids = add_templates(present)
+        with present.engine.connect() as source:
+            for table, known in columns.items():
+                rows = source.execute(select(*known)).mappings().all()
+                if rows:
+                    connection.execute(insert(table), [dict(row) for row in rows])
+        connection.commit()
+    return ids
 
 
 def _run(connection: Connection, statement: str) -> None:
@@ -105,9 +135,11 @@ def _choose(ids: Sequence[str]) -> str:
     return f"CASE number % {len(ids)} {cases} END"
 
 
-def _copy_rows(connection: Connection, dialect: _Dialect, table: Table, part: int) -> None:
+def _copy_rows(
+    connection: Connection, dialect: _Dialect, table: Table, columns: Sequence[Column[object]], part: int
+) -> None:
     key = "id" if table.name == "jobs" else "job_id"
-    others = [column for column in table.columns if column.name != key and column.autoincrement is not True]
+    others = [column for column in columns if column.name != key]
     names = ", ".join(column.name for column in (table.columns[key], *others))
     values = ", ".join(["copies.id", *(_value_of(column, dialect) for column in others)])
     _run(

@@ -4,8 +4,8 @@
     python -m benchmarks.control_plane --parts growth --stored 1000000 --metric-rows 100000000   # hours, and 60 GB
 
 A service process uses a throw-away database; its clients are in this process, on the same machine. PostgreSQL runs
-without fsync (deploy/dev/postgres.py). Only the job whose log is followed starts: other jobs wait in the queue, or
-belong to a cluster that the service does not have.
+without fsync and on a Unix socket, unless --fsync and --network-ms say otherwise. Only the job whose log is followed
+starts: other jobs wait in the queue, or belong to a cluster that the service does not have.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from benchmarks.control_plane.distance import move_away
 from benchmarks.control_plane.followers import measure_followers
 from benchmarks.control_plane.growth import DURATION_COLUMNS, measure_growth, render_duration
 from benchmarks.control_plane.idle import IDLE_COLUMNS, measure_idle, render_idle
@@ -52,7 +53,7 @@ from benchmarks.control_plane.stored import (
     make_spec,
 )
 from benchmarks.frame import Figures, begin, build_parser, finish, render_number, render_table
-from deploy.dev.postgres import postgres_server
+from deploy.dev.postgres import running_postgres
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.domain.job.job import JobState
@@ -304,6 +305,8 @@ def main() -> int:
     parser.add_argument("--reads", type=int, default=300, help="requests of each kind")
     parser.add_argument("--report-rounds", type=int, default=4, help="reports of each of the 1,250 replicas")
     parser.add_argument("--paced-s", type=int, default=20)
+    parser.add_argument("--fsync", action="store_true", help="PostgreSQL writes each commit to the disk")
+    parser.add_argument("--network-ms", type=float, default=0.0, help="what a round trip to PostgreSQL takes longer")
     options = parser.parse_args()
     begin()
     figures: Figures = {}
@@ -311,7 +314,10 @@ def main() -> int:
         if options.database != "postgres":
             figures["sqlite"] = measure(None, options)
         if options.database != "sqlite":
-            figures["postgresql"] = measure(stack.enter_context(postgres_server()), options)
+            server = stack.enter_context(running_postgres(durable=options.fsync, fsync=options.fsync)).url
+            if options.network_ms:
+                server = stack.enter_context(move_away(server, options.network_ms))
+            figures["postgresql"] = measure(server, options)
     return finish(figures, render(figures), as_json=options.json)
 
 

@@ -19,8 +19,9 @@ _USER = "postgres"  # the server refuses to run as root; packages create this us
 _START_TIMEOUT_S = 30.0
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_SMALL = ("max_connections=200", "shared_buffers=32MB")
 # Data need not survive a crash of the machine. A durable server keeps commits across a crash of the server.
-_FAST = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=32MB")
+_FAST = ("fsync=off", "full_page_writes=off")
 _FORGETFUL = ("synchronous_commit=off",)
 
 
@@ -40,16 +41,19 @@ def find_binaries() -> Path:
 
 
 class Postgres:
-    """A server on a Unix socket, with an empty cluster. `durable`: commits survive a crash of the server.
+    """A server on a Unix socket, with an empty cluster.
+
+    `durable`: commits survive a crash of the server. `fsync`: they survive a crash of the machine.
 
     Use it from the main thread, because the server ends with the thread that started it.
     """
 
-    def __init__(self, folder: Path, *, durable: bool) -> None:
+    def __init__(self, folder: Path, *, durable: bool, fsync: bool = False) -> None:
         """Raises NoPostgres."""
         self.url = f"postgresql://{_USER}@/postgres?host={folder}"
         self._folder, self._binaries = folder, find_binaries()
-        self._settings = [f"unix_socket_directories={folder}", "listen_addresses=", *_FAST]
+        self._settings = [f"unix_socket_directories={folder}", "listen_addresses=", *_SMALL]
+        self._settings += [] if fsync else _FAST
         self._settings += [] if durable else _FORGETFUL
         self._server: subprocess.Popen[bytes] | None = None
         account = _USER if os.geteuid() == 0 else None
@@ -95,11 +99,11 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def running_postgres(*, durable: bool) -> Iterator[Postgres]:
+def running_postgres(*, durable: bool, fsync: bool = False) -> Iterator[Postgres]:
     """Yield a server that can be stopped and started. Raises NoPostgres."""
     folder = Path(tempfile.mkdtemp(prefix="orchestrator-postgres-"))
     try:
-        server = Postgres(folder, durable=durable)
+        server = Postgres(folder, durable=durable, fsync=fsync)
         try:
             server.start()
             yield server

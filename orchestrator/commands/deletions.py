@@ -10,7 +10,7 @@ from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.deletion import Deletion, build_deletion, require_deletable
-from orchestrator.domain.job.dependents import relying_on
+from orchestrator.domain.job.dependents import awaiting, relying_on
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.jobs import JobLookup, JobStore
 from orchestrator.store.deletion_store import DeletionStore
@@ -51,12 +51,13 @@ class Deletions:
                 if done is None:
                     raise
                 return done
+            dependents = self._reader.dependents(job_id)
             cluster = self._clusters.get(job.spec.cluster)
             require_deletable(
                 job,
                 files=files,
-                relied_on_by=relying_on(job_id, self._reader.sources()),
-                awaited_by=self._reader.awaiting(job_id),
+                relied_on_by=relying_on(job_id, dependents),
+                awaited_by=awaiting(job_id, dependents),
                 shares_files=cluster is None or cluster.shares_files,
             )
             deletion = build_deletion(job, by=by.name, at=self._clock.now(), files=files)

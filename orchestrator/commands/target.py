@@ -21,7 +21,7 @@ def find_target(jobs: JobLookup, history: HistoryReader | None, job_id: str) -> 
         nodes={life.replica: life.name for life in lives if life.name is not None},
         places={rank: life.replica for life in lives for rank in life.ranks},
         newest_snapshot=standing.newest_snapshot,
-        relied_on_by=relying_on(job_id, jobs.sources()),
+        relied_on_by=relying_on(job_id, jobs.dependents(job_id)),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.dependents import Needs
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Desired, Job
 from orchestrator.domain.observation.observation import Training
@@ -64,8 +65,5 @@ class JobLookup(Protocol):
     def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
         """Return the requests of these jobs. A job that does not exist is left out."""
 
-    def sources(self) -> Mapping[str, str]:
-        """`snapshot.from` of each job that is not at rest and has it, by job id."""
-
-    def awaiting(self, job_id: str) -> str | None:
-        """Return the first job, by name, that is not at rest and names this one in `after`."""
+    def dependents(self, job_id: str) -> Sequence[Needs]:
+        """Return the jobs that are not at rest and may need this one: their specs mention its id."""

@@ -9,6 +9,7 @@ from datetime import datetime
 from orchestrator.domain.errors import Conflict, NotFound, StoreUnavailable
 from orchestrator.domain.explanation.row_limits import Launch
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.dependents import Needs
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Desired, Job
 from orchestrator.domain.observation.observation import Training
@@ -104,13 +105,9 @@ class MemoryStore:
         tables = self.answering()
         return {job_id: _requested(tables, job_id) for job_id in job_ids if job_id in tables.jobs}
 
-    def sources(self) -> Mapping[str, str]:
-        jobs = self.answering().jobs.values()
-        return {job.id: source for job in jobs if not job.at_rest and (source := job.spec.snapshot.source) is not None}
-
-    def awaiting(self, job_id: str) -> str | None:
-        jobs = self.answering().jobs.values()
-        return min((job.id for job in jobs if job_id in job.spec.after and not job.state.terminal), default=None)
+    def dependents(self, job_id: str) -> list[Needs]:
+        specs = {job.id: job.spec for job in self.answering().jobs.values() if not job.at_rest}
+        return [Needs(job_id=name, after=spec.after, source=spec.snapshot.source) for name, spec in specs.items()]
 
     def attempts_of(self, job_id: str) -> list[Attempt]:
         """Return a job's attempts, oldest first."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, Executable, Select, bindparam, func, select, type_coerce
+from sqlalchemy import Executable, Select, Text, bindparam, cast, func, select
 
 from orchestrator.domain.errors import NotFound
+from orchestrator.domain.job.dependents import Needs
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.job.job_summary import JobSummary
 from orchestrator.ports.jobs import JobStanding, Requested
@@ -86,15 +87,10 @@ class JobReader:
                     found[row.id] = Requested(desired=desired_of(row), newest=row.newest, stopping=row.stopping)
         return found
 
-    def sources(self) -> Mapping[str, str]:
-        with self._database.read() as session:
-            return {job_id: source for job_id, source in session.execute(_SOURCES) if source}
-
-    def awaiting(self, job_id: str) -> str | None:
-        # Also jobs that have begun: they wait again after a retry.
-        with self._database.read() as session:
-            waiting: Iterable[Any] = session.execute(_WAITING)
-            return min((name for name, spec in waiting if job_id in spec.get("after", ())), default=None)
+    def dependents(self, job_id: str) -> Sequence[Needs]:
+        with self._database.ask() as connection:
+            rows: Sequence[Any] = connection.execute(_MENTIONING, {"job_id": job_id}).all()
+        return [Needs(job_id=name, after=spec.get("after", ()), source=spec["snapshot"]["from"]) for name, spec in rows]
 
     def count_by_state(self, projects: Collection[str] | None = None) -> Mapping[JobState, int]:
         """Count jobs by state. States without jobs may be left out. `projects` None means all."""
@@ -146,6 +142,7 @@ _LOG_CONTEXT = select(
     select(func.max(AttemptRow.number)).where(AttemptRow.job_id == JobRow.id).scalar_subquery().label("newest"),
     AT_REST.label("at_rest"),
 ).where(_THIS)
-_WAITING = select_at_work(select(JobRow.id, JobRow.spec))
-_SOURCE = type_coerce(JobRow.spec, JSON)[("snapshot", "from")].as_string()
-_SOURCES = select_at_work(select(JobRow.id, _SOURCE))
+# A search of the text is far cheaper than parsing each spec. Jobs that run are included: after a retry they wait again.
+_MENTIONING = select_at_work(
+    select(JobRow.id, JobRow.spec).where(cast(JobRow.spec, Text).contains(bindparam("job_id")))
+)

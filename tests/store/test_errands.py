@@ -9,6 +9,7 @@ import pytest
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.deletion import build_deletion
+from orchestrator.domain.job.dependents import Needs
 from orchestrator.domain.job.job import Desired, JobState, RequestedChaos, RequestedStacks
 from orchestrator.store.deletion_store import DeletionStore
 from tests.builders import NOW, at, make_attempt, make_batch, make_event, make_journal_event, make_spec
@@ -64,15 +65,16 @@ def test_only_agents_of_the_newest_attempt_are_listed(stores: Stores) -> None:
 
 
 def test_dependent_jobs_are_found_while_they_are_not_at_rest(stores: Stores) -> None:
-    stores.add("a")
-    source = "/runs/a/snapshots"
-    waiting = stores.add("b", spec=make_spec(after=["a"], snapshot={"from": source}))
-    assert (stores.reader.awaiting("a"), stores.reader.sources()) == ("b", {"b": source})
-    assert stores.reader.awaiting("b") is None
+    source = "/runs/first-1/snapshots"
+    stores.add("first-1")
+    stores.add("other", spec=make_spec(after=["second"]))
+    waiting = stores.add("b", spec=make_spec(after=["first-1"], snapshot={"from": source}))
+    needs = [Needs(job_id="b", after=["first-1"], source=source)]
+    assert stores.reader.dependents("first-1") == needs
     stores.apply(waiting.to(JobState.CANCELLED, reason="over", now=NOW))
-    assert (stores.reader.awaiting("a"), stores.reader.sources()) == (None, {})
+    assert stores.reader.dependents("first-1") == []
     assert stores.jobs.record_request("b", Desired(number=1, retry_number=1), make_event("retry.requested"))
-    assert (stores.reader.awaiting("a"), stores.reader.sources()) == ("b", {"b": source})
+    assert stores.reader.dependents("first-1") == needs
 
 
 def test_an_ended_job_is_deleted_and_leaves_a_record(stores: Stores) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from orchestrator.domain.errors import Conflict, InvalidSpec
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
-from orchestrator.domain.job.dependents import relying_on
 from orchestrator.domain.job.event import EventKind
 from orchestrator.domain.job.faults import Order, Target, request_chaos, request_stacks
 from orchestrator.domain.job.job import Desired, Job, JobState, RequestedChaos, RequestedStacks
@@ -282,28 +281,6 @@ def test_a_node_that_chaos_killed_is_not_marked() -> None:
     assert ended.blames == ()
     earlier = Desired(number=5, chaos=replace(CHAOS, attempt=7))
     assert lose_n2(earlier, nodes="2").blames == ("n2",), "chaos of another attempt excuses nothing"
-
-
-@pytest.mark.parametrize(
-    ("source", "relies"),
-    [
-        ("/runs/train-abc/snapshots", True),
-        ("/runs/train-abc/snapshots/step-00000010-a1-g1", True),
-        ("s3://bucket/runs/train-abc", True),
-        ("train-abc", True),
-        ("/runs/train-abcd/snapshots", False),
-        ("/runs/xtrain-abc", False),
-        ("/runs", False),
-    ],
-)
-def test_a_job_relies_on_the_job_whose_folder_its_source_is_in(source: str, relies: bool) -> None:
-    assert relying_on("train-abc", {"b": source, "c": "/elsewhere"}) == ("b" if relies else None)
-
-
-def test_a_job_does_not_rely_on_itself_and_the_first_of_several_is_named() -> None:
-    place = "/runs/train-abc/snapshots"
-    assert relying_on("train-abc", {"train-abc": place}) is None
-    assert relying_on("train-abc", {"train-abc": place, "z": place, "y": place}) == "y"
 
 
 # Which agent

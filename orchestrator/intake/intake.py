@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import attrgetter
 
 from orchestrator import rundir
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound, StoreUnavailable
@@ -72,7 +73,9 @@ class Intake:
         changed = launched.keys() if self._watches is None else self._watches.changed(launched.keys()) | suspects
         heavy = {key: None for key in self._heavy if key in launched}
         first = {key: None for key in self._behind if key in launched}
-        light = [key for key in first | dict.fromkeys(key for key in launched if key in changed) if key not in heavy]
+        # In the order of the tables' keys: the rows of attempts that are stored together are in few pages.
+        ordered = sorted((key for key in launched if key in changed), key=attrgetter("job_id"))
+        light = [key for key in first | dict.fromkeys(ordered) if key not in heavy]
         reading.broken = {one for one in self._broken if one[0] in launched}
         if len(self._known) > len(launched):
             self._known = {key: offsets for key, offsets in self._known.items() if key in launched}

@@ -102,6 +102,12 @@ def test_many_short_journals_are_stored_together(journals: Journals, intake: Int
     assert len(journals.transactions) == 1
 
 
+def test_rows_are_stored_in_the_order_of_their_keys(journals: Journals, intake: Intake) -> None:
+    """So that a transaction writes few pages: in another order, SQLite takes a fifth longer."""
+    assert intake.collect(dict.fromkeys(KEYS[3:] + KEYS[:3], 2), set()) == {}
+    assert list(dict.fromkeys(batch.key for batch in journals.transactions[0])) == KEYS
+
+
 @pytest.fixture
 def clock() -> VirtualClock:
     return VirtualClock()

@@ -13,6 +13,7 @@ from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.observation.membership import Members
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import RankReport, Training
+from orchestrator.domain.specs.spec import JobSpec
 from trainer.contract.exit_record import ExitRecord
 
 
@@ -21,6 +22,7 @@ class Supervised:
     """A job that is not at rest, with its newest attempt and that attempt's training summary."""
 
     job: Job
+    shared_spec: JobSpec  # the job's spec but for the name, in one object with that of other jobs
     attempt: Attempt | None
     training: Training
     exits: Mapping[int, ExitRecord]

@@ -130,6 +130,8 @@ class MemorySupervisorStore:
 def _supervised(tables: Tables, job: Job) -> Supervised:
     attempt = tables.attempt_of(job.id)
     if attempt is None:
-        return Supervised(job=job, attempt=None, training=_NO_TRAINING, exits={})
+        return Supervised(job=job, shared_spec=job.spec, attempt=None, training=_NO_TRAINING, exits={})
     training = tables.summaries[attempt.key].training()
-    return Supervised(job=job, attempt=attempt, training=training, exits=exits_of(tables, attempt.key))
+    return Supervised(
+        job=job, shared_spec=job.spec, attempt=attempt, training=training, exits=exits_of(tables, attempt.key)
+    )

@@ -13,11 +13,13 @@ from sqlalchemy.orm import Bundle, Session, aliased
 
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.queueing.admission import claimant_of
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.supervision import Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import LIVE_STATES, exits_of, in_parts, select_at_work
 from orchestrator.store.mapping import attempt_of, job_of, training_of
 from orchestrator.store.records import LiveJob
+from orchestrator.store.shared_specs import named
 from orchestrator.store.tables import AttemptRow, JobRow, JournalRow, TrainingRow
 from trainer.contract.exit_record import ExitRecord
 
@@ -38,18 +40,19 @@ def read_supervised(database: Database, cluster: str, among: Collection[str]) ->
         with database.read() as session:
             # Cluster and state are compared here. In the statement, SQLite would search by them instead of by the ids.
             rows: Iterable[Any] = session.execute(_JOBS, {"ids": ids})
-            jobs = _parse(database, session, [row for row in rows if row.cluster == cluster and _at_work(row)])
+            parsed = _parse(database, session, [row for row in rows if row.cluster == cluster and _at_work(row)])
             attempts = _by_job(session.execute(_ATTEMPTS, {"ids": ids}))
             trainings = _by_job(session.execute(_TRAININGS, {"ids": ids}))
             exits = _exits(session, ids)
         found += [
             Supervised(
                 job=job,
+                shared_spec=shared_spec,
                 attempt=None if (row := attempts.get(job.id)) is None else attempt_of(row),
                 training=training_of(trainings.get(job.id)),
                 exits={} if row is None else exits.get((row.job_id, row.number), {}),
             )
-            for job in jobs
+            for job, shared_spec in parsed
         ]
     return sorted(found, key=lambda each: (each.job.created_at, each.job.id))
 
@@ -60,15 +63,16 @@ def read_live_jobs(database: Database, clusters: Collection[str]) -> Sequence[Li
     with database.read() as session:
         for part in session.execute(_LIVE_JOBS, {"clusters": clusters}).partitions(_PART):
             attempts = {row.job.id: attempt_of(row.attempt) for row in part if row.attempt.number is not None}
-            for job in _parse(database, session, [row.job for row in part]):
+            for job, shared_spec in _parse(database, session, [row.job for row in part]):
                 attempt = attempts.get(job.id)
-                found.append(LiveJob(job, attempt, claimant_of(job, attempt)))
+                found.append(LiveJob(job, attempt, claimant_of(job, attempt, shared_spec)))
     return found
 
 
-def _parse(database: Database, session: Session, rows: Sequence[Any]) -> list[Job]:
+def _parse(database: Database, session: Session, rows: Sequence[Any]) -> list[tuple[Job, JobSpec]]:
+    """Return each job and the spec that it shares with others."""
     specs = database.specs.read(session, rows)
-    return [job_of(row, specs[row.id]) for row in rows if row.id in specs]
+    return [(job_of(row, named(specs[row.id], row.name)), specs[row.id]) for row in rows if row.id in specs]
 
 
 def _by_job(rows: Iterable[Any]) -> dict[str, Any]:

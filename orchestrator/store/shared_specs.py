@@ -28,7 +28,10 @@ _STORED = select(JobRow.id, JobRow.spec).where(JobRow.id.in_(bindparam("ids", ex
 
 
 class SharedSpecs:
-    """Parsed specs that share equal parts, which are frozen. Forgets specs that nobody else holds. Thread-safe."""
+    """Parsed specs that share equal parts, which are frozen. Forgets specs that nobody else holds. Thread-safe.
+
+    Jobs whose specs differ only in the name share one spec, with the name of any of them.
+    """
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[bytes, BaseModel] = WeakValueDictionary()  # specs and parts, by content
@@ -37,7 +40,8 @@ class SharedSpecs:
     def read(self, session: Session, jobs: Collection[Any]) -> Mapping[str, JobSpec]:
         """Return the specs of these jobs by id. Reads only those that nobody holds or that have changed.
 
-        A spec that this version cannot parse is logged and left out.
+        Each has the name of any job that shares it: see `named`. A spec that this version cannot parse is logged and
+        left out.
         """
         keys = {job.id: (job.id, job.desired_number) for job in jobs}
         found = {job_id: self._of_jobs.get(key) for job_id, key in keys.items()}
@@ -51,15 +55,11 @@ class SharedSpecs:
         return {job_id: spec for job_id, spec in found.items() if spec is not None}
 
     def parse(self, document: Mapping[str, object]) -> JobSpec:
-        """Raises ValidationError."""
+        """Return the shared spec. Raises ValidationError."""
         key = _digest("", {**document, "name": None})
-        like = self._known.get(key)
-        if isinstance(like, JobSpec):
-            if like.name == document["name"]:
-                return like
-            spec = like.model_copy(update={"name": document["name"]})
-            object.__setattr__(spec, "__pydantic_fields_set__", like.model_fields_set)  # a copy would take 800 bytes
-            return spec
+        known = self._known.get(key)
+        if isinstance(known, JobSpec):
+            return known
         parts = {name: self._parse_part(name, document[name]) for name in _PARTS.keys() & document.keys()}
         self._known[key] = spec = JobSpec.model_validate({**document, **parts})
         return spec
@@ -70,6 +70,15 @@ class SharedSpecs:
         if part is None:
             part = self._known[key] = _PARTS[name].model_validate(document)
         return part
+
+
+def named(shared: JobSpec, name: str) -> JobSpec:
+    """Return the spec of the job with this name. It takes 500 bytes, so thousands of them should not be kept."""
+    if shared.name == name:
+        return shared
+    spec = shared.model_copy(update={"name": name})
+    object.__setattr__(spec, "__pydantic_fields_set__", shared.model_fields_set)  # a copy would take 800 bytes more
+    return spec
 
 
 def _digest(name: str, document: object) -> bytes:

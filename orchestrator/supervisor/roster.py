@@ -160,7 +160,7 @@ class Roster:
         """Read these jobs, and forget those not found: they are at rest, deleted or elsewhere."""
         found = self._store.supervised(self._cluster, job_ids)
         for each in found:
-            claimant = claimant_of(each.job, each.attempt)
+            claimant = claimant_of(each.job, each.attempt, each.shared_spec)
             if claimant != self._claimants.get(claimant.id):
                 self._claimants[claimant.id] = claimant
                 self.version += 1

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.store.shared_specs import SharedSpecs
+from orchestrator.store.shared_specs import SharedSpecs, named
 from tests.builders import make_spec
 
 
@@ -19,7 +19,7 @@ def document_of(spec: JobSpec) -> dict[str, object]:
 
 def test_equal_parts_are_one_object_and_others_are_not() -> None:
     shared = SharedSpecs()
-    narrow, same = (shared.parse(document_of(make_spec(name=name))) for name in ("a", "b"))
+    narrow, same = (shared.parse(document_of(make_spec(labels={"of": name}))) for name in ("a", "b"))
     wide = shared.parse(document_of(make_spec(topology={"nodes": "3"})))
     assert narrow.supervise is same.supervise is wide.supervise
     assert narrow.topology is same.topology is not wide.topology
@@ -35,8 +35,12 @@ def test_a_spec_is_parsed_as_without_sharing() -> None:
 
 def test_specs_that_differ_only_in_their_name_share_everything_else() -> None:
     shared = SharedSpecs()
-    one, other = (shared.parse(document_of(make_spec(name=name, labels={"team": "research"}))) for name in ("a", "b"))
-    assert (one.name, other.name) == ("a", "b")
+    specs = [make_spec(name=name, labels={"team": "research"}) for name in ("a", "b")]
+    of_both, same = (shared.parse(document_of(spec)) for spec in specs)
+    assert of_both is same
+    one, other = (named(of_both, name) for name in ("a", "b"))
+    assert [one, other] == specs
+    assert one is of_both
     assert one.labels is other.labels
     assert one.model_fields_set is other.model_fields_set
 

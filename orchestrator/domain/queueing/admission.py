@@ -60,7 +60,7 @@ class Claimant:
     """A job that is not at rest, as far as `admit` reads it. The supervisor keeps one of each, so it is small."""
 
     id: str
-    spec: JobSpec = field(compare=False)
+    spec: JobSpec = field(compare=False)  # its name may be that of another job
     state: JobState
     created_at: datetime
     number: int  # of its requests; the spec changes only with it
@@ -77,14 +77,14 @@ class Claimant:
         return self.held_nodes * (self.spec.topology.count_workers(gpus_per_node) if width is None else width)
 
 
-def claimant_of(job: Job, attempt: Attempt | None) -> Claimant:
-    """`attempt` is the newest one."""
+def claimant_of(job: Job, attempt: Attempt | None, shared_spec: JobSpec | None = None) -> Claimant:
+    """`attempt` is the newest one. `shared_spec` is the job's spec but for the name, which other jobs have as well."""
     suspended, cancelled = job.desired.suspended, job.desired.cancelled
     keeps = job.state.holds_slots and not suspended and not cancelled
     live = attempt is not None and not attempt.state.terminal
     return Claimant(
         id=job.id,
-        spec=job.spec,
+        spec=shared_spec or job.spec,
         state=job.state,
         created_at=job.created_at,
         number=job.desired.number,

@@ -222,11 +222,12 @@ def test_two_options_for_one_field_are_refused() -> None:
         ("--cpus-per-task=many", "it is not a number"),
         ("--switches=many", "it is not a number"),
         ("--time=0", "limit of 0"),
+        ("--time=1:-5", "not a duration"),
         ("--time=-1", "not a duration"),
         ("--cpus-per-task=0", "above 0"),
         ("--switches=0", "above 0"),
         ("--signal=@9", "only"),
-        ("--signal=TERM@70000", "only"),
+        ("--signal=TERM@70000", "longest notice is 65535"),
         ("--no-kill=off", "it takes no value"),
         ("--signal=R:TERM@60", "only"),
         ("--begin=now+1hour", "not supported"),
@@ -268,6 +269,23 @@ def test_a_job_of_another_user_is_cancelled_and_refused(client_of: Any) -> None:
     assert asked == ["POST", "GET", "DELETE"]
 
 
+def test_a_job_of_another_user_that_cannot_be_cancelled_is_refused(client_of: Any) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "DELETE":
+            return said(500, errors=[{"error": "Operation not permitted", "error_number": 1}])
+        return said(200, job_id=17, jobs=[{**JOB, "job_id": 17, "user_id": os.getuid() + 1}])
+
+    with pytest.raises(LaunchRefused, match="not as the service's user"):
+        client_of(answer).submit(REQUEST)
+
+
+def test_a_job_whose_user_is_not_reported_is_not_refused(client_of: Any) -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return said(200, job_id=17, jobs=[{**JOB, "job_id": 17, "user_id": None}])
+
+    assert client_of(answer).submit(REQUEST) == 17
+
+
 def test_a_refusal_is_told_apart_from_a_full_and_a_silent_controller(client_of: Any) -> None:
     with pytest.raises(LaunchRefused, match="Invalid partition name specified"):
         client_of(recorded("partition")).submit(REQUEST)
@@ -296,9 +314,9 @@ def test_a_refusal_is_told_apart_from_a_full_and_a_silent_controller(client_of: 
         (httpx.Response(502, content=b"\xff", headers={"Content-Type": "text/plain; charset=idna"}), "502: "),
         (httpx.Response(200, text="[" * 100_000), r"200: \["),
         (httpx.Response(200, json=[]), r"200: \[\]"),
-        (said(200), "no list jobs"),
-        (said(200, jobs={}), "no list jobs"),
-        (said(200, jobs=[None]), "no list jobs"),
+        (said(200), "no list of objects named jobs"),
+        (said(200, jobs={}), "no list of objects named jobs"),
+        (said(200, jobs=[None]), "no list of objects named jobs"),
         (said(200, jobs=[{**JOB, "user_id": "0"}]), "without a user's id"),
         (httpx.Response(500, json={"errors": 7}), "answered 500"),
         (said(200, jobs=[{"name": "train-a1", "user_id": os.getuid()}]), "without an id"),

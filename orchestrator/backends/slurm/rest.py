@@ -94,13 +94,14 @@ class SlurmRest:
 
     def _require_own(self, number: int) -> None:
         """Cancel a job of another user, which `jobs` would not list. Raises LaunchRefused."""
-        with suppress(BackendUnavailable):
+        made = None
+        with suppress(BackendUnavailable):  # the job is submitted, and the next one is looked at again
             made = self.job(number)
-            if made is not None and made.user != self.user:
-                self.cancel(number)
-                raise LaunchRefused(
-                    f"slurmrestd starts jobs as the user with id {made.user}, not as the service's user"
-                )
+        if made is None or made.user in (None, self.user):
+            return
+        with suppress(BackendUnavailable):
+            self.cancel(number)
+        raise LaunchRefused(f"slurmrestd starts jobs as the user with id {made.user}, not as the service's user")
 
     def jobs(self) -> list[SlurmJob]:
         listed = self._list("slurm", "jobs/", "jobs")
@@ -178,7 +179,8 @@ class SlurmRest:
     def _delete(self, number: int, query: Mapping[str, str]) -> None:
         try:
             self._ask("DELETE", "slurm", f"job/{number}", query=query)
-        except _SlurmError as error:  # "Operation not permitted", while the controller is down (24.11)
+        except _SlurmError as error:
+            # While the controller is down, 24.11 answers "Operation not permitted": the job may still run.
             if not any(words in str(error) for words in NO_LONGER_WAITS):
                 raise BackendUnavailable(str(error)) from None
 
@@ -197,7 +199,7 @@ class SlurmRest:
         except httpx.TimeoutException as error:
             raise BackendUnavailable(f"slurmrestd did not answer within {self._http.timeout.read:g} s") from error
         except (httpx.InvalidURL, UnicodeError) as error:
-            raise BackendUnavailable(f"cannot make a request to slurmrestd at {self._access.url}") from error
+            raise BackendUnavailable(f"cannot make a request to slurmrestd at {self._access.url}: {error}") from error
         except (httpx.HTTPError, OSError) as error:
             raise BackendUnavailable(f"cannot reach slurmrestd at {self._access.url}: {error}") from error
         return _read(answer)
@@ -218,7 +220,7 @@ def _objects(answer: Json, name: str) -> list[Json]:
     """Raises BackendUnavailable if the answer has no such list."""
     found = answer.get(name)
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise BackendUnavailable(f"slurmrestd's answer has no list {name}")
+        raise BackendUnavailable(f"slurmrestd's answer has no list of objects named {name}")
     return found
 
 

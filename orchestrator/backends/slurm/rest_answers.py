@@ -31,16 +31,17 @@ _SHOWN_FIRST = (
     "RESV_DEL_HOLD",
     "SIGNALING",
 )
-_RUNS = {"ALLOCATED", "MIXED"}
+_RUNS_JOBS = {"ALLOCATED", "MIXED"}
 # sinfo would show such a flag as a sign after the base state.
 _SIGNS = {"MAINTENANCE", "REBOOT_ISSUED", "REBOOT_REQUESTED", "POWER_DOWN", "POWERED_DOWN", "NOT_RESPONDING"}
 _SIGNS |= {"POWERING_UP", "POWERING_DOWN"}
-# What sinfo shows of a node: the first state that has any of these words and none of those (node_state_string()).
+# What sinfo shows of a node, flags of which one must be set, and flags of which none may be set. The first match
+# counts. Source: node_state_string().
 _NODE_STATES: tuple[tuple[str, set[str], set[str]], ...] = (
     ("inval", {"INVALID_REG"}, set()),
-    ("maint", {"MAINTENANCE"}, {"DRAIN", "DOWN", *_RUNS}),
-    ("reboot", {"REBOOT_ISSUED", "REBOOT_REQUESTED"}, _RUNS),
-    ("drained", {"DRAIN"}, {"COMPLETING", *_RUNS}),
+    ("maint", {"MAINTENANCE"}, {"DRAIN", "DOWN", *_RUNS_JOBS}),
+    ("reboot", {"REBOOT_ISSUED", "REBOOT_REQUESTED"}, _RUNS_JOBS),
+    ("drained", {"DRAIN"}, {"COMPLETING", *_RUNS_JOBS}),
     ("draining", {"DRAIN"}, set()),
     ("fail", {"FAIL"}, {"COMPLETING", "ALLOCATED"}),
     ("failing", {"FAIL"}, set()),
@@ -61,7 +62,7 @@ def parse_job(given: Mapping[str, Any]) -> SlurmJob:
     code, signal = _exit_code(given)
     minutes = _number(given.get("time_limit"))
     # Without a limit, Slurm plans the end for a year after the start.
-    endless = {"PENDING"} if minutes is not None else {"PENDING", "RUNNING", "SUSPENDED"}
+    without_end = {"PENDING"} if minutes is not None else {"PENDING", "RUNNING", "SUSPENDED"}
     return SlurmJob(
         id=_id(given),
         name=_text(given, "name"),
@@ -78,7 +79,7 @@ def parse_job(given: Mapping[str, Any]) -> SlurmJob:
         exit_code=code,
         exit_signal=signal,
         started_at=_moment(given, "start_time"),
-        ended_at=None if endless & {*_words(given.get("job_state"))} else _moment(given, "end_time"),
+        ended_at=None if without_end & {*_words(given.get("job_state"))} else _moment(given, "end_time"),
         time_limit_s=None if minutes is None else 60.0 * minutes,
     )
 

@@ -14,7 +14,8 @@ from orchestrator.domain.errors import LaunchRefused
 Json = dict[str, Any]
 
 _PATH = "/usr/local/bin:/usr/bin:/bin"  # slurmrestd refuses a job without an environment
-_LONGEST_NOTICE_S = 65535
+_LONGEST_NOTICE_S = 65535  # Slurm keeps it in 16 bits
+_DURATION = re.compile(r"([0-9]+-)?[0-9]+(:[0-9]+){0,2}")
 _MEGABYTES = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 _MEMORY = re.compile(r"([0-9]+)([KMGT]?)B?", re.IGNORECASE)
 
@@ -111,17 +112,19 @@ def _minutes(field: str) -> Callable[[str], Json]:
 
 def _seconds(value: str) -> float:
     """Parse a time of sbatch(1). A plain number means minutes."""
-    seconds = 60.0 * int(value) if value.isdecimal() else parse_duration(value)
-    if seconds is None or not value[0].isdecimal():
+    seconds = None if _DURATION.fullmatch(value) is None else parse_duration(value)
+    if seconds is None:
         raise ValueError("it is not a duration")
-    return seconds
+    return 60.0 * int(value) if value.isdecimal() else seconds
 
 
 def _signal(value: str) -> Json:
     name, _, delay = value.rpartition("@") if "@" in value else (value, "", "60")
     flags, _, name = name.rpartition(":")
-    if set(flags) - {"B"} or not name or not delay.isdecimal() or int(delay) > _LONGEST_NOTICE_S:
+    if set(flags) - {"B"} or not name or not delay.isdecimal():
         raise ValueError("only [B:]NAME@SECONDS is supported")
+    if int(delay) > _LONGEST_NOTICE_S:
+        raise ValueError(f"the longest notice is {_LONGEST_NOTICE_S} seconds")
     fields: Json = {"kill_warning_signal": name, "kill_warning_delay": number(int(delay))}
     return {**fields, "kill_warning_flags": ["BATCH_JOB"]} if "B" in flags else fields
 

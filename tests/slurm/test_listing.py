@@ -165,11 +165,12 @@ def test_the_priority_shows_who_suspended_a_job() -> None:
     assert explain_pause(replace(suspended, state="RUNNING")) is None
 
 
-@pytest.mark.parametrize("separator", ["\x85", "\u2028", "\x0b"])
-def test_a_comment_may_hold_what_python_takes_for_the_end_of_a_line(separator: str) -> None:
-    values = {**dict.fromkeys(FIELDS, ""), "JobID": "12", "exit_code": "0:0", "Comment": f"a{separator}b"}
+@pytest.mark.parametrize("separator", ["\x85", "\u2028", "\x0b", "\r"])
+def test_a_name_and_a_comment_may_hold_what_python_takes_for_the_end_of_a_line(separator: str) -> None:
+    text = f"a{separator}b"
+    values = {**dict.fromkeys(FIELDS, ""), "JobID": "12", "exit_code": "0:0", "Comment": text, "Name": text}
     (job,) = parse_listing(SEPARATOR.join([*values.values(), "\n"]))
-    assert job.comment == f"a{separator}b"
+    assert (job.name, job.comment) == (text, text)
 
 
 def test_a_listing_with_other_columns_is_an_error() -> None:

@@ -120,13 +120,11 @@ class SlurmCommands:
             raise BackendUnavailable(f"{command[0]} was not found on this machine; install Slurm's client commands")
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
-            return subprocess.run(
+            done = subprocess.run(
                 [program, *command[1:]],
                 env=self._environment,
-                input=text,
+                input=text.encode(),
                 capture_output=True,
-                encoding="utf-8",
-                errors="replace",
                 timeout=limit_s,
                 check=False,
             )
@@ -134,6 +132,9 @@ class SlurmCommands:
             raise BackendUnavailable(f"{command[0]} did not answer within {limit_s:g} s") from error
         except OSError as error:
             raise BackendUnavailable(f"cannot run {command[0]}: {error}") from error
+        # Decoded here, because subprocess would make a line feed of each carriage return.
+        out, err = (given.decode(errors="replace") for given in (done.stdout, done.stderr))
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
 
 def _environment(environ: Mapping[str, str], bin_dir: str | None, conf: str | None) -> dict[str, str]:

@@ -306,7 +306,7 @@ def main() -> int:
     parser.add_argument("--report-rounds", type=int, default=4, help="reports of each of the 1,250 replicas")
     parser.add_argument("--paced-s", type=int, default=20)
     parser.add_argument("--fsync", action="store_true", help="PostgreSQL writes each commit to the disk")
-    parser.add_argument("--network-ms", type=float, default=0.0, help="what a round trip to PostgreSQL takes longer")
+    parser.add_argument("--network-ms", type=float, default=0.0, help="added to each round trip to PostgreSQL")
     options = parser.parse_args()
     begin()
     figures: Figures = {}

@@ -1,6 +1,6 @@
-"""A PostgreSQL that is a network away, for machines without tc-netem(8): a relay that delays what both sides send.
+"""A relay that adds network delay to a PostgreSQL on a Unix socket, for machines without tc-netem(8).
 
-python -m benchmarks.control_plane.distance SOCKET SECONDS   # prints its port; the delay is of each direction
+python -m benchmarks.control_plane.distance SOCKET SECONDS   # prints its port; SECONDS delay each direction
 """
 
 from __future__ import annotations

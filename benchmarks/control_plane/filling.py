@@ -63,8 +63,9 @@ def fill(url: str, jobs: int, metric_rows: int) -> None:
         _run(connection, dialect.hasty)
         parts = _list_copies(connection, dialect, jobs - len(ended) - len(live), (ended, live))
         for table, known in columns.items():
-            for part in parts if table.name != "metrics" else ():
-                _copy_rows(connection, dialect, table, known, part)
+            if table.name != "metrics":
+                for part in parts:
+                    _copy_rows(connection, dialect, table, known, part)
         for part in parts[:-1]:
             _add_metrics(connection, dialect, part, (metric_rows - long_rows) // jobs)
         _add_metrics(connection, dialect, parts[-1], long_rows)
@@ -73,7 +74,7 @@ def fill(url: str, jobs: int, metric_rows: int) -> None:
 
 
 def _list_columns(connection: Connection) -> dict[Table, list[Column[object]]]:
-    """Return the tables with rows of jobs, and their columns in this version, but those that the database fills."""
+    """Return each table with rows of jobs, and the columns that it has in this version and that we fill."""
     found = {}
     for table in Base.metadata.sorted_tables:
         if table.name == "jobs" or ("job_id" in table.columns and table.name != "reservations"):
@@ -87,7 +88,7 @@ def _list_columns(connection: Connection) -> dict[Table, list[Column[object]]]:
 def _add_templates(
     connection: Connection, columns: dict[Table, list[Column[object]]]
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Add templates, which the present code can store only in a database of the present version."""
+    """Copy the templates from a new database of the current version, the only one that the code can write to."""
     with TemporaryDirectory() as folder, fresh_database(None, Path(folder)) as url, Database(url) as present:
         ids = add_templates(present)
         with present.engine.connect() as source:

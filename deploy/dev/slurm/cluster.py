@@ -28,7 +28,7 @@ from deploy.dev.slurm.conf import NSSWITCH, Shape, address, render_conf, render_
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "ip", "unshare", "nsenter")
 _SLOTS = range(1, 200)
 _OLDEST_REST = (24, 11)
-# slurmrestd refuses to run as root and as SlurmUser. It believes the token of each call.
+# slurmrestd refuses to run as root or as SlurmUser. With SLURM_JWT=daemon, each call brings a token.
 _REST_USER = "daemon"
 _AS_REST_USER = ("setpriv", f"--reuid={_REST_USER}", f"--regid={_REST_USER}", "--clear-groups", "--pdeathsig=KILL")
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -101,16 +101,20 @@ class ThrowawaySlurm:
         await_(lambda: subprocess.run(["scontrol", "ping"], **self._quietly()).returncode == 0, "slurmctld answers")
 
     def start_rest(self) -> str:
-        """Start slurmrestd, once, and return its URL. Raises NoSlurm if it is missing or older than 24.11."""
+        """Start slurmrestd, once, and return its URL.
+
+        Raises NoSlurm if it is missing or older than 24.11, or if Slurm's JWT plugin is missing.
+        """
         if self.rest_url is not None:
             return self.rest_url
         _require(("slurmrestd",), "slurmrestd")
         version = tuple(map(int, re.findall(r"[0-9]+", self.run("slurmrestd", "-V"))[:2]))
         if version < _OLDEST_REST:
             raise NoSlurm(f"needs slurmrestd of Slurm 24.11 or later; this is {'.'.join(map(str, version))}")
-        if not self._has_tokens:
+        if not self._has_jwt_plugin:
             raise NoSlurm("no auth_jwt.so here (Debian: apt-get install slurm-wlm-jwt-plugin)")
         token = self.run("scontrol", "token", "lifespan=infinite", f"username={getpass.getuser()}")
+        self.token_file.touch(mode=0o600)
         self.token_file.write_text(token.strip().removeprefix("SLURM_JWT="))
         path = self.folder / "restd" / "socket"
         path.parent.mkdir()
@@ -239,7 +243,7 @@ class ThrowawaySlurm:
     def _start(self) -> None:
         self._take_slot()
         host, files = socket.gethostname().partition(".")[0], self.folder
-        key = files / "jwt.key" if self._has_tokens else None
+        key = files / "jwt.key" if self._has_jwt_plugin else None
         if key is not None:
             key.write_bytes(secrets.token_bytes(32))
             key.chmod(0o600)
@@ -319,7 +323,7 @@ class ThrowawaySlurm:
         }
 
     @property
-    def _has_tokens(self) -> bool:
+    def _has_jwt_plugin(self) -> bool:
         return any(Path("/usr/lib").glob("*/slurm-wlm/auth_jwt.so"))
 
     @property

@@ -161,7 +161,7 @@ def open_labs(slurm: ThrowawaySlurm, folder: Path) -> Iterator[Callable[..., Lab
 
 
 @contextmanager
-def slurm_world(slurm: ThrowawaySlurm, folder: Path, *, by_rest: bool = False) -> Iterator[BackendWorld]:
+def slurm_world(slurm: ThrowawaySlurm, folder: Path, *, through_rest: bool = False) -> Iterator[BackendWorld]:
     """Build the world for the contract of backends."""
     package = ship.find_package()
     own = SlurmSite(
@@ -174,7 +174,7 @@ def slurm_world(slurm: ThrowawaySlurm, folder: Path, *, by_rest: bool = False) -
         listing_s=0.1,
     )
     given = site(folder, python=str(write_lean_python(folder)), rendezvous_host=HEAD, local_address=LOCAL)
-    opened: AbstractContextManager[SlurmClient] = rest(slurm) if by_rest else nullcontext(commands(slurm))
+    opened: AbstractContextManager[SlurmClient] = rest(slurm) if through_rest else nullcontext(commands(slurm))
     with opened as client:
         yield RealWorld(folder, SlurmBackend(own, client, package=package), given, workdir="/bin", patience_s=60)
     empty_queue(slurm)

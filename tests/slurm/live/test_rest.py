@@ -31,7 +31,7 @@ RESERVED = ("users=root", "starttime=now", "duration=60", "flags=maint,ignore_jo
 
 
 def eventually(holds: Callable[[], bool], what: str | Callable[[], str]) -> None:
-    """The controller does not answer for some seconds while it ends the jobs of a node (24.11)."""
+    """Wait until it holds. While it ends the jobs of a node, the controller of 24.11 does not answer for seconds."""
 
     def answers_and_holds() -> bool:
         with suppress(BackendUnavailable):
@@ -44,7 +44,7 @@ def eventually(holds: Callable[[], bool], what: str | Callable[[], str]) -> None
 class TestSlurmByRest(BackendContract):
     @pytest.fixture
     def world(self, slurm: ThrowawaySlurm, tmp_path: Path) -> Iterator[BackendWorld]:
-        with slurm_world(slurm, tmp_path, by_rest=True) as world:
+        with slurm_world(slurm, tmp_path, through_rest=True) as world:
             yield world
 
 

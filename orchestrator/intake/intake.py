@@ -73,7 +73,7 @@ class Intake:
         changed = launched.keys() if self._watches is None else self._watches.changed(launched.keys()) | suspects
         heavy = {key: None for key in self._heavy if key in launched}
         first = {key: None for key in self._behind if key in launched}
-        # In the order of the tables' keys: the rows of attempts that are stored together are in few pages.
+        # Sorted by id, as the tables are, so that a transaction writes few pages.
         ordered = sorted((key for key in launched if key in changed), key=attrgetter("job_id"))
         light = [key for key in first | dict.fromkeys(ordered) if key not in heavy]
         reading.broken = {one for one in self._broken if one[0] in launched}

@@ -66,4 +66,4 @@ class JobLookup(Protocol):
         """Return the requests of these jobs. A job that does not exist is left out."""
 
     def dependents(self, job_id: str) -> Sequence[Needs]:
-        """Return the jobs that are not at rest and may need this one: their specs mention its id."""
+        """Return what jobs that are not at rest need: all jobs that need this one, and maybe others."""

@@ -22,7 +22,7 @@ class Supervised:
     """A job that is not at rest, with its newest attempt and that attempt's training summary."""
 
     job: Job
-    shared_spec: JobSpec  # the job's spec but for the name, in one object with that of other jobs
+    shared_spec: JobSpec  # equal to the job's spec except for the name; one object for many jobs
     attempt: Attempt | None
     training: Training
     exits: Mapping[int, ExitRecord]

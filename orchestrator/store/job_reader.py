@@ -90,7 +90,10 @@ class JobReader:
     def dependents(self, job_id: str) -> Sequence[Needs]:
         with self._database.ask() as connection:
             rows: Sequence[Any] = connection.execute(_MENTIONING, {"job_id": job_id}).all()
-        return [Needs(job_id=name, after=spec.get("after", ()), source=spec["snapshot"]["from"]) for name, spec in rows]
+        return [
+            Needs(job_id=name, after=spec.get("after", ()), source=spec.get("snapshot", {}).get("from"))
+            for name, spec in rows
+        ]
 
     def count_by_state(self, projects: Collection[str] | None = None) -> Mapping[JobState, int]:
         """Count jobs by state. States without jobs may be left out. `projects` None means all."""

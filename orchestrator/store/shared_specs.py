@@ -40,7 +40,7 @@ class SharedSpecs:
     def read(self, session: Session, jobs: Collection[Any]) -> Mapping[str, JobSpec]:
         """Return the specs of these jobs by id. Reads only those that nobody holds or that have changed.
 
-        Each has the name of any job that shares it: see `named`. A spec that this version cannot parse is logged and
+        A spec may have another job's name, which `named` corrects. One that this version cannot parse is logged and
         left out.
         """
         keys = {job.id: (job.id, job.desired_number) for job in jobs}

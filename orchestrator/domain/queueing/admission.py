@@ -60,7 +60,7 @@ class Claimant:
     """A job that is not at rest, as far as `admit` reads it. The supervisor keeps one of each, so it is small."""
 
     id: str
-    spec: JobSpec = field(compare=False)  # its name may be that of another job
+    spec: JobSpec = field(compare=False)  # shared by many jobs, so its name may be another job's
     state: JobState
     created_at: datetime
     number: int  # of its requests; the spec changes only with it
@@ -78,7 +78,7 @@ class Claimant:
 
 
 def claimant_of(job: Job, attempt: Attempt | None, shared_spec: JobSpec | None = None) -> Claimant:
-    """`attempt` is the newest one. `shared_spec` is the job's spec but for the name, which other jobs have as well."""
+    """`attempt` is the newest one. `shared_spec` takes the place of the job's spec; only its name may differ."""
     suspended, cancelled = job.desired.suspended, job.desired.cancelled
     keeps = job.state.holds_slots and not suspended and not cancelled
     live = attempt is not None and not attempt.state.terminal

@@ -1,6 +1,8 @@
 """A relay that adds network delay to a PostgreSQL on a Unix socket, for machines without tc-netem(8).
 
-python -m benchmarks.control_plane.distance SOCKET SECONDS   # prints its port; SECONDS delay each direction
+    python -m benchmarks.control_plane.distance SOCKET SECONDS
+
+It prints its port. SECONDS is the delay of each direction.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ def install(release: str, packages: list[str], folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     names = ",".join([_FOR_PYTHON, *packages])
+    # The script of sid also installs releases that this debootstrap does not know.
     command = ["debootstrap", "--variant=minbase", f"--include={names}", release, str(folder), _MIRROR, "sid"]
     subprocess.run(command, check=True, timeout=900, stdout=subprocess.DEVNULL)
     shutil.copy("/etc/hosts", folder / "etc" / "hosts")

@@ -85,8 +85,9 @@ def config_file() -> Path | None:
 
 
 def why_invalid(error: ValidationError) -> ConfigurationError:
-    """Return an error that names the first wrong setting, and the value unless it may be a secret."""
+    """Return an error that names the first wrong setting, and the value unless it is a table or may be a secret."""
     first = error.errors()[0]
+    is_hidden = isinstance(first["input"], Mapping) or (first["loc"] and first["loc"][0] in _CONFIDENTIAL)
     name = "_".join(str(part) for part in first["loc"]).upper()
-    found = "" if first["loc"] and first["loc"][0] in _CONFIDENTIAL else f", found {first['input']!r}"
+    found = "" if is_hidden else f", found {first['input']!r}"
     return ConfigurationError(f"setting {PREFIX}{name}: {describe_rule(first)}{found}")

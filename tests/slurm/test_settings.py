@@ -81,6 +81,13 @@ def test_a_wrong_setting_is_named(load: Load, line: str, complaint: str) -> None
         load(f'[clusters.lab]\nbackend = "slurm"\n{line}\n')
 
 
+def test_an_error_about_a_table_does_not_quote_it(load: Load) -> None:
+    table = 'rest_url = "http://me:hush@slurm:6820"\nrest_token_file = "/t"'
+    with pytest.raises(ConfigurationError, match=r"holds the credentials$") as error:
+        load(f'[clusters.lab]\nbackend = "slurm"\n{table}\n')
+    assert "hush" not in str(error.value)
+
+
 def test_nodes_and_service_may_see_the_root_in_different_places(tmp_path: Path) -> None:
     given = SlurmClusterSettings(backend="slurm", root=Path("/shared/runs"), service_root=tmp_path)
     site = build_slurm_site(given, Settings(root=tmp_path))

@@ -293,6 +293,17 @@ def test_the_cause_of_a_cancellation_names_the_user_if_slurm_does(
     assert remedy.name == "cancelled in Slurm"
 
 
+@pytest.mark.parametrize("who", ["slurmstepd:", "[2026-11-30T13:53:34.039]"], ids=["22.05", "26.05"])
+def test_the_batch_log_shows_that_slurm_cancelled_a_job_for_its_memory(scripted: Scripted, who: str) -> None:
+    plan = scripted.plan("1")
+    log = layout.attempt_dir(Path(plan.job_dir), 1) / "slurm-17.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(f"{who} error: Exceeded job memory limit\n")
+    seen = cancel_by(scripted, plan, accounting=None)
+    assert seen.cause is not None
+    assert seen.cause.kind is FailureKind.HOST_OOM
+
+
 def test_a_cancelled_job_waits_for_accounting_to_name_the_user(scripted: Scripted) -> None:
     plan, now = scripted.plan("1"), int(time.time())
     late = cancel_by(scripted, plan, accounting="RUNNING", EndTime=str(now + 60))

@@ -234,8 +234,18 @@ def test_a_step_that_was_killed_for_its_memory_is_out_of_memory() -> None:
     assert seen.cause is not None
     assert seen.cause.kind.value == "host-oom"
     assert seen.cause.message == f"it used more memory than Slurm allocated to it (Slurm job 12: {words})"
-    cancelled = sight(KEY, a_job("CANCELLED"), traces(memory_words=words), TERMS)
-    assert shorten(cancelled)[2] == "preempted"
+
+
+def test_slurm_may_cancel_a_job_for_its_memory() -> None:
+    words = "[2026-11-30T13:53:34.039] error: Exceeded job memory limit"
+    seen = sight(KEY, a_job("CANCELLED"), traces(memory_words=words), replace(TERMS, canceller="by root"))
+    assert seen.cause is not None
+    assert (seen.cause.kind.value, words in seen.cause.message) == ("host-oom", True)
+
+
+def test_a_process_that_the_kernel_killed_for_its_memory_does_not_explain_a_cancellation() -> None:
+    words = "slurmstepd-n2: error: Detected 1 oom-kill event(s) in StepId=12.0"
+    assert shorten(sight(KEY, a_job("CANCELLED"), traces(memory_words=words), TERMS))[2] == "preempted"
 
 
 def test_of_two_submissions_the_one_with_the_claim_counts() -> None:

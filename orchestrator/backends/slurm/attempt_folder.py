@@ -24,8 +24,11 @@ _LAST_WORDS_BYTES = 4096
 _MOST_READ = 100  # claims, since a job can create any number of files
 _MOST_ALLOCATIONS = 8  # an attempt has one, plus one for each requeue by Slurm
 # Without control groups, Slurm kills a step that uses too much memory (JobAcctGatherParams=OverMemoryKill in
-# slurm.conf(5)). With them, the kernel kills a process of the step.
-_MEMORY = re.compile(r"(?:slurmstepd|srun)\S*: error: .*(?:[Ee]xceeded .*memory limit|oom-kill event|Out Of Memory)")
+# slurm.conf(5)). With them, the kernel kills a process of the step. In a batch log, 26.05 writes the time instead of
+# slurmstepd's name.
+_MEMORY = re.compile(
+    r"(?:(?:slurmstepd|srun)\S*:|\[[-0-9T:.]+\]) error: .*(?:[Ee]xceeded .*memory limit|oom-kill event|Out Of Memory)"
+)
 
 
 def note_submission(job: JobFolder, attempt: int, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -92,6 +93,9 @@ REASONS: tuple[tuple[str, str], ...] = (
 )
 _FOR_NODES = ("Resources", "ReqNodeNotAvail", "Nodes required for job are DOWN")  # a wait that other nodes could end
 _LAUNCH_SIGNAL = 53  # slurmstepd could not open the log or enter the folder (all recorded versions)
+# The message with which slurmstepd kills a step (jobacct_gather.c) or slurmd cancels the job (job_mem_limit.c). Another
+# message, about the kernel's oom-kill, can be older than a cancellation by a user.
+_MEMORY_LIMIT = re.compile("[Ee]xceeded .*memory limit")
 _COMMENT_LETTERS = 200
 _ALMOST_S = 90.0  # Slurm sends its notice up to a minute early
 
@@ -144,10 +148,16 @@ def find_cause(
 ) -> Failure | None:
     """Return Slurm's cause for the end of a job. None if only the agents' own records can name the cause.
 
-    `memory_words` is what Slurm printed when it killed a step for its memory; the job's state does not show that.
+    `memory_words` is what Slurm printed when it killed a step or the job for its memory. The job's state does not show
+    that.
     `canceller` says who cancelled the job (see explain_canceller).
     """
     found, name = meaning(job), f"Slurm job {job.id}"
+    out_of_memory = Failure(
+        kind=FailureKind.HOST_OOM, message=f"{STATES['OUT_OF_MEMORY'].words} ({name}: {memory_words})"
+    )
+    if job.state == "CANCELLED" and _MEMORY_LIMIT.search(memory_words):
+        return out_of_memory
     if job.state == "CANCELLED" and found.kind is not None and canceller:
         return Failure(kind=found.kind, message=f"it was cancelled in Slurm {canceller} ({name}, {job.state})")
     if found.kind is not None:
@@ -162,10 +172,7 @@ def find_cause(
     timeout = None if job.ended_at is None else find_timeout(job, job.ended_at, notice_s=notice_s)
     if timeout is not None and job.exit_code != 0:
         return timeout
-    if memory_words and job.state == "FAILED":
-        detail = f"{STATES['OUT_OF_MEMORY'].words} ({name}: {memory_words})"
-        return Failure(kind=FailureKind.HOST_OOM, message=detail)
-    return None
+    return out_of_memory if memory_words and job.state == "FAILED" else None
 
 
 def find_timeout(job: SlurmJob, ended_at: float, *, notice_s: float) -> Failure | None:

@@ -2,9 +2,9 @@
 
     python -m deploy.dev.mutate [--only SUBSTRING] [--jobs N] [--list]          # or: make mutate ARGS="--only rules"
 
-SUITES maps modules to the tests that check them. EQUIVALENT lists the mutants that no test can notice, with
-reasons. The working tree is not changed: one process imports the slow modules and forks for each mutant, and the fork
-imports the mutant instead of the module.
+A module's tests are those that import it, or those that SUITES names. EQUIVALENT lists the mutants that no test can
+notice, with reasons. The working tree is not changed: one process imports the slow modules and forks for each mutant,
+and the fork imports the mutant instead of the module.
 
 Exit status:
 
@@ -26,10 +26,11 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -38,14 +39,18 @@ import pytest
 from hypothesis import Phase, settings
 
 ROOT = Path(__file__).parents[2]
+FAST_TESTS = tuple(f"tests/{folder}/test_*.py" for folder in ("identity", "kubernetes", "property", "unit"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """Patterns of modules, each of which must match a file, and the tests that check them, fastest first."""
+    """Patterns of modules, each of which must match a file, and the tests that check them, fastest first.
+
+    Without tests, each module is checked by those that import it (`choose_tests`).
+    """
 
     modules: Sequence[str]
-    tests: Sequence[str]
+    tests: Sequence[str] = ()
     keyword: str = ""  # pytest's -k
     races: bool = False  # the tests use threads: a failure counts if it happens twice
 
@@ -54,64 +59,28 @@ def _domain(*names: str) -> list[str]:
     return [f"orchestrator/domain/**/{name}.py" for name in names]
 
 
-def _unit(*names: str) -> list[str]:
-    return [f"tests/unit/test_{name}.py" for name in names]
-
-
 def _on_sqlite(modules: Sequence[str], *tests: str, keyword: str = "sqlite") -> Suite:
     return Suite(modules=modules, tests=[f"tests/{test}.py" for test in tests], keyword=keyword, races=True)
 
 
-_RULES = _unit("rules", "guards", "ladder", "decide", "first_cause", "not_permitted", "queueing_clusters", "chaos")
-_FACTS = _unit("budget", "counted", "event", "hang", "told", "job_requests", "node", "launch", "webhook", "split")
-_FACTS += _unit("act")
-_INSIGHT = _unit("goodput", "restarts", "shares", "gains", "chronicle", "newest_cause", "why", "script_error")
-_ERRANDS = _unit("chaos", "injections", "rank_stacks", "deletion", "job_requests")
-_IDENTITY = [
-    f"tests/identity/test_{name}.py" for name in ("identity", "access", "worker_token", "masking", "reach", "tokens")
-]
-_KUBERNETES = [f"tests/kubernetes/test_{name}.py" for name in ("replay", "states", "sight")]
-
 # If a module matches two suites, the later one counts.
 SUITES = (
-    Suite(modules=_domain("*"), tests=[*_RULES, *_FACTS, *_unit("admission")]),
-    Suite(modules=_domain("evidence"), tests=[*_RULES, *_unit("evidence")]),
-    Suite(modules=_domain("admission"), tests=_unit("admission")),
-    Suite(
-        modules=_domain("budget", "hang", "training_summary", "node_record", "launch_plan", "webhook"),
-        tests=[*_FACTS, *_RULES],
-    ),
-    Suite(
-        modules=_domain(
-            *("breakdown", "chronicle", "gains", "goodput", "life", "restarts"),
-            *("newest_cause", "remedies", "script_error", "verdict", "why"),
-        ),
-        tests=_INSIGHT,
-    ),
-    Suite(modules=_domain("retention"), tests=_unit("housekeeping")),
     Suite(
         modules=[
-            *_domain("faults", "deletion", "injections", "dependents", "rank_stacks"),
-            "trainer/contract/chaos.py",
-        ],
-        tests=_ERRANDS,
-    ),
-    Suite(modules=_domain("route_roles", "identity", "masking", "url_policy", "worker_token"), tests=_IDENTITY),
-    Suite(
-        modules=[
+            *_domain("*"),
+            *(f"orchestrator/backends/kubernetes/{name}.py" for name in ("states", "sight")),
             *(f"orchestrator/commands/{name}.py" for name in ("checks", "job_commands", "plans")),
-            *_domain("requests"),
-        ],
-        tests=_unit("job_requests", "commands", "plans", "chaos"),
+            "orchestrator/supervisor/*.py",
+            *(f"trainer/contract/{name}.py" for name in ("chaos", "failure", "fence", "restart_policy", "silence")),
+        ]
     ),
     Suite(
-        modules=["orchestrator/supervisor/*.py"],
-        tests=_unit("act", "act_events", "supervision"),
+        modules=[
+            *(f"orchestrator/supervisor/{name}.py" for name in ("lease_keeper", "loop")),
+            "orchestrator/intake/reception.py",
+        ],
+        races=True,
     ),
-    Suite(modules=["orchestrator/supervisor/lease_keeper.py"], tests=_unit("lease_keeper"), races=True),
-    Suite(modules=["orchestrator/supervisor/loop.py"], tests=_unit("loop"), races=True),
-    Suite(modules=["orchestrator/intake/reception.py"], tests=_unit("reception"), races=True),
-    Suite(modules=_domain("sharing"), tests=_unit("sharing")),
     _on_sqlite(["orchestrator/store/lease_store.py"], "contract/test_leases", "contract/test_guard"),
     _on_sqlite(
         [f"orchestrator/store/{name}.py" for name in ("supervisor_store", "node_records", "overview")],
@@ -127,14 +96,6 @@ SUITES = (
     ),
     _on_sqlite(["orchestrator/store/outbox_store.py"], "outbox/test_store"),
     _on_sqlite(["orchestrator/webhooks/outbox.py"], "outbox/test_delivery", keyword="sqlite and signed"),
-    Suite(
-        modules=[f"trainer/contract/{name}.py" for name in ("restart_policy", "failure")],
-        tests=_unit("contract_failure", "restart_policy", "guards", "contract_documents"),
-    ),
-    Suite(modules=["trainer/contract/fence.py"], tests=_unit("guards", "fence")),
-    Suite(modules=["trainer/contract/silence.py"], tests=_unit("hang", "told")),
-    Suite(modules=_domain("trials"), tests=_unit("trials")),
-    Suite(modules=[f"orchestrator/backends/kubernetes/{name}.py" for name in ("states", "sight")], tests=_KUBERNETES),
 )
 # Of the modules above: those that validate user input, which the API's tests cover.
 LEFT_OUT = _domain("spec", "unsupported", "validation")
@@ -247,25 +208,79 @@ def _parts(condition: ast.expr, place: tuple[str, ...]) -> Iterator[_Found]:
                 yield from _parts(part, place)
 
 
-def modules_of(root: Path, suites: Iterable[Suite], left_out: Iterable[str] = ()) -> dict[str, Suite]:
+def modules_of(root: Path, suites: Iterable[Suite], left_out: Sequence[str] = ()) -> dict[str, Suite]:
     """Map each module, by its path from the root, to its suite. Raises StaleTable."""
 
-    def match(pattern: str) -> list[str]:
-        paths = [path.relative_to(root).as_posix() for path in sorted(root.glob(pattern))]
-        if not paths:
-            raise StaleTable(f"no module matches {pattern}")
-        return paths
-
-    found = {path: suite for suite in suites for pattern in suite.modules for path in match(pattern)}
-    for path in [path for pattern in left_out for path in match(pattern)]:
+    found = {path: suite for suite in suites for path in _match(root, suite.modules)}
+    for path in _match(root, left_out):
         found.pop(path, None)
     return found
 
 
-def find_all(root: Path, suites: Iterable[Suite], left_out: Iterable[str]) -> list[tuple[Mutant, Suite]]:
+def _match(root: Path, patterns: Sequence[str]) -> list[str]:
+    """Return the files, by their paths from the root. Raises StaleTable for a pattern without a file."""
+    for pattern in patterns:
+        if not _list(root, [pattern]):
+            raise StaleTable(f"no file matches {pattern}")
+    return _list(root, patterns)
+
+
+def _list(root: Path, patterns: Iterable[str]) -> list[str]:
+    return [path.relative_to(root).as_posix() for pattern in patterns for path in sorted(root.glob(pattern))]
+
+
+def find_all(root: Path, suites: Iterable[Suite], left_out: Sequence[str]) -> list[tuple[Mutant, Suite]]:
     """Find the mutants of all suites. Raises StaleTable."""
-    modules = modules_of(root, suites, left_out).items()
-    return [(each, suite) for path, suite in modules for each in find_mutants(path, (root / path).read_text())]
+    by_import = choose_tests(root)
+    return [
+        (each, suite if suite.tests else replace(suite, tests=by_import(path)))
+        for path, suite in modules_of(root, suites, left_out).items()
+        for each in find_mutants(path, (root / path).read_text())
+    ]
+
+
+def choose_tests(root: Path) -> Callable[[str], Sequence[str]]:
+    """Return a function that names the tests of a module: the fast ones that import it, nearest first.
+
+    A test is near if it imports the module, and less near if it imports a module that does. The nearest ones and those
+    one step farther count. Raises StaleTable for a module without such tests.
+    """
+    modules = _list(root, ("orchestrator/**/*.py", "trainer/**/*.py"))
+    names = {path.removesuffix(".py").replace("/", "."): path for path in modules}
+    importers = defaultdict(list)
+    for path in [*modules, *_list(root, FAST_TESTS)]:
+        for name in _imported((root / path).read_text()) & names.keys():
+            importers[names[name]].append(path)
+
+    def levels(module: str) -> Iterator[list[str]]:
+        """Yield the files that import the module, then those that import these, and so on."""
+        seen, level = {module}, [module]
+        while level:
+            level = [
+                each for each in dict.fromkeys(above for one in level for above in importers[one]) if each not in seen
+            ]
+            seen.update(level)
+            yield level
+
+    @cache
+    def find(module: str) -> Sequence[str]:
+        tests = [[each for each in level if each not in modules] for level in levels(module)]
+        nearest = next((number for number, found in enumerate(tests) if found), None)
+        if nearest is None:
+            raise StaleTable(f"no test imports {module}")
+        near, farther = tests[nearest : nearest + 2]
+        return [*sorted(near, key=size), *sorted(farther, key=size)]
+
+    def size(path: str) -> int:
+        return (root / path).stat().st_size
+
+    return find
+
+
+def _imported(source: str) -> set[str]:
+    """Return the names that may be modules."""
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    return {name for node in found for each in node.names for name in (f"{node.module}", f"{node.module}.{each.name}")}
 
 
 def find_red(
@@ -365,10 +380,11 @@ def main() -> int:
 def judge(root: Path, mutants: Sequence[tuple[Mutant, Suite]], equivalent: Iterable[str], jobs: int) -> int:
     """Run all mutants and print the results. Returns the exit status."""
     began, listed = time.monotonic(), frozenset(equivalent)
-    suites = [
-        suite for number, (_, suite) in enumerate(mutants) if suite not in [other for _, other in mutants[:number]]
-    ]
-    for _, red in find_red(root, [(None, suite) for suite in suites], jobs):
+    tests: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for _, suite in mutants:
+        tests[suite.keyword] |= dict.fromkeys(suite.tests)
+    whole = [Suite(modules=(), tests=tuple(names), keyword=keyword) for keyword, names in tests.items()]
+    for _, red in find_red(root, [(None, suite) for suite in whole], jobs):
         if red is not None:
             print(f"{red} fails without a mutant", file=sys.stderr)
             return 2

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.mutate import EQUIVALENT, LEFT_OUT, ROOT, SUITES, StaleTable, Suite, find_all, find_mutants, modules_of
+from deploy.dev.mutate import (
+    EQUIVALENT,
+    LEFT_OUT,
+    ROOT,
+    SUITES,
+    StaleTable,
+    Suite,
+    choose_tests,
+    find_all,
+    find_mutants,
+    modules_of,
+)
 
 RULES = """
 TINY_POLICY: tuple[object, ...] = (early, late)
@@ -74,6 +85,14 @@ def test_the_tables_may_not_name_what_is_not_there() -> None:
         with pytest.raises(StaleTable, match="no_such"):
             modules_of(ROOT, suites, left_out)
     assert [test for suite in SUITES for test in suite.tests if not (ROOT / test).exists()] == []
+
+
+def test_the_tests_of_a_module_are_those_that_import_it_and_then_those_one_step_farther() -> None:
+    find = choose_tests(ROOT)
+    assert find("orchestrator/domain/counted.py")[0] == "tests/unit/test_counted.py"
+    assert "tests/unit/test_why.py" in find("orchestrator/domain/explanation/verdict.py")  # `why` imports it
+    with pytest.raises(StaleTable, match=r"no test imports nothing\.py"):
+        find("nothing.py")
 
 
 TINY = {

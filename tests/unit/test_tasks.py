@@ -25,7 +25,8 @@ def a_spec(workdir: Path, task: str, **run: object) -> JobSpec:
 
 
 @pytest.fixture
-def workdir(tmp_path: Path) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # a module may be there
     (tmp_path / "mine.py").write_text(CODE)
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").write_text("")

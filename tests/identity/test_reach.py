@@ -53,6 +53,8 @@ from orchestrator.domain.access.url_policy import parse_address, why_inside, why
         "http://[2606:4700::5efe:7f00:1]/",
         "http://[2606:4700::200:5efe:a00:1]/",
         "http://[fec0::1]/",
+        "http://[2001:db8::1]/",  # documentation
+        "http://[3fff::1]/",
         "http://[fe80::1%25eth0]/",
         "http://[2606:4700::1111%25lo]/",
         "http://１２７.0.0.1/",
@@ -132,6 +134,11 @@ def test_no_address_outside_of_global_unicast_is_connected_to(value: int) -> Non
     address = IPv6Address(value)
     outside = why_inside("name", [str(address)], ()) is None
     assert not outside or address in IPv6Network("2000::/3") or address in IPv6Network("64:ff9b::/96")
+
+
+def test_an_address_of_one_interface_is_inside() -> None:
+    assert why_inside("a.example", ["2606:4700::1111%lo"], ()) is not None
+    assert why_inside("a.example", ["2606:4700::1111"], ()) is None
 
 
 LOCAL = ("file", "local", "memory", "dir", "zip", "tar", "simplecache", "filecache", "blockcache", "reference", "git")

@@ -147,6 +147,27 @@ def test_a_lost_node_is_the_cause_behind_lost_peers_but_not_behind_another_failu
     ]
 
 
+def test_a_node_whose_agent_has_not_yet_reported_is_not_called_lost() -> None:
+    before = [event("generation.started", 5, 1, world_size=3, host=host, pids={rank: 1}) for rank, host in HOSTS]
+    shrunk = event("group.shrunk", 9, 2, seconds=1.0)
+    first, second = (event("generation.started", 9, 2, world_size=2, host=host, pids={"0": 1}) for host in ("n1", "n2"))
+    assert names_of_lost(*before, shrunk, first) == ["an agent"]
+    assert names_of_lost(*before, shrunk, first, second) == ["the agent on n3"]
+
+
+def test_a_loss_in_a_generation_whose_start_is_unknown_has_no_name() -> None:
+    failed = event("worker.failed", 6, 1, kind="application", message="closed by peer", lost_a_peer=True)
+    after = event("generation.started", 9, 2, world_size=1, host="n1", pids={"0": 1})
+    assert names_of_lost(failed, event("group.shrunk", 9, 2, seconds=1.0), after) == ["an agent"]
+
+
+HOSTS = (("0", "n1"), ("1", "n2"), ("2", "n3"))
+
+
+def names_of_lost(*events: Event) -> list[str]:
+    return [trouble.lost.names for trouble in life_of(*events).troubles if trouble.lost is not None]
+
+
 def test_a_killed_worker_is_the_same_cause_for_goodput_and_why() -> None:
     killed: dict[str, object] = {"kind": "unknown", "message": "the worker was killed by SIGKILL", "signal": "SIGKILL"}
     events = [

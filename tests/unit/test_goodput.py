@@ -46,6 +46,13 @@ def test_the_clusters_own_queue_counts_as_queue() -> None:
     assert seconds_by_bin(life, 10) == {Bin.QUEUE: 20}
 
 
+def test_the_step_in_progress_is_productive() -> None:
+    life = Life(
+        created_at=at(0), ended_at=None, devices=2, attempts=(attempt(1, 0, None, trained(1, since=0, steps=10)),)
+    )
+    assert seconds_by_bin(life, 13) == {Bin.PRODUCTIVE: 26}
+
+
 def test_steps_that_a_restore_discards_are_re_done_at_their_first_time() -> None:
     first = trained(1, since=0, steps=10, failed_at=at(14))
     second = trained(2, since=16, steps=5, noticed_at=at(14))

@@ -97,7 +97,7 @@ class AttemptLife:
     @property
     def failed_untrained(self) -> bool:
         """Whether the attempt failed before its workers reported a step."""
-        return self.cause is not None and not self.went_well and not any(one.trained for one in self.generations)
+        return self.cause is not None and not any(one.trained for one in self.generations)
 
     @property
     def causes(self) -> tuple[str | None, ...]:

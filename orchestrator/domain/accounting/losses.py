@@ -56,7 +56,7 @@ class Losses:
         nodes = [self._find_node(one) for one in left]
         known = [failure for one in left if (failure := self._find_failure(one)) is not None]
         named = sorted({node for node in nodes if node is not None})
-        if named and None not in nodes:
+        if None not in nodes:
             return _tell(name_nodes(named), known, FailureKind.NODE)
         kinds = {failure.kind for failure in known}
         kind = kinds.pop() if len(kinds) == 1 and len(known) == len(left) else FailureKind.NODE
@@ -66,11 +66,10 @@ class Losses:
 
     def explain_hosts(self, hosts: Sequence[str], since: datetime) -> tuple[Lost, Failure]:
         """Name the agents that ran on these hosts and report no replica, or their nodes if all of them were lost."""
-        if hosts and all(self._is_marked(host, since) for host in hosts):
+        if all(self._is_marked(host, since) for host in hosts):
             return _tell(name_nodes(hosts), (), FailureKind.NODE)
         several = len(hosts) > 1
-        noun = f"the agent{'s' if several else ''} on {', '.join(hosts)}" if hosts else "an agent"
-        return _tell(Lost(noun, several), (), FailureKind.NODE)
+        return _tell(Lost(f"the agent{'s' if several else ''} on {', '.join(hosts)}", several), (), FailureKind.NODE)
 
     def _find_node(self, one: Participant) -> str | None:
         """Return the node that was lost with the replica."""
@@ -78,14 +77,14 @@ class Losses:
         if note is not None:
             node = note.evidence.get("node")
             return node if isinstance(node, str) else None
-        return one.host if one.host is not None and self._is_marked(one.host, one.at) else None
+        return one.host if self._is_marked(one.host, one.at) else None
 
     def _find_failure(self, one: Participant) -> Failure | None:
         note = self._notes.get((one.replica, one.incarnation))
         failure = None if note is None else note.evidence.get("failure")
         return parse_failure(failure) if isinstance(failure, Mapping) else None
 
-    def _is_marked(self, host: str, since: datetime) -> bool:
+    def _is_marked(self, host: str | None, since: datetime) -> bool:
         return host in self._marked_at and self._marked_at[host] >= since
 
 

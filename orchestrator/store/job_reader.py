@@ -146,6 +146,6 @@ _LOG_CONTEXT = select(
     AT_REST.label("at_rest"),
 ).where(_THIS)
 # A search of the text is far cheaper than parsing each spec. Jobs that run are included: after a retry they wait again.
-_MENTIONING = select_at_work(
-    select(JobRow.id, JobRow.spec).where(cast(JobRow.spec, Text).contains(bindparam("job_id")))
-)
+# Materialized, because PostgreSQL would search the texts first, those of ended jobs too.
+_AT_WORK = select_at_work(select(JobRow.id, JobRow.spec)).cte("at_work").prefix_with("MATERIALIZED")
+_MENTIONING = select(_AT_WORK).where(cast(_AT_WORK.c.spec, Text).contains(bindparam("job_id")))

@@ -6,7 +6,7 @@ A client reads only these, without the library that reads the service's, because
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,6 +88,15 @@ def why_invalid(error: ValidationError) -> ConfigurationError:
     """Return an error that names the first wrong setting, and the value unless it is a table or may be a secret."""
     first = error.errors()[0]
     is_hidden = isinstance(first["input"], Mapping) or (first["loc"] and first["loc"][0] in _CONFIDENTIAL)
-    name = "_".join(str(part) for part in first["loc"]).upper()
     found = "" if is_hidden else f", found {first['input']!r}"
-    return ConfigurationError(f"setting {PREFIX}{name}: {describe_rule(first)}{found}")
+    return ConfigurationError(f"setting {_name_setting(first['loc'])}: {describe_rule(first)}{found}")
+
+
+def _name_setting(loc: Sequence[int | str]) -> str:
+    """Return the variable of a setting, or the path in the file for a field of a table (`clusters.gpu.root`)."""
+    setting, *inner = map(str, loc or ("",))
+    if not inner:
+        return f"{PREFIX}{setting.upper()}"
+    if setting == "clusters":
+        del inner[1:2]  # pydantic adds the backend
+    return ".".join([setting, *inner])

@@ -77,8 +77,8 @@ def test_the_agent_is_in_the_shared_files_a_config_map_or_an_image(tmp_path: Pat
         ('root = "relative"', "absolute"),
         ('claim = "runs"\nhost_path = "/srv"', "at most one"),
         ('service_root = "/mnt/runs"', "claim or host_path"),
-        ("poll_s = 0", "POLL_S"),
-        ('run_as = "root"', "RUN_AS"),
+        ("poll_s = 0", r"\.poll_s: "),
+        ('run_as = "root"', r"\.run_as\."),
     ],
 )
 def test_a_wrong_setting_is_named(load: Load, line: str, complaint: str) -> None:

@@ -61,12 +61,12 @@ def test_a_time_limit_that_leaves_little_time_is_refused_or_a_warning(load: Load
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('partition = "main"', "PARTITION"),
+        ('partition = "main"', r"^setting clusters\.lab\.partition: "),
         ('root = "/shared/100%"', "without '%'"),
         ('root = "relative"', "absolute"),
-        ("poll_s = 0", "POLL_S"),
-        ('defaults = {colour = "red"}', "DEFAULTS"),
-        ('rest_url = "unix:/run/rest"', "needs defaults.partition"),
+        ("poll_s = 0", r"^setting clusters\.lab\.poll_s: "),
+        ('defaults = {colour = "red"}', r"clusters\.lab\.defaults\.colour: "),
+        ('rest_url = "unix:/run/rest"', r"^setting clusters\.lab: .*needs defaults.partition"),
         ('rest_url = "http://slurm:6820"\ndefaults = {partition = "main"}', "needs rest_token_file"),
         ('rest_url = "slurm:6820"\ndefaults = {partition = "main"}', "must be http"),
         ('rest_url = "unix:/run/rest"\nconf = "/etc/slurm.conf"', "are for Slurm's commands"),

@@ -148,8 +148,7 @@ def find_cause(
 ) -> Failure | None:
     """Return Slurm's cause for the end of a job. None if only the agents' own records can name the cause.
 
-    `memory_words` is what Slurm printed when it killed a step or the job for its memory. The job's state does not show
-    that.
+    `memory_words` is what Slurm printed when it killed a step or the job for its memory. The state does not show that.
     `canceller` says who cancelled the job (see explain_canceller).
     """
     found, name = meaning(job), f"Slurm job {job.id}"

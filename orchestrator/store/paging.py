@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import BindParameter, ColumnElement, FromClause, Integer, Select, and_, bindparam, not_, or_
+from sqlalchemy import BigInteger, BindParameter, ColumnElement, FromClause, Integer, Select, and_, bindparam, not_, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.elements import KeyedColumnElement
 
@@ -135,7 +135,8 @@ def _to_json(value: object) -> object:
 def _from_json(key: Key, value: object) -> object:
     if key.type is datetime and isinstance(value, str):
         return parse_time(value)
-    if key.type is int and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+    bits = 63 if isinstance(key.column.type, BigInteger) else 31
+    if key.type is int and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**bits:
         return value
     if key.type is str and isinstance(value, str):
         return value

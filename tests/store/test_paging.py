@@ -253,6 +253,14 @@ def test_a_cursor_with_a_value_of_another_type_is_refused(stores: Stores, value:
         stores.history.events("job-1", limit=5, cursor=_cursor("events-job-1", value))
 
 
+def test_a_cursor_with_a_number_that_its_column_cannot_hold_is_refused(stores: Stores) -> None:
+    stores.add()
+    with pytest.raises(Refused, match="cursor"):
+        stores.history.attempts("job-1", limit=5, cursor=_cursor("attempts-job-1-up", 2**31))
+    with pytest.raises(Refused, match="cursor"):
+        stores.history.workers("job-1", limit=5, cursor=_cursor("workers-job-1-up", 2**31, 0, 0))
+
+
 def test_a_cursor_of_another_job_is_refused(stores: Stores) -> None:
     stores.add("job-1")
     stores.add("job-2")

@@ -22,6 +22,7 @@ from orchestrator.wire.credential_views import SecretRequest, TokenRequest
 from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, ScaleRequest, StacksRequest
 from orchestrator.wire.reports import ReportBody
 from orchestrator.wire.webhook_views import WebhookRequest
+from tests.builders import make_spec
 from tests.examples import examples
 
 BODIES = (JobSpec, ArraySpec, TokenRequest, SecretRequest, WebhookRequest, RetryRequest)
@@ -135,3 +136,8 @@ def planted(document: dict[str, Any], place: Any, value: object) -> Any:
         return [planted({}, place[1:], value)]
     inner = document.get(place[0], {})
     return {**document, place[0]: planted(inner if isinstance(inner, dict) else {}, place[1:], value)}
+
+
+def test_a_label_may_not_contain_what_the_database_would_drop() -> None:
+    with pytest.raises(ValidationError, match="NUL"):
+        make_spec(labels={"team": "vision\0"})

@@ -47,6 +47,7 @@ def add_suffix(name: str, suffix: str) -> str:
 Name = Annotated[str, Field(pattern=NAME)]
 EnvName = Annotated[str, Field(pattern=ENV_NAME)]
 Label = Annotated[str, Field(pattern=LABEL)]
+LabelValue = Annotated[str, Field(max_length=255), AfterValidator(_without_nul)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
 
@@ -284,7 +285,7 @@ class JobSpec(_Part):
     supervise: Supervise = Supervise()
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
     after: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
-    labels: dict[Label, Annotated[str, Field(max_length=255)]] = Field(default_factory=dict, max_length=64)
+    labels: dict[Label, LabelValue] = Field(default_factory=dict, max_length=64)
     notify: Annotated[tuple[Text, ...], Field(max_length=20)] = ()
     array: ArrayPlace | None = None  # set by the service only
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from orchestrator.domain.accounting.retention import DataKind, Retention, before, last_needed, tell_removal
-from orchestrator.domain.errors import OrchestratorError
+from orchestrator.domain.errors import OrchestratorError, StoreUnavailable
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.specs.workdir import WORKSPACES
 from orchestrator.jobfolder.folder import Folder
@@ -85,9 +85,11 @@ class Housekeeper:
                     if kind in _ROW_KINDS:
                         return True  # there may be more of it
                     removed += 1
-            except OSError as error:
-                # Retried in the next round; the jobs behind it are done now.
-                log.warning("files of an ended job not removed", job=job.job_id, reason=str(error))
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001
+                # An edge: one job must not stop the removal of others. It is retried in the next round.
+                log.warning("data of an ended job not removed", job=job.job_id, reason=str(error))
             self._looked[kind] = job.finished_at, job.job_id
             if removed == _JOBS:
                 return True

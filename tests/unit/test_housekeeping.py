@@ -39,6 +39,7 @@ class Registry:
     gone: list[str] = field(default_factory=list)
     owed: list[datetime] = field(default_factory=list)
     asked: int = 0
+    unreadable: set[str] = field(default_factory=set)
     error: Exception | None = None
 
     def ended(
@@ -67,6 +68,8 @@ class Registry:
         self.told.append((job_id, event.sentence))
 
     def forget_metrics(self, job_id: str, event: Event, *, limit: int) -> int:
+        if job_id in self.unreadable:
+            raise ValueError("out of range")
         return self._take(self.rows, job_id, limit)
 
     def forget_events(self, job_id: str, *, limit: int) -> int:
@@ -244,6 +247,15 @@ def test_errors_do_not_reach_the_pass(world: World) -> None:
     world.keeper(logs_days=90.0).tidy()
     world.registry.error = OSError("a bad disk")
     world.keeper(logs_days=90.0).tidy()
+
+
+def test_a_job_whose_data_cannot_be_removed_does_not_stop_the_others(world: World) -> None:
+    for name, days_ago in (("bad", 101), ("good", 100)):
+        world.job(name, days_ago=days_ago)
+        world.registry.rows[name] = 3
+    world.registry.unreadable = {"bad"}
+    world.tidy(metrics_days=90.0)
+    assert world.registry.rows == {"bad": 3, "good": 0}
 
 
 def test_a_removal_that_a_crash_interrupted_is_finished_later(world: World) -> None:

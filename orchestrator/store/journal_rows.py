@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.accounting.training_summary import TrainingSummary, time_of
+from orchestrator.domain.accounting.training_summary import TrainingSummary, fitting, time_of
 from orchestrator.domain.explanation import row_limits as bounds
 from orchestrator.domain.explanation.row_limits import Launch, Room, Stored, tell_thinned
 from orchestrator.domain.job.attempt import AttemptKey
@@ -22,7 +22,7 @@ from orchestrator.domain.job.event import REPLICA, Event
 from orchestrator.domain.job.event import EventKind as OwnKind
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.store.many_rows import Values
-from orchestrator.store.sanitize import MAX_EVIDENCE_BYTES, clean_integer, clean_share, clean_text, shorten_evidence
+from orchestrator.store.sanitize import MAX_EVIDENCE_BYTES, clean_share, clean_text, shorten_evidence
 from orchestrator.store.upserts import (
     Journal,
     drop_snapshots,
@@ -200,7 +200,7 @@ def _worker(batch: JournalBatch, line: Progress, arrived_at: datetime) -> Values
         "pid": line.pid,
         "phase": line.phase.value,
         "step": line.step,
-        "memory_bytes": clean_integer(line.memory_bytes),
+        "memory_bytes": fitting(line.memory_bytes),
         "utilisation": clean_share(line.utilisation),
         "at": time_of(line.at, arrived_at),
         "heard_at": arrived_at,
@@ -241,7 +241,7 @@ def _size_of(event: Event) -> int:
 def _fits(line: Progress) -> bool:
     """Whether a database can hold the line's numbers. A bad number costs its line, not the batch."""
     numbers = (line.rank, line.local_rank, line.world_size, line.generation, line.pid, line.step or 0)
-    return clean_integer(min(numbers)) is not None and clean_integer(max(numbers)) is not None
+    return fitting(min(numbers)) is not None and fitting(max(numbers)) is not None
 
 
 def _snapshot(key: AttemptKey, event: JournalEvent, arrived_at: datetime) -> Values | None:
@@ -253,7 +253,7 @@ def _snapshot(key: AttemptKey, event: JournalEvent, arrived_at: datetime) -> Val
     parsed = parse_snapshot_name(name)
     if parsed is None or parsed.term.attempt >= 2**31:
         return None
-    step, generation = clean_integer(parsed.step), clean_integer(parsed.term.generation)
+    step, generation = fitting(parsed.step), fitting(parsed.term.generation)
     size, world = event.evidence.get("size_bytes"), event.evidence.get("world_size")
     if step is None or generation is None:
         return None
@@ -264,8 +264,8 @@ def _snapshot(key: AttemptKey, event: JournalEvent, arrived_at: datetime) -> Val
         "attempt": parsed.term.attempt,
         "generation": generation,
         "state": state,
-        "size_bytes": clean_integer(size) if type(size) is int else None,
-        "world_size": clean_integer(world) if type(world) is int else None,
+        "size_bytes": fitting(size) if type(size) is int else None,
+        "world_size": fitting(world) if type(world) is int else None,
         "at": time_of(event.at, arrived_at),
         "verified_at": None,
     }

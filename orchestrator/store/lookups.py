@@ -21,6 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session
 
+from orchestrator.domain.accounting.training_summary import fitting
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import JobState
@@ -28,7 +29,7 @@ from orchestrator.store.dialect import is_postgres
 from orchestrator.store.engine import News, add_news, subscriptions_of
 from orchestrator.store.many_rows import build_insert, dialect_of, send
 from orchestrator.store.outbox_store import add_deliveries
-from orchestrator.store.sanitize import clean_integer, shorten_evidence
+from orchestrator.store.sanitize import shorten_evidence
 from orchestrator.store.tables import EventRow, JobRow, JournalRow
 from orchestrator.store.types import CleanText
 from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
@@ -128,7 +129,7 @@ def _columns(job_id: str, event: Event) -> dict[str, object]:
     return {
         "job_id": job_id,
         "attempt": event.attempt,
-        "generation": clean_integer(event.generation),
+        "generation": fitting(event.generation),
         "at": event.at,
         "kind": event.kind,
         "sentence": event.sentence,

@@ -10,10 +10,10 @@ from sqlalchemy import JSON, ColumnElement, Text, and_, case, cast, func, or_, s
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.accounting.life import Kept
+from orchestrator.domain.accounting.training_summary import LONGEST_S, fitting
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.event import EventKind as Ours
 from orchestrator.store.mapping import stored_of
-from orchestrator.store.sanitize import clean_integer
 from orchestrator.store.tables import MetricRow, TrainingRow
 from trainer.contract.clock import parse_time, render_time
 from trainer.contract.exit_record import EventKind
@@ -22,7 +22,8 @@ SUMS = "sums"  # key in the evidence of the event about the removal
 MOST_SUMS = 300  # more do not fit into an event
 # Few steps report one; a text search is cheaper than parsing.
 _MENTIONED = cast(MetricRow.measured, Text).contains('"snapshot_s"', autoescape=True)
-_STALL_S = case((_MENTIONED, type_coerce(MetricRow.measured, JSON)["snapshot_s"].as_float()))
+_REPORTED_S = case((_MENTIONED, type_coerce(MetricRow.measured, JSON)["snapshot_s"].as_float()))
+_STALL_S = case((_REPORTED_S.between(0, LONGEST_S), _REPORTED_S))
 _REPORTED_STALL = case((_STALL_S > 0, 1))
 
 Sums = dict[tuple[int, int], Kept]
@@ -56,7 +57,7 @@ def read_rows(session: Session, job_id: str, events: Sequence[Event], *, after: 
             steps=one.last_step - one.first_step + 1 if is_thin else one.steps,
             first_at=one.first_at,
             last_at=one.last_at,
-            stall_s=max(0.0, one.stall_s),
+            stall_s=one.stall_s,
             snapshots=one.snapshots,
         )
         for term, one in terms.items()
@@ -146,7 +147,7 @@ def _find_newest_base(terms: Mapping[tuple[int, int], _Term], events: Sequence[E
         for event in events
         if event.kind == EventKind.RESTORED
         and type(reported := event.evidence.get("step")) is int  # a bool would pass isinstance
-        and (step := clean_integer(reported)) is not None
+        and (step := fitting(reported)) is not None
     ]
     newest = max(terms, default=None)
     begun = [] if newest is None else [(*newest, terms[newest].first_step - 1)]

@@ -1,6 +1,6 @@
 """Clean text and JSON from workers and users so that both databases can store them. Pure.
 
-PostgreSQL stores neither NUL nor lone surrogates, its JSON has no NaN, and both databases have 64-bit integers.
+PostgreSQL stores neither NUL nor lone surrogates, and its JSON has no NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ MAX_DEPTH = 32
 _SHORTENED_TEXT_CHARS = 2048
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_MAX_INTEGER = 2**63 - 1
 
 
 def clean_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
@@ -87,11 +86,6 @@ def shorten_evidence(evidence: Mapping[str, object]) -> dict[str, object]:
             kept[key] = value
             room -= size
     return kept
-
-
-def clean_integer(value: int | None) -> int | None:
-    """Return None for a number beyond 64 bits, so that one worker's bad number does not fail a whole batch."""
-    return value if value is not None and -_MAX_INTEGER <= value <= _MAX_INTEGER else None
 
 
 def _size(value: Mapping[str, object]) -> int:

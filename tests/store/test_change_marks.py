@@ -27,6 +27,12 @@ def test_losses_of_several_jobs_are_read_at_once(stores: Stores) -> None:
     assert marks.losses({}, points=4) == {}
 
 
+@pytest.mark.parametrize("step", [2**53 - 1, -(2**53) + 1])
+def test_losses_of_the_largest_steps_are_read(stores: Stores, step: int) -> None:
+    train(stores, "far", step, 2**60)
+    assert ChangeMarks(stores.database).losses({"far": step}, points=200) == {"far": [float(step)]}
+
+
 def test_a_step_without_a_loss_is_skipped(stores: Stores) -> None:
     stores.add_with_attempt("job-1")
     lines = [(1, make_progress(1, metrics={"loss": 4.0})), (2, make_progress(2, metrics={"accuracy": 0.5}))]

@@ -57,6 +57,15 @@ def test_a_start_from_scratch_discards_all_steps(stores: Stores) -> None:
     assert kept(stores) == {(1, 2): Kept(steps=2, first_at=at(201), last_at=at(202))}
 
 
+def test_pauses_that_no_snapshot_takes_do_not_count(stores: Stores) -> None:
+    stores.add_with_attempt()
+    paused = (1.5e308, 1.5e308, -4.0, float("nan"), float("inf"), 0.5)
+    lines = [(step, make_progress(step, metrics={"loss": 1.0, "snapshot_s": s})) for step, s in enumerate(paused, 1)]
+    stores.ingest(make_batch(progress=lines))
+    (one,) = kept(stores).values()
+    assert (one.steps, one.stall_s, one.snapshots) == (6, 0.5, 1)
+
+
 def test_a_chronicle_has_the_events_for_accounts_and_the_time_of_the_newest_step(stores: Stores) -> None:
     job = stores.add_with_attempt()
     stores.apply(job, None, make_event("webhook.test"), make_event("job.state", evidence={"state": "RUNNING"}))

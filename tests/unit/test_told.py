@@ -96,6 +96,21 @@ def test_a_snapshot_without_a_step_keeps_nothing() -> None:
         assert (sum_up.began_step, sum_up.kept_step, sum_up.kept_at) == (None, None, None)
 
 
+def test_a_time_that_no_step_takes_is_not_its_time() -> None:
+    for step_s in (1e308, -1.0, float("nan"), float("inf")):
+        sum_up = TrainingSummary()
+        for step in (1, 2):
+            sum_up.add_line(make_progress(step, metrics={"step_s": step_s}), at(step))
+        assert sum_up.step_s is None
+
+
+def test_a_step_that_other_programs_would_round_is_ignored() -> None:
+    for step, kept in ((2**53 - 1, 2**53 - 1), (2**53, None), (-(10**30), None)):
+        sum_up = TrainingSummary()
+        sum_up.add_line(make_progress(step), at(1))
+        assert sum_up.step == kept
+
+
 def test_a_group_whose_workers_report_has_formed_even_if_its_event_was_lost() -> None:
     summary = TrainingSummary()
     summary.add_line(make_progress(seconds=7), at(8))

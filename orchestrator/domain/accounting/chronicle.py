@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from orchestrator.domain.accounting.injections import read_injections
 from orchestrator.domain.accounting.life import AttemptLife, GenerationLife, Kept, Life, Rest, Trouble
 from orchestrator.domain.accounting.losses import Losses, Lost, find_left
+from orchestrator.domain.accounting.training_summary import LONGEST_S
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.event import EventKind as Ours
@@ -47,7 +48,6 @@ KINDS = ACTIONS | {
 _AT_WORK = (Theirs.AGENT_STARTED.value, Theirs.GENERATION_STARTED.value)
 _RESTING = frozenset(state.value for state in JobState if state.terminal or state is JobState.SUSPENDED)
 _DAY, _CENTURY = timedelta(days=1), timedelta(days=36525)
-_LONGEST_STALL_S = 1e8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def _bounded(chronicle: Chronicle) -> Chronicle:
         return min(max(moment, earliest), latest)
 
     def near_steps(kept: Kept) -> Kept:
-        stall_s = kept.stall_s if 0 <= kept.stall_s <= _LONGEST_STALL_S else 0.0
+        stall_s = kept.stall_s if 0 <= kept.stall_s <= LONGEST_S else 0.0
         return replace(kept, first_at=near(kept.first_at), last_at=near(kept.last_at), stall_s=stall_s)
 
     return replace(

@@ -13,7 +13,9 @@ from trainer.contract.progress import Phase, Progress
 from trainer.contract.silence import PhaseTimes
 
 _NEW_STEP_WEIGHT = 0.2  # of the newest step in the moving mean of `step_s`
-_LARGEST = 2**63 - 1
+# Readers of JSON round larger numbers (RFC 8259, section 6), and what a database computes of these fits into 64 bits.
+_LARGEST = 2**53 - 1
+LONGEST_S = 1e8  # a longer step or pause, three years, is no measurement
 
 
 @dataclass(slots=True)
@@ -132,7 +134,7 @@ class TrainingSummary:
         elif step > self.step:
             if step_s is None and self.step_at is not None and at > self.step_at:
                 step_s = (at - self.step_at).total_seconds() / (step - self.step)
-            if step_s is not None and math.isfinite(step_s):
+            if step_s is not None and 0 <= step_s <= LONGEST_S:
                 self.step_s = _mean(self.step_s, step_s)
             self.step, self.step_at = step, at
 
@@ -146,7 +148,7 @@ def time_of(text: str, arrived_at: datetime) -> datetime:
 
 
 def fitting(value: int | None) -> int | None:
-    """Return None for a number beyond 64 bits, so that one wrong number does not lose the other values."""
+    """Return None for a number beyond 53 bits, so that one wrong number does not lose the other values."""
     return value if value is not None and -_LARGEST <= value <= _LARGEST else None
 
 

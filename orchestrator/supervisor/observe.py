@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -36,7 +37,8 @@ class Observer:
 
     It remembers what it last saw of each attempt, and since when it has listened to each one without a gap. Losing this
     costs a look at every job and delays a verdict. It starts to listen anew if more than `longest_pause_s` (the process
-    was paused) or less than zero seconds (the clock was set back) lie between two passes.
+    was paused) or less than zero seconds (the clock was set back) lie between two passes, or if the clock was set by
+    more than that within a pass.
 
     With `by_reports_alone`, the service reads no files of the nodes, only what agents report over the network. An
     attempt without recent reports then counts as not listened to, because the network may be at fault. A report of a
@@ -55,6 +57,7 @@ class Observer:
         longest_pause_s: float = 30.0,
         by_reports_alone: bool = False,
         repeats: Repeats | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.roster = Roster(cluster, store)
         self._cluster = cluster
@@ -70,6 +73,9 @@ class Observer:
         self._exclusions: Sequence[Exclusion] = ()
         self._heard_since: dict[AttemptKey, datetime] = {}
         self._last_look: datetime | None = None
+        self._monotonic = monotonic
+        self._ahead_s = clock.now().timestamp() - monotonic()  # of the clock, against one that nobody sets
+        self._was_set = False  # whether the clock was set since the last look at every job
 
     def observe(self) -> Facts:
         """Observe the cluster once, and wake the jobs that changed. Raises StoreUnavailable.
@@ -96,7 +102,7 @@ class Observer:
         }
         self.roster.wake(key.job_id for key in unread)
         self.roster.refresh()
-        now = self._clock.now()
+        now = self._now()
         self._listen(seen, now)
         dependencies = self.roster.dependencies
         return Facts(
@@ -110,7 +116,7 @@ class Observer:
     def look(self, each: Supervised, facts: Facts) -> Observation | None:
         """Return the observation of the job's newest attempt. None if the attempt has ended, or if it began after the
         cluster was observed. Raises StoreUnavailable."""
-        attempt, now = each.attempt, self._clock.now()
+        attempt, now = each.attempt, self._now()
         if attempt is None or attempt.state.terminal or attempt.key not in facts.sightings:
             return None
         key, sighting = attempt.key, facts.sightings[attempt.key]
@@ -121,7 +127,7 @@ class Observer:
         unheard = self._by_reports_alone and (until is None or now > until)
         if unheard:
             self._heard_since[key] = now
-        since = self._heard_since[key]
+        since = self._heard_since.setdefault(key, now)
         hang = suspect(each.training, each.job.spec.supervise, heard_since=since, now=now)
         may_be_cut_off = hang is not None or any(one.node_unreachable for one in sighting.replicas)
         journaled = self._store.journaled(key) if may_be_cut_off else Journaled()
@@ -145,12 +151,24 @@ class Observer:
         return self._store.members(attempt.key, gone) if gone or training.resized_at is not None else Members()
 
     def _notice_pause(self) -> None:
-        """Start to listen anew, and look at every job, if this process was paused or its clock was set back."""
-        now = self._clock.now()
+        """Start to listen anew, and look at every job, if this process was paused or its clock was set."""
+        now = self._now()
         pause_s = None if self._last_look is None else (now - self._last_look).total_seconds()
-        if pause_s is None or not 0 <= pause_s <= self._longest_pause_s:
-            self._heard_since = {}
+        if self._was_set or pause_s is None or not 0 <= pause_s <= self._longest_pause_s:
+            self._heard_since, self._was_set = {}, False
             self.roster.wake_all()
+
+    def _now(self) -> datetime:
+        """Return the time. Start to listen anew if the clock was set since the last call.
+
+        A long call to the cluster is no reason: what was reported meanwhile is read after it.
+        """
+        now = self._clock.now()
+        ahead_s = now.timestamp() - self._monotonic()
+        if abs(ahead_s - self._ahead_s) > self._longest_pause_s:
+            self._heard_since, self._was_set = {}, True
+        self._ahead_s = ahead_s
+        return now
 
     def _listen(self, sightings: Mapping[AttemptKey, Sighting], now: datetime) -> None:
         """Remember for each attempt since when the service has listened without a gap."""

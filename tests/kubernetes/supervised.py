@@ -37,6 +37,9 @@ class Clock:
     def now(self) -> datetime:
         return datetime.now(UTC) + self._ahead
 
+    def monotonic(self) -> float:
+        return time.monotonic() + self._ahead.total_seconds()
+
     def advance(self, seconds: float) -> None:
         self._ahead += timedelta(seconds=seconds)
 
@@ -53,7 +56,9 @@ class Supervised:
         given = site(root, rendezvous_host=HEAD, local_address=LOCAL)
         actor = Actor(store, self.backend, rundir.LocalRunDirectories(root), given, ports=range(20_000, 21_000))
         repeats = Repeats()
-        observer = Observer(CLUSTER, store, self.backend, self, self.clock, repeats=repeats)
+        observer = Observer(
+            CLUSTER, store, self.backend, self, self.clock, repeats=repeats, monotonic=self.clock.monotonic
+        )
         pass_settings = PassSettings(limits=Limits(), stop_timeout_s=30, submit_timeout_s=70, repeat_s=10)
         self._reconciler = Reconciler(store, observer, actor, self.clock, pass_settings, repeats=repeats)
 

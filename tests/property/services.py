@@ -132,7 +132,15 @@ class Service:
         store = _FaultyStore(world, MemorySupervisorStore(world.store, world.clock, lease), self.faults)
         backend = _FaultyCluster(world, self.faults)
         folders = _FaultyFolders(world.root, self.faults)
-        observer = Observer("local", store, backend, self.intake, self.clock, node_cooldown_s=NODE_COOLDOWN_S)
+        observer = Observer(
+            "local",
+            store,
+            backend,
+            self.intake,
+            self.clock,
+            node_cooldown_s=NODE_COOLDOWN_S,
+            monotonic=world.clock.monotonic,
+        )
         actor = Actor(store, backend, folders, world.site, ports=PORTS, require_lease=self.keeper.require)
         return _WaryReconciler(store, observer, actor, self.clock, world.pass_settings)
 

@@ -76,6 +76,19 @@ def test_an_hour_in_which_every_service_is_paused_costs_nothing(world: World) ->
     assert_nothing_happened(world)
 
 
+@pytest.mark.parametrize("skew_s", [HOUR_S, -HOUR_S])
+def test_a_clock_that_is_set_while_the_cluster_is_asked_costs_nothing(world: World, skew_s: float) -> None:
+    def set_clocks() -> None:
+        for service in world.services:
+            service.clock.skew_s = skew_s
+
+    for real in world.cluster.attempts.values():
+        real.be_quiet(30)
+    world.cluster.before_look = set_clocks
+    world.watch(20)
+    assert_nothing_happened(world)
+
+
 def test_an_hour_in_which_all_attempts_are_unknown_costs_nothing(world: World) -> None:
     world.cluster.unknown |= set(world.cluster.attempts)
     world.watch(HOUR_S)

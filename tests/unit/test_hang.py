@@ -86,6 +86,12 @@ def test_silence_counts_from_when_we_listen() -> None:
     assert not is_hang(silent, heard_s=600)
 
 
+def test_after_the_clock_was_set_back_silence_counts_from_when_we_listen() -> None:
+    reported_later = in_phase(Phase.STEP, progress_at=ago(-5 * 3600))
+    assert is_hang(reported_later, heard_s=611)
+    assert not is_hang(reported_later, heard_s=600)
+
+
 def word(rank: int, phase: Phase = Phase.STEP, step: int | None = 5, generation: int = 1) -> RankReport:
     return RankReport(rank=rank, replica=0, generation=generation, phase=phase.value, step=step, heard_at=ago(1))
 

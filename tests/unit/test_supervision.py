@@ -44,7 +44,13 @@ class World:
         assert lease is not None
         self.store = MemorySupervisorStore(self.memory, self.clock, lease)
         self.observer = Observer(
-            "local", self.store, cast(Backend, self), self, self.clock, by_reports_alone=by_reports_alone
+            "local",
+            self.store,
+            cast(Backend, self),
+            self,
+            self.clock,
+            by_reports_alone=by_reports_alone,
+            monotonic=self.clock.monotonic,
         )
         self.overlooked = 0
         self.reconciler = Reconciler(

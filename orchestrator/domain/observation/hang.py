@@ -62,7 +62,9 @@ def suspect(training: Training, supervise: Supervise, *, heard_since: datetime, 
     phase, limit = _phase(training), deadline_s(training, supervise)
     if training.progress_at is None or limit is None:
         return None
-    silent_s = (now - max(training.progress_at, heard_since)).total_seconds()
+    # A report from the future is older than the moment at which the clock was set back.
+    reported_at = training.progress_at if training.progress_at <= now else heard_since
+    silent_s = (now - max(reported_at, heard_since)).total_seconds()
     if silent_s <= limit:
         return None
     return Hang(silent_s=silent_s, limit_s=limit, phase=phase, step=training.step)

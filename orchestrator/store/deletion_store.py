@@ -10,13 +10,20 @@ from sqlalchemy import bindparam, delete, insert, select, update
 from orchestrator.domain.job.deletion import Deletion
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import AT_REST
-from orchestrator.store.tables import DeletionRow, JobRow
+from orchestrator.store.tables import DeletionRow, JobRow, TrainingRow
 
 # Built once, because building an expression costs more than running it. Each pass runs it.
 _DUE = (
     select(DeletionRow)
     .where(DeletionRow.cluster == bindparam("cluster"), DeletionRow.files_due)
     .order_by(DeletionRow.deleted_at)
+)
+# Reports lock these rows before they refer to the job's row. In another order, the two could deadlock.
+_TRAININGS = (
+    select(TrainingRow.attempt)
+    .where(TrainingRow.job_id == bindparam("job_id"))
+    .order_by(TrainingRow.attempt)
+    .with_for_update()
 )
 _FIELDS = tuple(field.name for field in fields(Deletion))
 
@@ -34,6 +41,7 @@ class DeletionStore:
         `seen`.
         """
         with self._database.write() as session:
+            session.execute(_TRAININGS, {"job_id": deletion.job_id})
             deleted = delete(JobRow).where(
                 JobRow.id == deletion.job_id,
                 JobRow.desired_number == seen,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
+from sqlalchemy import text
 
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.attempt import AttemptState
@@ -101,3 +104,19 @@ def test_an_ended_job_is_deleted_and_leaves_a_record(stores: Stores) -> None:
     deletions.files_deleted("job-1")
     deletions.files_deleted("job-1")
     assert (deletions.due("local"), deletions.deletion("job-1")) == ([], replace(buried, files_due=False))
+
+
+@pytest.mark.parametrize("backend", ["postgresql"])
+def test_a_deletion_waits_for_a_report_and_does_not_block_it(stores: Stores) -> None:
+    job = stores.add_with_attempt("reported")
+    stores.apply(replace(job, state=JobState.SUCCEEDED))
+    deletion = build_deletion(job, by="alice", at=NOW, files=False)
+    delete = partial(DeletionStore(stores.database).delete, deletion, seen=job.desired.number)
+    with ThreadPoolExecutor() as pool:
+        with stores.database.write() as report:
+            report.execute(text("SELECT 1 FROM trainings WHERE job_id = 'reported' FOR UPDATE"))
+            deleted = pool.submit(delete)
+            while not report.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")):
+                assert not deleted.done()
+            report.execute(text("SELECT 1 FROM jobs WHERE id = 'reported' FOR KEY SHARE NOWAIT"))  # as a foreign key
+        assert deleted.result(60)

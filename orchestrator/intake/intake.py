@@ -128,7 +128,7 @@ class Intake:
         ]
 
     def _store(self, batches: Sequence[JournalBatch]) -> list[Exception | None]:
-        """Store batches in one transaction, or each in its own if one of them fails.
+        """Store batches in one transaction. If one of them fails, store each half by itself, until it is found.
 
         Returns for each why it is refused, or None. A replica that was not launched is refused with InvalidSpec. Raises
         StoreUnavailable.
@@ -140,7 +140,8 @@ class Intake:
         except Exception as error:  # noqa: BLE001
             # An edge: one bad batch must not fail the others.
             if len(batches) > 1:
-                return [refusal for batch in batches for refusal in self._store([batch])]
+                half = len(batches) // 2
+                return [*self._store(batches[:half]), *self._store(batches[half:])]
             return [_unknown(batches[0].key) if isinstance(error, NotFound) else error]
         problems: dict[int, Exception] = {
             place: InvalidSpec([FieldProblem("/replica", why)]) for place, why in refused.items()

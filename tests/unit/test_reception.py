@@ -192,6 +192,22 @@ def test_a_report_that_cannot_be_stored_does_not_fail_its_group(
     assert [type(answer) for answer in answers] == [DesiredView, TypeError, DesiredView, NotFound]
 
 
+def test_one_report_of_an_unknown_job_costs_its_group_few_transactions(
+    intake: Intake, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    ingest = store.ingest
+
+    def note(batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
+        sizes.append(len(batches))
+        return ingest(batches, arrived_at=arrived_at)
+
+    monkeypatch.setattr(store, "ingest", note)
+    answers = intake.accept([*(a_report() for _ in range(255)), a_report("nobody")])
+    assert [type(answer) for answer in answers] == [DesiredView] * 255 + [NotFound]
+    assert len(sizes) == 1 + 2 * 8
+
+
 def test_whoever_waits_is_answered_before_the_end(gate: Gate) -> None:
     reception = Reception(gate, gather_s=5)  # type: ignore[arg-type]
     gate.open.set()

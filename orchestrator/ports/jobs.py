@@ -53,7 +53,7 @@ class Requested:
 
     desired: Desired
     newest: int | None  # the number of the newest attempt
-    stopping: bool  # whether that attempt was asked to end
+    stopping: bool  # whether that attempt was asked to end, or has ended
 
 
 class JobLookup(Protocol):

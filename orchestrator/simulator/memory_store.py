@@ -125,5 +125,5 @@ def _requested(tables: Tables, job_id: str) -> Requested:
     return Requested(
         desired=tables.jobs[job_id].desired,
         newest=None if newest is None else newest.key.number,
-        stopping=newest is not None and newest.stopping_since is not None,
+        stopping=newest is not None and (newest.stopping_since or newest.ended_at) is not None,
     )

@@ -116,10 +116,11 @@ def _only(found: Sequence[Found], job_id: str) -> Found:
 
 
 def _select_requested() -> Select[Any]:
-    """Select what is requested, with the number of the newest attempt and whether it is stopping."""
+    """Select what is requested, with the number of the newest attempt and whether it is to end or has ended."""
     mine = AttemptRow.job_id == JobRow.id
     newest = select(func.max(AttemptRow.number)).where(mine).scalar_subquery()
-    last = select(AttemptRow.stopping_since.is_not(None)).where(mine).order_by(AttemptRow.number.desc()).limit(1)
+    is_over = AttemptRow.stopping_since.is_not(None) | AttemptRow.ended_at.is_not(None)
+    last = select(is_over).where(mine).order_by(AttemptRow.number.desc()).limit(1)
     columns = [column for column in JobRow.__table__.columns if column.name.startswith("desired_")]
     asked = (newest.label("newest"), func.coalesce(last.scalar_subquery(), False).label("stopping"))
     return select(JobRow.id, *columns, *asked).where(JobRow.id.in_(bindparam("ids", expanding=True)))

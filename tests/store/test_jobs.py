@@ -195,3 +195,5 @@ def test_requests_are_read_with_the_newest_attempt(stores: Stores) -> None:
     assert stores.reader.requested(["job-1"])["job-1"] == Requested(desired=Desired(), newest=3, stopping=False)
     stores.apply(job, make_attempt(number=3, stopping_since=NOW))
     assert stores.reader.requested(["job-1"])["job-1"].stopping
+    stores.apply(job, make_attempt(number=4, state=AttemptState.LOST, ended_at=NOW))
+    assert stores.reader.requested(["job-1"])["job-1"].stopping, "it has ended"

@@ -40,6 +40,6 @@ router = APIRouter(prefix="/api/v1", tags=["reports"], route_class=_ReportRoute)
 
 @router.post("/reports", responses=problems(404))
 async def accept_report(request: Request, services: Wired, body: Report) -> ReportAnswer:
-    """Store a report. Idempotent. A report of an ended attempt is not stored."""
+    """Store a report. Idempotent. An agent whose attempt has ended is told to stop."""
     require_same_attempt(request, services, AttemptKey(body.job_id, body.attempt))
     return ReportAnswer(desired=await asyncio.wrap_future(services.intake.receive(body)))

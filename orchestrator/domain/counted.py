@@ -20,7 +20,7 @@ def lasting(seconds: float) -> str:
 def sized(size_bytes: float) -> str:
     """Render "512 B" or "3.84 GB": three digits, in the largest unit of which there is at least one."""
     for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.3g} {unit}"
+        if size_bytes < 999.5:  # it is not rounded up to 1000
+            return f"{size_bytes:.3g} {unit}"
         size_bytes /= 1000
     return f"{size_bytes:.3g} TB"

@@ -25,7 +25,15 @@ def test_a_time_is_rounded_down_in_the_largest_unit_of_which_there_are_two(secon
 
 @pytest.mark.parametrize(
     ("size_bytes", "words"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (3_840_000_000, "3.84 GB"), (5.2e15, "5.2e+03 TB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1 MB"),
+        (3_840_000_000, "3.84 GB"),
+        (5.2e15, "5.2e+03 TB"),
+    ],
 )
 def test_a_size_has_three_digits(size_bytes: float, words: str) -> None:
     assert sized(size_bytes) == words

@@ -153,6 +153,32 @@ def test_after_a_lost_node_the_repeated_steps_are_those_since_the_survivors_newe
     assert cause is None or str(cause.continued) == f"after step 464, from a snapshot{said}"
 
 
+def test_a_failed_attempt_takes_the_ranks_that_the_report_on_its_last_generation_names() -> None:
+    dead = {"kind": "unknown", "message": "the worker was killed", "signal": "SIGKILL", "rank": 0}
+    events = [
+        make("generation.started", 0, 1, 1, world_size=3),
+        make("worker.failed", 5, 1, 1, **dead, collateral_ranks=[2]),
+    ]
+    failed = make_attempt(number=1, created_at=at(0), ended_at=at(9), state=AttemptState.FAILED, failure=AGENT_LOST)
+    chronicle = Chronicle(job=make_job(), attempts=[failed], events=events, kept={}, heard_at={})
+    cause = find_newest_cause(chronicle, read_life(chronicle))
+    assert cause is not None
+    assert (cause.generation, cause.collateral_ranks) == (1, (2,))
+
+
+def test_training_does_not_continue_from_an_attempt_without_a_generation() -> None:
+    failed = make_attempt(number=1, created_at=at(0), ended_at=at(9), state=AttemptState.FAILED, failure=AGENT_LOST)
+    events = [
+        make("generation.started", 20, 2, 1, world_size=2),
+        make("restored", 21, 2, 1, step=90, source="disk"),
+    ]
+    attempts = [failed, make_attempt(number=2, created_at=at(10))]
+    chronicle = Chronicle(job=make_job(state=JobState.RUNNING), attempts=attempts, events=events, kept={}, heard_at={})
+    cause = find_newest_cause(chronicle, read_life(chronicle))
+    assert cause is not None
+    assert (cause.attempt, cause.continued) == (1, None)
+
+
 def test_only_the_steps_of_the_lost_generation_are_repeated_by_its_failure() -> None:
     """Generation 1 reached step 97. Generation 2 began at step 90 and was lost before another step."""
     dead = {"kind": "unknown", "message": "the worker was killed", "signal": "SIGKILL", "rank": 0}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import pytest
 from hypothesis import given
 
 from orchestrator.domain.accounting.goodput import Bin, add_up
 from orchestrator.domain.accounting.life import GenerationLife, Life, Rest, lay_out
-from orchestrator.domain.accounting.restarts import RestartSum, Source, sum_restarts
+from orchestrator.domain.accounting.restarts import RestartSum, Source, show_repeated, show_source, sum_restarts
 from tests.builders import at
 from tests.unit.lives import attempt, lives, trained
 
@@ -120,6 +121,18 @@ def test_an_unknown_source_is_not_taken_from_a_job() -> None:
             attempts=(attempt(1, 0, None, first, restored(2, 13, 10, source)),),
         )
         assert set(rows_of(life, 17)) == {Source.OTHER}
+
+
+@pytest.mark.parametrize(("name", "words"), [("buddy", "another node"), ("cloud", "cloud")])
+def test_a_source_that_only_a_newer_service_knows_is_shown_as_it_is(name: str, words: str) -> None:
+    assert show_source(name) == words
+
+
+@pytest.mark.parametrize(
+    ("repeated", "unknown", "words"), [(0, 0, "0"), (7, 0, "7"), (7, 2, "7 or more"), (0, 2, "unknown")]
+)
+def test_repeated_steps_are_shown_with_what_is_unknown_about_them(repeated: int, unknown: int, words: str) -> None:
+    assert show_repeated(repeated, unknown) == words
 
 
 @given(lives())

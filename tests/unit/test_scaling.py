@@ -70,6 +70,14 @@ def test_communication_that_was_not_measured_is_not_called_computing_alone() -> 
     assert row.sentence.endswith("; it includes communication, which was not measured.")
 
 
+@pytest.mark.parametrize(("base_share", "share"), [(None, 0.3), (0.3, None)])
+def test_communication_that_one_run_did_not_measure_is_not_compared(
+    base_share: float | None, share: float | None
+) -> None:
+    base = make_run(1, 100.0, communication_share=base_share)
+    assert compare(base, make_run(2, 120.0, communication_share=share))[1].signal is Signal.COMPUTING
+
+
 def test_superlinear_runs_scale_well() -> None:
     row = compare(make_run(1, 100.0), make_run(2, 240.0))[1]
     assert (row.signal, row.efficiency) == (Signal.SCALES_WELL, pytest.approx(1.2))

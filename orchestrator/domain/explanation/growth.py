@@ -67,7 +67,7 @@ def _tell_waiting(job: Job, queue: ClusterQueue, admissions: Mapping[str, Admiss
 
 
 def _waits(admission: Admission | None) -> bool:
-    return admission is not None and not admission.admitted and admission.contended is Contended.SLOTS
+    return admission is not None and admission.contended is Contended.SLOTS
 
 
 def _tell_pause(shrunken: Shrunken, room: int, now: datetime) -> str:

@@ -81,6 +81,10 @@ SUITES = (
         ],
         races=True,
     ),
+    Suite(
+        modules=_domain("why"),
+        tests=[f"tests/unit/test_{name}.py" for name in ("why", "remedies", "quiet", "chronicle")],
+    ),
     _on_sqlite(["orchestrator/store/lease_store.py"], "contract/test_leases", "contract/test_guard"),
     _on_sqlite(
         [f"orchestrator/store/{name}.py" for name in ("supervisor_store", "node_records", "overview")],
@@ -88,6 +92,7 @@ SUITES = (
         "store/test_supervision",
     ),
     _on_sqlite(["orchestrator/store/job_store.py"], "store/test_jobs", "contract/test_job_requests"),
+    _on_sqlite(_domain("row_limits"), "store/test_bounds"),
     _on_sqlite(["orchestrator/store/cluster_reader.py"], "store/test_clusters"),
     _on_sqlite(
         [f"orchestrator/store/{name}.py" for name in ("journal_rows", "journal_store")],

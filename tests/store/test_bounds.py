@@ -165,6 +165,16 @@ def test_long_evidence_counts_as_many_events(stores: Stores) -> None:
     assert len(limits(stores)) == 1
 
 
+@pytest.mark.usefixtures("small")
+def test_long_evidence_counts_as_many_events_of_a_job(stores: Stores) -> None:
+    job = stores.add()
+    for number in range(1, 8):
+        stores.apply(job, make_attempt(number=number))
+        report(stores, [make_journal_event("a", evidence={"text": "x" * 15_000})], attempt=number)
+    assert kinds(stores)["a"] < 7
+    assert limits(stores)[-1].startswith("This job reported more than 40 events, or 0 MiB of them.")
+
+
 def test_names_of_metrics_are_limited_except_well_known_ones(stores: Stores) -> None:
     stores.add_with_attempt()
     steps(stores, [make_progress(n, metrics={f"noise-{n}-{m}": 1.0 for m in range(10)}) for n in range(100)])
@@ -236,6 +246,22 @@ def test_metrics_of_arbitrary_steps_are_limited(stores: Stores, monkeypatch: pyt
         )
     assert count(stores, MetricRow) == bounds.LEVELS * 10
     assert limits(stores)[-1] == "This job has reached the limit of stored metrics. Later ones are not stored."
+
+
+def test_steps_with_a_pause_for_a_snapshot_are_stored_even_if_others_are_thinned(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "LEVEL_POINTS", 10)
+    stores.add_with_attempt()
+    steps(stores, [*map(make_progress, range(11)), make_progress(13, metrics={"snapshot_s": 1.0}), make_progress(15)])
+    assert [point.step for point in stores.history.metrics("job-1", since_step=8, points=100)] == [9, 10, 13]
+
+
+def test_metrics_of_other_ranks_are_stored_only_if_rank_0_has_no_loss(stores: Stores) -> None:
+    stores.add_with_attempt()
+    lines = [make_progress(1, rank=1), make_progress(2, rank=1, metrics={"noise": 1.0})]
+    steps(stores, [*lines, make_progress(3), make_progress(4, rank=1), make_progress(5, rank=1, generation=2)])
+    assert [point.step for point in stores.history.metrics("job-1", since_step=-1, points=100)] == [1, 3, 5]
 
 
 def test_workers_of_a_node_are_limited(stores: Stores) -> None:

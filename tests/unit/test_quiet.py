@@ -83,6 +83,7 @@ def test_only_a_running_attempt_without_reports_is_quiet() -> None:
     assert find_quiet(chronicle(reported=frozenset({1}))) is None
     assert find_quiet(chronicle(JobState.RECOVERING)) is None
     assert find_quiet(chronicle(attempts=[])) is None
+    assert find_quiet(chronicle(attempts=[make_attempt(state=AttemptState.LOST)])) is None
     newer = make_attempt(number=2, state=AttemptState.RUNNING)
     assert find_quiet(chronicle(attempts=[RUNNING, newer], reported=frozenset({1}))) == newer
 

@@ -181,6 +181,6 @@ def tell_next(job: Job, attempt: Attempt | None, obstacles: Iterable[Obstacle] =
         return found.next.format(job=job.id, cluster=job.spec.cluster)
     if between:
         return "Nothing to do. The next attempt starts by itself."
-    if live and attempt is not None and attempt.state is AttemptState.PENDING:
+    if attempt is not None and attempt.state is AttemptState.PENDING:
         return f"The cluster starts the job once it has room. `orchestrator cancel {job.id}` takes it out of the queue."
     return "Nothing to do. The job starts by itself."

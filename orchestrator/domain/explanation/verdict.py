@@ -9,7 +9,7 @@ from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.accounting.life import Life
 from orchestrator.domain.counted import counted, lasting
 from orchestrator.domain.explanation.newest_cause import Cause
-from orchestrator.domain.job.job import WORKERS_RUNNING, JobState
+from orchestrator.domain.job.job import WORKERS_RUNNING
 from trainer.contract.chaos import Fault
 from trainer.contract.failure import FailureKind
 
@@ -52,7 +52,7 @@ def tell_verdict(chronicle: Chronicle, life: Life, cause: Cause | None, now: dat
 def _tell_state(chronicle: Chronicle, life: Life) -> str:
     job = chronicle.job
     generations = life.attempts[-1].generations if life.attempts else ()
-    if job.state is not JobState.RUNNING or job.reason != WORKERS_RUNNING or not generations:
+    if job.reason != WORKERS_RUNNING or not generations:
         return job.reason
     most = chronicle.attempts[-1].most_asked
     per_node = max(1, life.attempts[-1].devices // most)
@@ -68,7 +68,7 @@ def _tell_failure(cause: Cause, now: datetime) -> tuple[str, str | None]:
     if cause.chaos is not None:
         verb = _INJECTED.get(cause.chaos.fault, "killed")
         return f"{subject} was {verb} on purpose by {cause.chaos.actor or 'somebody'} {when}{step}", None
-    if failure.rank is None and (failure.kind is FailureKind.NODE or (cause.in_place and cause.lost is not None)):
+    if _is_loss(cause):
         clause = f"attempt {cause.attempt} lost an agent" if cause.lost is None else cause.lost.clause
         return f"{clause} {when}", None if failure.message == clause else failure.message
     if failure.kind is FailureKind.UNKNOWN and failure.signal is not None:
@@ -78,12 +78,16 @@ def _tell_failure(cause: Cause, now: datetime) -> tuple[str, str | None]:
     return f"{subject} {_HAPPENED[failure.kind]} {when}{step}", failure.message
 
 
+def _is_loss(cause: Cause) -> bool:
+    """Whether nodes or agents were lost, rather than a worker."""
+    left_group = cause.in_place and cause.lost is not None
+    return cause.failure.rank is None and (cause.failure.kind is FailureKind.NODE or left_group)
+
+
 def _name_subject(cause: Cause) -> str:
     if cause.failure.rank is not None:
         return f"rank {cause.failure.rank}"
-    if cause.in_place and cause.lost is not None:
-        return cause.lost.names
-    if cause.failure.kind is FailureKind.NODE:
+    if _is_loss(cause):
         return "an agent" if cause.lost is None else cause.lost.names
     return "the worker group" if cause.in_place else f"attempt {cause.attempt}"
 
@@ -100,7 +104,7 @@ def _tell_continuation(life: Life, cause: Cause) -> str | None:
         one for each in life.attempts for one in each.generations if (each.number, one.number) > (cause.attempt, number)
     ]
     trained = next((one.kept.first_at for one in later if one.kept is not None), None)
-    if trained is None and not later:
+    if not later:
         return None
     what, began_at = (
         ("training continued", trained) if trained is not None else ("the workers started again", later[0].started_at)

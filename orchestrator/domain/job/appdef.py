@@ -26,7 +26,7 @@ def render_appdef(app: AppDef) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
-        return value.value if isinstance(value.value, (str, int)) else value.name
+        return _plain(value.value)
     if isinstance(value, dict):
         return {str(key): _plain(child) for key, child in value.items()}
     if isinstance(value, (list, tuple)):

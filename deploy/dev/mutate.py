@@ -109,6 +109,7 @@ EQUIVALENT = {
         "Every rule about a job names a role; only the type allows None."
     ),
     "route_roles.py:_judge_in: without project is None": "A path with a project names one, and a job has one.",
+    "last_samples.py:find_minute: without rank is None": "Without a rank no sample fits; only the type needs it.",
     "states.py:find_job_cause: without meaning.kind is None": (
         "Every row of JOB_REASONS has a kind; the type is shared with tables whose rows may have none."
     ),

@@ -72,6 +72,13 @@ def test_a_cancel_is_the_cause_even_if_agents_lose_each_other_during_it() -> Non
     assert action == EndAttempt(AttemptState.CANCELLED, JobState.CANCELLED)
 
 
+def test_the_schedulers_word_on_a_stop_by_the_service_is_no_cause() -> None:
+    said = Failure(kind=FailureKind.PREEMPTED, message="the job was cancelled in Slurm")
+    observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: LOST_PEER}, cause=said)
+    assert an_end(observation, stopping_since=ago(5), failure=RENDEZVOUS).failure == RENDEZVOUS
+    assert an_end(observation).failure == said
+
+
 # A node that its scheduler cannot reach
 
 
@@ -185,6 +192,30 @@ def test_the_agent_that_closed_the_group_is_the_cause_even_if_the_group_had_form
     observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: closed, 1: raised}, generation=2)
     action = decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action
     assert action == EndAttempt(AttemptState.FAILED, JobState.RECOVERING, raised.failure)
+
+
+@pytest.mark.parametrize(
+    ("last", "first"),
+    [
+        (Failure(kind=FailureKind.APPLICATION, message="ValueError: boom"), "boom"),
+        (None, "boom"),
+        (RENDEZVOUS, None),
+    ],
+    ids=["its own", "none", "a lost peer"],
+)
+def test_the_end_of_an_earlier_generation_is_no_cause_unless_a_lost_peer_quotes_it(
+    last: Failure | None, first: str | None
+) -> None:
+    said = None if first is None else Failure(kind=FailureKind.APPLICATION, message=first)
+    exits = {
+        0: replace(LOST_PEER, generation=2, failure=last),
+        1: replace(an_exit(Outcome.FAILED, at="2026-11-20T11:58:00Z"), failure=said),
+    }
+    observation = seen(Presence.GONE, DEAD, DEAD_1, exits=exits, generation=2)
+    action = decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action
+    assert isinstance(action, EndAttempt)
+    assert action.failure is not None
+    assert action.failure.message == ("the agent recorded a failure without a cause" if last is None else last.message)
 
 
 def test_a_stop_that_the_service_did_not_request_is_an_infrastructure_failure() -> None:

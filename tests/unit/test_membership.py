@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.event import Event
-from orchestrator.domain.observation.membership import Members, Return, read_members
+from orchestrator.domain.observation.membership import Members, Return, read_life, read_members, read_participants
 from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaEnd, ReplicaSighting
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import NoteMembers, Wait
@@ -164,6 +164,12 @@ def test_a_group_that_formed_with_a_later_incarnation_has_taken_the_replica_back
     )
     assert not members_of(LIVES, LOSS, REJOINED, *events).returns, "it is recorded"
     assert not members_of(LIVES, LOSS, *events[:-1]).returns, "its agent has not formed the group yet"
+    both = {**LIVES, 2: [1, 2]}
+    assert not members_of(both, LOSS, *FIRST, *SHRUNK, started(2, 2, 30)).returns, (
+        "the group went on with the other one"
+    )
+    late = [*FIRST, started(1, 2, 30), *formed(1, 31.5, 1)]
+    assert not members_of(LIVES, LOSS, *late).returns, "it reports no newer group"
     (unseen,) = members_of(LIVES, *events).returns
     assert (unseen.seconds, unseen.words) == (21.0, ""), "the service did not see the loss"
 
@@ -231,6 +237,17 @@ def test_every_replacement_that_forms_a_group_has_rejoined_once(
     found = members_of(lives, *events).returns
     assert sorted((one.replica, one.incarnation, one.generation) for one in found) == sorted(expected)
     assert all(one.seconds is not None and one.seconds >= 0 for one in found)
+
+
+def test_agents_that_report_no_replica_are_left_out() -> None:
+    nameless = make_event("generation.started", at=at(1), attempt=1, generation=1)
+    assert [one.replica for one in read_participants([nameless, *formed(1, 1, 2)])] == [2]
+
+
+@pytest.mark.parametrize("evidence", [{}, {"replica": 1}, {"incarnation": 1}, {"replica": 1, "incarnation": True}])
+def test_an_event_without_a_replica_and_its_incarnation_names_no_agent(evidence: dict[str, object]) -> None:
+    assert read_life(make_event("replica.lost", evidence=evidence)) is None
+    assert read_life(make_event("replica.lost", evidence={"replica": 0, "incarnation": 1})) == (0, 1)
 
 
 WILD = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just({}) | st.just([])

@@ -39,6 +39,7 @@ def test_one_power_loss_counts_once_whatever_its_jobs_report() -> None:
     (only,) = exclude(four, now=NOW, cooldown_s=3600)
     assert (only.until - NOW).total_seconds() == 3600 - 30
     assert len(find_incidents(four, cooldown_s=3600)) == 1
+    assert len(find_incidents([replace(each, began_at=ago(500)) for each in four], cooldown_s=3600)) == 1
 
 
 def cleared(*marks: NodeFailure, ago_s: float) -> list[NodeFailure]:
@@ -66,6 +67,7 @@ def test_an_attempt_from_after_the_clearing_reports_a_new_incident() -> None:
     assert (only.until - NOW).total_seconds() == 800
     late = replace(early[1], at=ago(100), key=AttemptKey("c", 1), began_at=ago(500))
     assert len(find_incidents([early[0], again, late], cooldown_s=1000)) == 1
+    assert find_incidents([early[0], late], cooldown_s=1000) == [], "its attempt is from before the clearing"
 
 
 def test_a_later_failure_is_a_new_incident() -> None:

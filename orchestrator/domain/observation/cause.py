@@ -162,7 +162,7 @@ def _is_lost_peer(record: ExitRecord) -> bool:
 
 def _quotes(record: ExitRecord, other: ExitRecord) -> bool:
     """Whether an agent ended because another one closed the group: its record quotes the other's failure."""
-    if record.failure is None or other.failure is None or not _is_lost_peer(record):
+    if record.failure is None or other.failure is None or not is_lost_peer(record.failure):
         return False
     return record.failure.message.endswith(f": {other.failure.message}")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +16,7 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, JobState
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.job.masking import MASK, NOTHING, Mask
-from orchestrator.domain.observation.observation import Presence
+from orchestrator.domain.observation.observation import Liveness, Presence
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import Decision, EndAttempt, NotePending, Stop, Submit
 from orchestrator.domain.policy.situation import Situation
@@ -22,7 +24,7 @@ from orchestrator.ports.cluster import Backend
 from orchestrator.ports.supervision import Change, SupervisorWriter
 from orchestrator.supervisor.act import Actor
 from tests.builders import make_site
-from tests.unit.situations import KEY, a_job, a_situation, a_spec, an_attempt, an_exit, seen
+from tests.unit.situations import KEY, a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
 from trainer.contract import layout
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import Failure, FailureKind
@@ -122,6 +124,20 @@ def test_an_attempt_lists_the_nodes_that_it_marked(tmp_path: Path, ends: bool) -
     assert change.attempt is not None
     assert change.attempt.marked_nodes == ("n2",)
     assert [mark.node for mark in change.node_failures] == ["n2"]
+
+
+@pytest.mark.parametrize(
+    ("formed_at", "generation", "at_launch"), [(None, 0, True), (ago(9), 0, False), (None, 1, False)]
+)
+def test_only_an_end_before_any_worker_began_is_one_at_launch(
+    tmp_path: Path, formed_at: datetime | None, generation: int, at_launch: bool
+) -> None:
+    record = replace(an_exit(Outcome.FAILED, FailureKind.UNKNOWN), generation=generation)
+    observation = seen(Presence.GONE, a_replica(Liveness.DEAD), exits={0: record}, formed_at=formed_at)
+    (change,) = act(tmp_path, a_situation(a_job(), an_attempt(), observation)).changes
+    assert change.attempt is not None
+    assert change.attempt.failure is not None
+    assert change.attempt.failure.at_launch is at_launch
 
 
 # Secrets

@@ -16,8 +16,10 @@ from orchestrator.domain.policy.budget import (
     backoff_s,
     charge,
     find_cost,
+    hopeless,
     mark_at_launch,
     mark_repeated,
+    overlong,
     overspent,
 )
 from tests.unit.situations import NOW, a_job, a_spec, ago, an_attempt
@@ -263,6 +265,12 @@ def test_steps_of_an_attempt_that_was_never_seen_to_run_are_kept_and_earn_nothin
     assert (unseen.spent, unseen.kept_step, unseen.kept_s) == ({}, 10, 0)
 
 
+@pytest.mark.parametrize("unknown", ["formed_at", "kept_at"])
+def test_steps_that_took_an_unknown_time_are_kept_and_earn_nothing(unknown: str) -> None:
+    charged = after(a_job(), leaving(10, kept_s=4000, **{unknown: None}), DEADLINE, ran_s=5000)
+    assert (charged.spent, charged.kept_step, charged.kept_s) == ({}, 10, 0)
+
+
 steps = st.one_of(st.none(), st.integers(0, 100))
 seconds = st.floats(0, 9_000)
 
@@ -342,3 +350,24 @@ def test_an_outage_after_the_workers_of_a_silent_program_began_is_no_failure_to_
     assert mark_at_launch(silent, outage, began=False) == outage
     again = charge(silent, an_attempt(started_at=ago(4000)), Training(formed_at=ago(3990)), outage, NOW)
     assert again.spent == {"node": 1}, "the earlier charge is still refunded"
+
+
+@pytest.mark.parametrize(
+    ("kind", "repeated", "reason"),
+    [
+        (FailureKind.LAUNCH, False, "another attempt would not help"),
+        (FailureKind.APPLICATION, True, "the same error occurred twice in a row"),
+        (FailureKind.APPLICATION, False, None),
+        (FailureKind.NODE, True, None),
+    ],
+)
+def test_another_attempt_cannot_help_a_launch_or_an_error_that_occurred_twice(
+    kind: FailureKind, repeated: bool, reason: str | None
+) -> None:
+    assert hopeless(a_job(), Failure(kind=kind, message="x", repeated=repeated)) == reason
+
+
+def test_another_attempt_cannot_help_a_job_that_ran_as_long_as_its_owner_allows() -> None:
+    job = a_job(spec=a_spec(supervise={"max_runtime_s": 100}))
+    assert hopeless(job, overlong(job)) == "the owner set this limit"
+    assert hopeless(job, DEADLINE) is None

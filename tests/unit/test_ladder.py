@@ -10,6 +10,7 @@ import pytest
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.job import Desired, JobState
 from orchestrator.domain.observation.observation import Liveness, Observation, Presence, RankReport, ReplicaSighting
+from orchestrator.domain.policy.deadlines import sleeps_until
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import (
     Decision,
@@ -393,6 +394,22 @@ def test_each_time_limit_says_when_to_look_again() -> None:
     submitted = an_attempt(AttemptState.SUBMITTED, tried_at=ago(9), started_at=None)
     unseen = seen(Presence.ABSENT, formed_at=None, progress_at=None)
     assert looks_again(a_situation(a_job(JobState.STARTING), submitted, unseen, submit_timeout_s=10)) == 1.001
+
+
+def test_a_job_sleeps_until_its_next_time_limit_and_no_longer_than_its_shortest_silence() -> None:
+    spec = a_spec(supervise={"heartbeat_timeout_s": 60})
+    s = a_situation(a_job(spec=spec), an_attempt(), seen(Presence.RUNNING, ALIVE, progress_at=ago(1)))
+    assert sleeps_until(s, NOW + timedelta(seconds=9)) == NOW + timedelta(seconds=9)
+    assert sleeps_until(s, None) == NOW + timedelta(seconds=70)
+    unheard = seen(Presence.RUNNING, ALIVE, progress_at=None)
+    assert sleeps_until(with_seen(s, unheard), None) == NOW + timedelta(seconds=70)
+    done = seen(Presence.RUNNING, ALIVE, progress_at=ago(5000), phase="done")
+    assert sleeps_until(with_seen(s, done), None) == NOW + timedelta(seconds=70)
+
+
+def test_a_silent_job_that_waits_for_the_report_of_another_rank_does_not_sleep() -> None:
+    silent = seen(Presence.RUNNING, ALIVE, progress_at=ago(5000))
+    assert sleeps_until(a_situation(a_job(), an_attempt(), silent), None) is None
 
 
 # Size and budgets after changes

@@ -98,7 +98,8 @@ def _first_record(live: Watched, bad: Sequence[ExitRecord]) -> ExitRecord | None
     A failure that another record quotes closed the group. It counts even if the group had formed again without it.
     """
     complained_at = min((record.at for record in bad if _is_lost_peer(record)), default="")
-    ours = [one for one in bad if live.stopped_for_fault and _is_stop(one) and one.at >= complained_at]
+    stopped_for_fault = live.attempt.failure is not None
+    ours = [one for one in bad if stopped_for_fault and _is_stop(one) and one.at >= complained_at]
     counts = [record for record in bad if record not in ours]
     counts += [one for one in live.exits() if one not in bad and any(_quotes(record, one) for record in counts)]
     return min(counts, key=lambda record: (_is_lost_peer(record), record.at), default=None)

@@ -33,10 +33,6 @@ class Watched:
         """Return the exit records without refused double starts, earliest first."""
         return sorted(self._exits().values(), key=lambda record: record.at)
 
-    @property
-    def stopped_for_fault(self) -> bool:
-        return self.stopping and self.attempt.failure is not None
-
     def all_succeeded(self) -> bool:
         """Whether enough replicas recorded success, no record speaks against the attempt, and no agent is alive or
         unknown.

@@ -31,9 +31,13 @@ GONE = replace(a_replica(Liveness.DEAD, 1), evidence="replica 1's agent, process
 
 
 def a_group(
-    *replicas: ReplicaSighting, members: Members, exits: dict[int, ExitRecord] | None = None, missed: int | None = None
+    *replicas: ReplicaSighting,
+    members: Members,
+    exits: dict[int, ExitRecord] | None = None,
+    missed: int | None = None,
+    presence: Presence = Presence.RUNNING,
 ) -> Situation:
-    observed = seen(Presence.RUNNING, *replicas, exits=exits)
+    observed = seen(presence, *replicas, exits=exits)
     observed = replace(observed, members=members, missed=frozenset() if missed is None else frozenset({missed}))
     attempt = an_attempt(AttemptState.RUNNING, nodes="1:2", asked="1:2")
     return a_situation(a_job(spec=a_spec(topology={"nodes": "1:2"})), attempt, observed)
@@ -68,6 +72,10 @@ def test_an_agent_that_is_gone_is_a_lost_replica_on_every_cluster_and_no_lost_no
     (event,) = lost_of(GONE)
     assert event.sentence == f"replica 1 was lost: {GONE.evidence}"
     assert (event.evidence["node"], event.evidence["returns"]) == (None, False)
+
+
+def test_a_group_that_the_cluster_does_not_show_as_running_has_lost_nobody() -> None:
+    assert not lost_of(GONE, presence=Presence.UNKNOWN)
 
 
 def test_a_node_is_lost_only_if_the_cluster_says_so() -> None:
@@ -112,6 +120,7 @@ def test_a_replica_that_rejoined_is_recorded_before_the_next_loss() -> None:
     again = replace(ENDED, incarnation=2)
     members = Members(reported={0: 1, 1: 2}, lost=frozenset({(1, 1)}), returns=(back,))
     first, second = lost_of(replace(GONE, end=again), members=members)
+    assert lost_of(members=members) == [first], "it is recorded without another loss too"
     assert (first.kind, first.at) == ("replica.rejoined", at(33))
     assert first.sentence == "replica 1 rejoined the group after 21.0 s (pod p-1-x on n2 was deleted)"
     assert (first.evidence["generation"], first.evidence["seconds"]) == (3, 21.04)

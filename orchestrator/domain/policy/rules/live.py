@@ -104,7 +104,7 @@ def note_running(s: Situation, live: Watched) -> Decision | None:
 @while_live
 def note_members(s: Situation, live: Watched) -> Decision | None:
     """A replica that a running group has lost, or that has rejoined it, is recorded once, with what ended its agent."""
-    if live.presence is not Presence.RUNNING or live.attempt.state is not AttemptState.RUNNING:
+    if live.presence is not Presence.RUNNING:
         return None
     lost, returns = find_lost_replicas(live), live.seen.members.returns
     if not lost and not returns:
@@ -165,7 +165,7 @@ def explain_silence(s: Situation) -> str | None:
 
 def _explain_returning(live: Watched) -> str | None:
     back = [one.evidence for one in live.seen.sighting.replicas if one.returns]
-    return f"{_RETURNING}: {'; '.join(back)}" if back and not live.stopping else None
+    return f"{_RETURNING}: {'; '.join(back)}" if back else None
 
 
 def _explain_unknown(live: Watched, started_at: datetime, now: datetime) -> str | None:

@@ -6,6 +6,7 @@ write each second exceed that between two passes.
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import sys
@@ -16,7 +17,7 @@ if sys.platform == "linux":
     from inotify_simple import INotify, flags
 
 _PAUSE_MS = 500  # between two readings; in this time, 10,000 jobs with a line each second cause 5,000 events
-_MOST = 300_000  # different events that are kept; more count as an overflow
+_MOST = 100_000  # different events that are kept; more count as an overflow
 
 
 class Change(NamedTuple):
@@ -26,10 +27,14 @@ class Change(NamedTuple):
 
 
 class KernelQueue:
-    """A thread reads the queue from `start` until `stop`. Equal events count once. Thread-safe."""
+    """A thread reads the queue from `start` until `stop`. Equal events count once. Thread-safe.
 
-    def __init__(self, inotify: INotify) -> None:
+    Events with names that do not match `names` are dropped, because a job may create any number of files.
+    """
+
+    def __init__(self, inotify: INotify, names: re.Pattern[str]) -> None:
         self._inotify = inotify
+        self._names = names
         self._changes: set[Change] = set()
         self._turn = threading.Lock()
         self._ending, self._end = socket.socketpair()  # readable once its peer is closed
@@ -66,7 +71,11 @@ class KernelQueue:
         self._close()
 
     def _read(self) -> None:
-        self._changes.update(Change(event.wd, event.mask, event.name) for event in self._inotify.read(timeout=0))
+        self._changes.update(
+            Change(event.wd, event.mask, event.name)
+            for event in self._inotify.read(timeout=0)
+            if not event.name or self._names.fullmatch(event.name)
+        )
         if len(self._changes) > _MOST:
             self._changes = {Change(-1, flags.Q_OVERFLOW, "")}
 

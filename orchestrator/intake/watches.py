@@ -38,8 +38,9 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 # File systems that no other machine writes to.
 _LOCAL = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 # The names that matter in the folder of an attempt or a replica, and in that of an incarnation.
-_FOLDER = re.compile(r"(replica-)?[0-9]+")
+_FOLDER = re.compile(r"(replica-)?[0-9]{1,9}")
 _FILE = re.compile("|".join(map(re.escape, (layout.PROGRESS, layout.EVENTS, layout.EXIT))))
+_NAMES = re.compile(f"{_FOLDER.pattern}|{_FILE.pattern}")
 
 
 class Watches:
@@ -48,7 +49,7 @@ class Watches:
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._inotify = _open()
-        self._queue = None if self._inotify is None else KernelQueue(self._inotify)
+        self._queue = None if self._inotify is None else KernelQueue(self._inotify, _NAMES)
         if self._queue is not None:
             weakref.finalize(self, self._queue.stop)
         self._keys: dict[int, AttemptKey] = {}  # by watch

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inotify_simple import INotify, flags
 
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.checks import CHECK_S
 from orchestrator.intake import kernel_queue, watches
+from orchestrator.intake.kernel_queue import KernelQueue
 from orchestrator.intake.watches import Watches
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.rundir import Grown, Place
@@ -251,6 +253,15 @@ def test_the_kernels_queue_is_read_between_two_passes(reader: Reader, agents: Ag
         while queued_bytes(reader) > 0:
             time.sleep(0.01)
     assert reader.read_exactly() == {KEYS[0]: {(0, 1): {layout.PROGRESS, layout.EVENTS}}}
+
+
+def test_files_that_a_job_creates_for_itself_are_not_remembered(tmp_path: Path) -> None:
+    queue = KernelQueue(inotify := INotify(nonblocking=True), watches._NAMES)
+    inotify.add_watch(tmp_path, flags.CREATE)
+    for name in ("3", "replica-12", layout.PROGRESS, "core.4711", f"{'9' * 20}", f"{layout.EVENTS}.bak"):
+        (tmp_path / name).touch()
+    assert {change.name for change in queue.take()} == {"3", "replica-12", layout.PROGRESS}
+    queue.stop()
 
 
 def test_more_different_events_than_are_remembered_are_an_overflow(

@@ -39,7 +39,10 @@ import pytest
 from hypothesis import Phase, settings
 
 ROOT = Path(__file__).parents[2]
-FAST_TESTS = tuple(f"tests/{folder}/test_*.py" for folder in ("identity", "kubernetes", "unit"))
+FAST_TESTS = (
+    *(f"tests/{folder}/test_*.py" for folder in ("identity", "unit")),
+    *(f"tests/kubernetes/test_{name}.py" for name in ("replay", "sight", "states")),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

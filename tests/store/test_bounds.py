@@ -181,10 +181,12 @@ def test_names_of_metrics_are_limited_except_well_known_ones(stores: Stores) -> 
     stores.ingest(
         make_batch(progress=[(200, make_progress(100, metrics={"loss": 2.0, "new": 1.0}))]),
         make_batch(progress=[(300, make_progress(101, metrics={"noise-0-0": 2.0, "n" * 101: 1.0}))]),
+        make_batch(progress=[(400, make_progress(102, metrics={"new": 1.0}))]),
     )
     points = stores.history.metrics("job-1", since_step=-1, points=1000)
     assert len({name for point in points for name in point.values}) == bounds.MOST_NAMES + 1
     assert [dict(point.values) for point in points[-2:]] == [{"loss": 2.0}, {"noise-0-0": 2.0}]
+    assert count(stores, MetricRow) == 50 + 2, "a point without a known name is not stored"
 
 
 def test_metrics_of_many_steps_are_thinned_and_an_event_says_so(

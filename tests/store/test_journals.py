@@ -176,7 +176,7 @@ def test_the_state_of_a_snapshot_never_moves_back(stores: Stores) -> None:
     assert stores.reader.standing("job-1").newest_snapshot == "step-00000020-a1-g1"
 
 
-@pytest.mark.parametrize("name", [f"step-{2**63}-a1-g1", f"step-00000001-a{2**31}-g1", f"step-00000001-a1-g{2**63}"])
+@pytest.mark.parametrize("name", [f"step-{2**53}-a1-g1", f"step-00000001-a{2**31}-g1", f"step-00000001-a1-g{2**53}"])
 def test_a_snapshot_with_an_invalid_name_is_skipped(stores: Stores, name: str) -> None:
     stores.add_with_attempt()
     names = [name, "step-00000002-a1-g1"]
@@ -221,6 +221,7 @@ def test_an_exit_record_is_stored_once(stores: Stores) -> None:
     [
         make_progress(10**30),
         make_progress(1, rank=-(10**30)),
+        make_progress(1, generation=-(10**30)),
         make_progress(1, memory_bytes=10**30, generation=10**20),
         make_progress(1, at="\0"),
         make_progress(1, metrics={"nul\0": 1.0}),

@@ -416,12 +416,15 @@ def test_a_silent_job_that_waits_for_the_report_of_another_rank_does_not_sleep()
 
 
 def with_replicas(
-    *replicas: ReplicaSighting, resized_at: datetime | None = None, world_size: int | None = None
+    *replicas: ReplicaSighting,
+    resized_at: datetime | None = None,
+    world_size: int | None = None,
+    width: int | None = 4,
 ) -> Situation:
     """A job of one to two nodes that has run for long and could have two."""
     job = a_job(spec=a_spec(topology={"nodes": "1:2"}, supervise={"grow_back_after_s": 60}))
     observation = seen(Presence.RUNNING, *replicas, resized_at=resized_at, snapshots=1, world_size=world_size)
-    attempt = an_attempt(nodes="1:2", started_at=ago(1000), workers_per_node=4)
+    attempt = an_attempt(nodes="1:2", started_at=ago(1000), workers_per_node=width)
     return a_situation(job, attempt, observation, Admission(False, "could have 2 nodes", 2))
 
 
@@ -443,6 +446,7 @@ def test_a_group_that_has_grown_before_waits_as_long_after_the_loss_of_a_replica
     assert decide(with_replicas(*lost, resized_at=ago(500), world_size=8)).rule == "wait"
     assert decide(with_replicas(*lost, resized_at=ago(59), world_size=4)).rule == "wait"
     assert decide(with_replicas(*lost, resized_at=ago(61), world_size=4)).rule == "grow_back"
+    assert decide(with_replicas(*lost, resized_at=ago(61), world_size=8, width=None)).rule == "grow_back"
 
 
 def test_a_job_with_a_spent_budget_is_not_revived_by_suspend_and_resume() -> None:

@@ -117,6 +117,10 @@ EQUIVALENT = {
     ),
     "route_roles.py:_judge_in: without project is None": "A path with a project names one, and a job has one.",
     "last_samples.py:find_minute: without rank is None": "Without a rank no sample fits; only the type needs it.",
+    "sharing.py:choose_successor: without requester is None": "It returns the requester, which is None then.",
+    "waiting.py:_find_start: without slots is None": (
+        "A job waits for slots only where the cluster has some; only the type needs it."
+    ),
     "states.py:find_job_cause: without meaning.kind is None": (
         "Every row of JOB_REASONS has a kind; the type is shared with tables whose rows may have none."
     ),

@@ -407,6 +407,16 @@ def test_a_job_sleeps_until_its_next_time_limit_and_no_longer_than_its_shortest_
     assert sleeps_until(with_seen(s, done), None) == NOW + timedelta(seconds=70)
 
 
+def test_only_a_job_whose_changes_would_all_show_sleeps() -> None:
+    pending = a_situation(a_job(JobState.STARTING), an_attempt(AttemptState.PENDING), seen(Presence.PENDING))
+    running = a_situation(a_job(), an_attempt(), seen(Presence.RUNNING, ALIVE))
+    assert pending.steady
+    assert running.steady
+    assert not with_attempt(pending, an_attempt(AttemptState.SUBMITTED)).steady
+    assert not with_seen(running, seen(Presence.RUNNING, ALIVE, a_replica(Liveness.UNKNOWN, 1))).steady
+    assert not with_seen(running, seen(Presence.RUNNING, ALIVE, unheard=True)).steady
+
+
 def test_a_silent_job_that_waits_for_the_report_of_another_rank_does_not_sleep() -> None:
     silent = seen(Presence.RUNNING, ALIVE, progress_at=ago(5000))
     assert sleeps_until(a_situation(a_job(), an_attempt(), silent), None) is None

@@ -48,6 +48,8 @@ def test_expired_leases_count_for_nobody() -> None:
     found = standings("aaab")
     assert not may_request([replace(found[0], expired=True), *found[1:]], "c0", "b", set(), LATER)
     assert not may_request([replace(found[0], expired=True), *found[1:]], "c1", "b", set(), LATER)
+    more = standings("aaaab")
+    assert not may_request([replace(more[0], expired=True), *more[1:]], "c0", "b", set(), LATER)
     assert may_request([*found[:3], replace(found[3], expired=True)], "c0", "b", set(), LATER)
 
 
@@ -69,7 +71,9 @@ def test_a_cluster_that_was_given_up_is_not_requested_and_counts_until_another_h
     assert may_request(found, "c1", "b", {"c0"}, LATER)
     assert may_request(found, "c1", "b", {"c9"}, soon)
     nobody = [replace(found[0], expired=True), *found[1:], *standings("aaaaaa")[4:]]
-    assert not may_request(nobody[:4], "c1", "b", {"c0"}, LATER)
+    assert not may_request(nobody[:5], "c1", "b", {"c0"}, LATER)
+    untold = [replace(found[0], since=None), *found[1:]]
+    assert not may_request(untold, "c1", "b", {"c0"}, LATER)
     assert may_request(nobody, "c1", "b", {"c0"}, LATER)
 
 

@@ -48,6 +48,12 @@ def test_fields_of_a_newer_version_are_left_out() -> None:
     assert show(stored) == render(JobSpec.model_validate_json(render(spec)))
 
 
+def test_numbers_that_an_older_version_stored_as_integers_are_shown_as_they_are_today() -> None:
+    stored = json.loads(render(make_spec()))
+    stored["supervise"] |= {"backoff_s": [5, 300], "refund_after_s": 3600}
+    assert show(stored) == render(JobSpec.model_validate(stored))
+
+
 def test_a_value_that_is_refused_today_is_shown_as_it_was_stored() -> None:
     stored = json.loads(render(make_spec()))
     stored["run"]["trainer"] = {"no_longer": "known"}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,6 +91,8 @@ def test_a_job_that_fits_or_waits_for_another_job_or_can_never_start_waits_for_n
     assert wait_of(queued("mine", after=["one"]), holding("one", 2)) is None
     assert wait_of(queued("mine", 3), holding("one")) is None
     assert wait_of(holding("mine"), holding("one")) is None
+    assert wait_of(replace(queued("mine", 2), state=JobState.RECOVERING), holding("one", 2)) is None
+    assert wait_of(replace(queued("mine"), suspended=True), holding("one", 2)) is None
 
 
 def test_a_quota_is_held_by_the_jobs_of_its_project() -> None:
@@ -111,6 +114,19 @@ def test_there_is_no_estimate_if_a_job_ahead_may_use_up_the_quota() -> None:
     wait = wait_of(queued("mine"), queued("first", age=9), holding("one", 2), limits=limits, ends={"one": 5.0})
     assert wait is not None
     assert wait.starts_by is None
+    alone = wait_of(queued("mine"), holding("one", 2), limits=limits, ends={"one": 5.0})
+    assert alone is not None
+    assert alone.starts_by == after(5)
+
+
+@pytest.mark.parametrize(("max_jobs", "starts_by"), [(2, None), (3, after(5))])
+def test_there_is_no_estimate_if_jobs_ahead_may_use_up_the_limit_of_the_cluster(
+    max_jobs: int, starts_by: datetime | None
+) -> None:
+    limits = Limits(slots=2, max_jobs=max_jobs)
+    wait = wait_of(queued("mine"), queued("first", age=9), holding("one", 2), limits=limits, ends={"one": 5.0})
+    assert wait is not None
+    assert wait.starts_by == starts_by
 
 
 def test_there_is_no_estimate_for_a_member_of_an_array_behind_others() -> None:

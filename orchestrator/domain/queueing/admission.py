@@ -265,7 +265,7 @@ def _awaits_next_attempt(each: Claimant) -> bool:
 def _may_grow(each: Claimant, limits: Limits) -> bool:
     """A cluster with its own queue does not show free nodes, so a job grows there only on its owner's request."""
     topology = each.spec.topology
-    if each.asked is None or each.state is not JobState.RUNNING:
+    if each.state is not JobState.RUNNING:
         return False
     elastic = topology.min_nodes < topology.max_nodes and limits.slots is not None
     return elastic or each.asked != topology.nodes

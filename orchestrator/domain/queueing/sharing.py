@@ -27,7 +27,7 @@ def may_request(
     another service every minute, and each time one that answers would move back.
     """
     wanted = next((each for each in standings if each.lease.cluster == cluster), None)
-    if wanted is None or wanted.expired or wanted.lease.holder == service or cluster in given_up:
+    if wanted is None or wanted.expired or cluster in given_up:
         return False
     if wanted.requester not in (None, service):
         return False

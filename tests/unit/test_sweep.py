@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.domain.errors import InvalidSpec
 from orchestrator.domain.specs.spec import MAX_NAME, JobSpec
-from orchestrator.domain.specs.sweep import expand, parse_array
+from orchestrator.domain.specs.sweep import expand, is_sweep, parse_array
 
 
 def members(sweep: object, *, name: str = "tune", **run: object) -> list[JobSpec]:
@@ -107,3 +107,10 @@ def test_names_of_members_are_valid_and_different(count: int, name: str) -> None
     for spec in found:
         assert len(spec.name) <= MAX_NAME
         assert JobSpec.model_validate(spec.model_dump(mode="json")) == spec
+
+
+@pytest.mark.parametrize(
+    ("document", "sweeps"), [({"sweep": {}}, True), ({"name": "a"}, False), ("sweep", False), (["sweep"], False)]
+)
+def test_a_document_with_the_field_is_a_sweep(document: object, sweeps: bool) -> None:
+    assert is_sweep(document) is sweeps

@@ -35,4 +35,5 @@ def dump_json(document: object, *, indent: int | None = None) -> str:
 
 
 def _escape(found: re.Match[str]) -> str:
-    return json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f"
+    """`json.dumps` leaves U+007F as it is."""
+    return "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1]

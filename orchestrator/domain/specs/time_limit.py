@@ -21,8 +21,10 @@ class Notice:
 
 def find_limit_problem(spec: JobSpec, notice: Notice | None) -> FieldProblem | None:
     """Return the problem of a limit that is no longer than the notice. Every attempt would have to end at its start."""
-    limit_s = None if notice is None else _read_limit(spec)
-    if notice is None or limit_s is None or limit_s > notice.before_s:
+    if notice is None:
+        return None
+    limit_s = _read_limit(spec)
+    if limit_s is None or limit_s > notice.before_s:
         return None
     message = (
         f"is {limit_s:g} s, but the cluster tells a job to end {notice.before_s:g} s before its limit, so no attempt "

@@ -95,6 +95,7 @@ def _run(options: argparse.Namespace, folder: Path, url: str, started: float) ->
     print(f"{len(points)} crash points, {len(cells)} cells", flush=True)
     if options.list:
         print("\n".join(points))
+        shutil.rmtree(folder)
         return 0
     if options.only:
         cells = [cell for cell in cells if options.only in str(cell)]

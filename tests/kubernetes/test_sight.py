@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.backends.kubernetes.kueue import Workload
 from orchestrator.backends.kubernetes.objects import Condition, ContainerObject, JobObject, PodObject, WarningObject
 from orchestrator.backends.kubernetes.sight import SightContext, Traces, View, sight
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.observation.observation import Sighting
+from orchestrator.domain.observation.observation import ReplicaEnd, Sighting
 from tests.kubernetes.records import shorten
 from tests.kubernetes.test_states import AWAY, HERE, NOW, RUNNING, a_pod, ended
 
@@ -190,15 +191,64 @@ def test_a_pod_is_replaced_only_if_its_job_does_that() -> None:
     assert returns(job, container=ended(137))
     assert returns(job, container=ended(255, "Unknown"))
     assert not returns(job, container=ended(1)), "its agent ended by itself"
-    assert not returns(job, phase="Succeeded", container=ended(0, "Completed"))
+    evicted = Condition("DisruptionTarget", True, "EvictionByEvictionAPI", "")
+    assert not returns(job, phase="Succeeded", container=ended(0, "Completed"), conditions=(evicted,))
     assert [returns(job, failures=number) for number in (5, 6)] == [True, False], "the limit of the index is reached"
     for other in (
         a_job("1:2"),
         a_job("1:2", replacements=6, deleting=True),
+        a_job("1:2", replacements=6, suspended=True),
         a_job("1:2", replacements=6, failed_indexes=frozenset({1})),
         a_job("1:2", replacements=6, conditions=(Condition("FailureTarget", True, "DeadlineExceeded", ""),)),
     ):
         assert not returns(other), other
+
+
+def test_a_waiting_pod_is_a_replacement_only_if_there_was_one_before_it() -> None:
+    def sees(job: JobObject, **fields: Any) -> tuple[bool, bool]:
+        waits = a_pod("Pending", index=1, uid="w", container=WAITS, **fields)
+        found = see(job, pods(RUNNING)[0], waits).replicas[1]
+        return found.returns, found.end is not None
+
+    replacing = a_job("1:2", replacements=6)
+    assert sees(replacing) == (False, False)
+    assert sees(replacing, failures=1) == sees(replacing, disruptions=1) == (True, True)
+    assert sees(a_job("1:2"), failures=1) == (False, True), "another controller counted the failure"
+
+
+def test_a_replacement_tells_how_the_pod_before_it_ended() -> None:
+    job, alive = a_job("1:2", replacements=6), pods(RUNNING)[0]
+    old = a_pod("Failed", name="old", index=1, uid="o", container=ended(143), deletes_at=NOW, removed=True)
+    waits = a_pod("Pending", index=1, uid="w", disruptions=1, container=WAITS)
+    told = see(job, alive, old, waits).replicas[1]
+    assert told.evidence.startswith("pod old on n1 was deleted; its replacement: pod p is being started")
+    assert told.end is not None
+    assert (told.end.incarnation, told.end.words) == (1, "pod old on n1 was deleted")
+    assert told.end.failure is not None
+    assert "but not by this service" in told.end.failure.message
+    for counted, words in ({"disruptions": 1}, "its pod was disrupted"), ({"failures": 1}, "its pod ended"):
+        unseen = see(job, alive, a_pod("Pending", index=1, uid="w", container=WAITS, **counted)).replicas[1]
+        assert unseen.evidence.startswith(f"{words}; its replacement: ")
+        assert unseen.end == ReplicaEnd(incarnation=1, words=words)
+
+
+def test_the_end_of_an_agent_is_that_of_the_newest_pod_that_ran() -> None:
+    def end(pod: PodObject, **fields: Any) -> ReplicaEnd | None:
+        return see(a_job("1", replacements=6), pod, **fields).replicas[0].end
+
+    def kind(found: ReplicaEnd | None) -> str | None:
+        return None if found is None or found.failure is None else found.failure.kind.value
+
+    again = pods(RUNNING, failures=1)[0]
+    assert end(again) is None
+    silent = end(again, nodes=AWAY)
+    assert silent is not None
+    assert (silent.incarnation, silent.words) == (2, "node n1 does not answer; pod p may run there")
+    assert kind(end(replace(again, deletes_at=NOW - 60), nodes=AWAY)) == "node"
+    exited = end(a_pod("Failed", container=ended(1), disruptions=2))
+    assert exited == ReplicaEnd(incarnation=3, words="pod p on n1 ended with exit code 1 (Error)")
+    assert kind(end(a_pod("Failed", container=ended(137, "OOMKilled"), deletes_at=NOW))) == "host-oom"
+    assert kind(end(a_pod("Failed", container=ended(143), deletes_at=NOW))) == "preempted"
 
 
 def test_a_suspended_job_is_pending_until_its_pods_are_deleted() -> None:
@@ -216,6 +266,56 @@ def test_a_suspended_job_is_pending_until_its_pods_are_deleted() -> None:
     named = see(a_job("1", suspended=True, suspended_by="kueue"), *pods(ended(143), deletes_at=NOW)).cause
     assert named is not None
     assert named.message == "Job train-a1 was suspended in the cluster by kueue"
+
+
+SUBMITTED = Traces(replicas=1, submitted=True)
+
+
+def test_a_job_whose_pods_never_ran_can_still_be_suspended_and_wait() -> None:
+    for container in (None, WAITS):
+        waiting = a_pod("Pending", container=container, index=1)
+        assert shorten(see(a_job("1", suspended=True), waiting, traces=SUBMITTED))[0] == "pending", container
+    for container in (RUNNING, ended(143)):
+        ran = a_pod("Failed", container=container, index=1)
+        assert shorten(see(a_job("1", suspended=True), ran, traces=SUBMITTED))[0] == "gone", container
+
+
+def test_kueue_may_evict_a_job_before_its_pods_run_and_start_it_again() -> None:
+    queued = a_job("1", suspended=True, queued_by_kueue=True)
+    for container, presence in ((None, "pending"), (WAITS, "pending"), (RUNNING, "gone"), (ended(143), "gone")):
+        removed = a_pod("Failed", container=container, removed=True)
+        assert shorten(see(queued, removed, traces=SUBMITTED))[0] == presence, container
+
+
+def kueue(**fields: Any) -> Workload:
+    evicted = Condition("Evicted", True, "Preempted", "to make room")
+    return Workload(**{"uid": "w", "job_uid": "u", "conditions": (evicted,), **fields})
+
+
+def test_a_workload_that_kueue_deactivated_ends_the_attempt() -> None:
+    deactivated = Condition("Evicted", True, "DeactivatedDueToRequeuingLimitExceeded", "")
+    queued = a_job("1", suspended=True, queued_by_kueue=True)
+    rejected = kueue(active=False, conditions=(deactivated,))
+    assert shorten(see(queued, workload=rejected, traces=SUBMITTED)) == ("gone", "D+", "infrastructure")
+    assert shorten(see(queued, workload=kueue(), traces=SUBMITTED))[0] == "pending"
+
+
+def test_kueue_s_reason_for_an_eviction_is_the_cause_unless_the_job_was_decided() -> None:
+    def cause(job: JobObject, **fields: Any) -> str | None:
+        found = see(job, *pods(ended(143), deletes_at=NOW), **fields).cause
+        return None if found is None else found.message
+
+    suspended = a_job("1", suspended=True)
+    assert cause(suspended, workload=kueue()) == "Kueue preempted it (Preempted: to make room)"
+    assert cause(suspended, workload=kueue(conditions=())) == "Job train-a1 was suspended in the cluster"
+    decided = a_job("1", conditions=(Condition("FailureTarget", True, "FailedIndexes", ""),))
+    assert cause(decided, workload=kueue()) is None
+    assert "one of its pods was deleted" in (cause(a_job("1")) or "")
+
+
+def test_the_time_limit_of_a_job_is_the_cause_if_no_pod_has_one() -> None:
+    limit = a_job("1", conditions=(Condition("Failed", True, "DeadlineExceeded", ""),))
+    assert shorten(see(limit, *pods(ended(143))))[2] == "timeout"
 
 
 def test_a_pod_that_can_never_start_ends_the_attempt() -> None:

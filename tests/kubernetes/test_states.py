@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from orchestrator.backends.kubernetes.states import (
     WAITING,
     Judgment,
     Standing,
+    describe_loss,
     find_job_cause,
     is_decided,
     is_over,
@@ -80,6 +82,22 @@ def test_a_disruption_is_the_cause_of_its_pod_s_end(reason: str, expected: Failu
         kind(a_pod("Failed", container=ended(143), conditions=(Condition("DisruptionTarget", False, reason, ""),)))
         is None
     )
+
+
+def test_an_unknown_reason_of_a_disruption_is_no_cause() -> None:
+    assert (
+        kind(a_pod("Failed", container=ended(143), conditions=(Condition("DisruptionTarget", True, "New", ""),)))
+        is None
+    )
+
+
+def test_a_loss_is_the_disruption_or_the_deletion_or_the_exit() -> None:
+    killed = a_pod("Failed", container=ended(137))
+    assert describe_loss(killed) == "pod p on n1 ended with exit code 137 (Error, SIGKILL)"
+    assert describe_loss(replace(killed, deletes_at=NOW)) == "pod p on n1 was deleted"
+    assert describe_loss(replace(killed, deletes_at=NOW, conditions=(DISRUPTED,))) == "pod p on n1 was evicted"
+    undone = replace(DISRUPTED, holds=False)
+    assert describe_loss(replace(killed, deletes_at=NOW, conditions=(undone,))) == "pod p on n1 was deleted"
 
 
 @pytest.mark.parametrize(
@@ -256,6 +274,13 @@ def test_a_container_that_is_being_created_is_not_trouble() -> None:
     scheduled = a_pod("Pending", conditions=(Condition("PodScheduled", True, "", ""),))
     assert word(scheduled).evidence == "pod p is being started on n1"
     assert "no node yet" in word(a_pod("Pending", node=None)).evidence
+
+
+def test_a_pod_without_a_node_waits_for_what_the_scheduler_says() -> None:
+    unscheduled = Condition("PodScheduled", False, "Unschedulable", "0/3 nodes are available")
+    waits = word(a_pod("Pending", node=None, conditions=(unscheduled,)))
+    assert waits.standing is Standing.WAITS
+    assert waits.evidence == "pod p has no node (Unschedulable: 0/3 nodes are available)"
 
 
 def test_pods_on_a_silent_node_are_silent_until_the_cluster_gives_them_up() -> None:

@@ -144,7 +144,7 @@ def is_replaced(pod: PodObject, job: JobObject) -> bool:
     """
     if job.replacements == 0 or job.deleting or job.suspended or is_decided(job) or pod.phase == "Succeeded":
         return False
-    if pod.index is None or pod.index in job.failed_indexes | job.completed_indexes:
+    if pod.index in job.failed_indexes | job.completed_indexes:
         return False
     if _disruption(pod):
         return True

@@ -134,6 +134,12 @@ def test_of_jobs_that_keep_nodes_from_each_other_the_first_starts() -> None:
     assert not verdicts["next"].admitted
 
 
+def test_what_the_only_waiting_job_keeps_is_free_for_it_even_if_the_others_use_too_much() -> None:
+    others = replace(a_holder(5), job=replace(a_holder(5).job, id="others"))
+    verdicts = judge(a_holder(1, JobState.RECOVERING, asked="3"), others, slots=4)
+    assert verdicts["holder-1"].sentence == "needs 3 slots; 1 of 4 is free"
+
+
 def test_a_job_that_waits_between_attempts_keeps_its_nodes() -> None:
     """Together they keep three of six slots, a running job has two: the first needs six, the second could begin."""
     first = a_holder(1, JobState.RECOVERING, asked="6", priority=9)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +16,10 @@ from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.specs.spec import ARRAY_LABEL
+from orchestrator.domain.specs.sweep import parse_array
 from orchestrator.simulator.virtual_clock import VirtualClock
+from orchestrator.store.history_reader import HistoryReader
 from orchestrator.wire.job_requests import RetryRequest
 from tests.builders import make_event
 from tests.examples import examples
@@ -80,6 +83,51 @@ def test_a_submission_must_name_existing_jobs_and_webhooks(desk: Desk) -> None:
         FieldProblem("/notify/1", "there is no webhook 'nobody'; known: audit, pager"),
     ]
     assert desk.store.tables.jobs == {}
+
+
+def test_a_submission_without_a_key_is_always_a_new_job(desk: Desk) -> None:
+    submitted = [desk.commands.submit(a_spec(), None) for _ in range(2)]
+    assert [is_new for _, is_new in submitted] == [True, True]
+    assert len(desk.store.tables.jobs) == 2
+
+
+def test_an_array_with_a_key_is_stored_once(desk: Desk) -> None:
+    document = {"name": "tune", "run": {"command": ["true"], "workdir": "/"}, "sweep": {"product": {"--n": [1, 2]}}}
+
+    def submit(key: str | None) -> tuple[set[str], bool]:
+        members, is_new = desk.commands.submit_array(parse_array(document), key)
+        return {job.id for job in members}, is_new
+
+    first, again = submit("key"), submit("key")
+    assert (first[1], again) == (True, (first[0], False))
+    assert submit(None)[0].isdisjoint(submit(None)[0])
+    assert len({job.labels[ARRAY_LABEL] for job in (each.spec for each in desk.store.tables.jobs.values())}) == 3
+
+
+MEMBER: dict[str, Any] = {"array": {"id": "tune-1", "index": 1, "size": 2}, "labels": {"array": "tune-1"}}
+
+
+def test_the_service_sets_the_place_in_an_array(desk: Desk) -> None:
+    with pytest.raises(InvalidSpec) as error:
+        desk.commands.submit(a_spec(**MEMBER), None)
+    assert problems(error) == ["/array"]
+    desk.add(state=JobState.FAILED, spec=MEMBER)
+    assert desk.commands.retry("job-1", RetryRequest(patch={"priority": 1})).spec.labels == {"array": "tune-1"}
+    with pytest.raises(InvalidSpec) as error:
+        desk.commands.retry("job-1", RetryRequest(patch={"labels": {"array": "other"}}))
+    assert problems(error) == ["/patch/labels/array"]
+
+
+def test_a_submission_must_not_keep_its_snapshots_in_the_services_folder(desk: Desk, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec) as error:
+        desk.commands.submit(a_spec(snapshot={"dir": str(tmp_path)}), None)
+    assert problems(error) == ["/snapshot/dir"]
+
+
+def test_a_job_whose_cluster_was_removed_has_no_warnings(desk: Desk) -> None:
+    idle = {"resources": {"cpus": 2}}
+    assert len(desk.commands.list_warnings(a_spec(**idle))) == 1
+    assert desk.commands.list_warnings(a_spec(cluster="removed", **idle)) == []
 
 
 @pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
@@ -195,6 +243,41 @@ def test_a_snapshot_is_looked_up_where_the_retry_will_look(desk: Desk, tmp_path:
     moved.parent.mkdir(parents=True)
     moved.touch()
     assert desk.commands.retry("job-1", elsewhere).desired.restore_from == SNAPSHOT
+
+
+@dataclass
+class Journals:
+    """A history that knows one snapshot."""
+
+    snapshot: str
+
+    def has_snapshot(self, job_id: str, name: str) -> bool:
+        return (job_id, name) == ("job-1", self.snapshot)
+
+
+@pytest.mark.parametrize(("shares_files", "spec"), [(False, {}), (True, {"snapshot": {"dir": "s3://bucket/x"}})])
+def test_a_snapshot_that_the_service_cannot_read_is_looked_up_in_the_journals(
+    desk: Desk, shares_files: bool, spec: dict[str, Any]
+) -> None:
+    desk.add(state=JobState.FAILED, spec=spec)
+    cluster = replace(desk.cluster, shares_files=shares_files)
+    checks = Checks(jobs=desk.store, clusters={"local": cluster})
+    commit(desk)
+
+    def restores(history: Journals | None) -> bool:
+        commands = Commands(
+            desk.store, desk.store, checks, VirtualClock(), lambda: None, history=cast(HistoryReader | None, history)
+        )
+        try:
+            return commands.retry("job-1", RetryRequest(restore_from=SNAPSHOT)).desired.restore_from == SNAPSHOT
+        except InvalidSpec:
+            return False
+
+    assert [restores(each) for each in (None, Journals("step-00000240-a1-g1"), Journals(SNAPSHOT))] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_retry_cannot_change_name_project_or_cluster(desk: Desk) -> None:

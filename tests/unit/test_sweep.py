@@ -86,6 +86,12 @@ def test_the_place_in_an_array_is_the_services(own: dict[str, object]) -> None:
         parse_array(document)
 
 
+@pytest.mark.parametrize("run", [None, "a.py", ["a.py"]])
+def test_arguments_need_a_program(run: object) -> None:
+    with pytest.raises(InvalidSpec, match="/run"):
+        expand(parse_array({"name": "a", "run": run, "sweep": {"product": {"--a": [1]}}}), "a-aaaaaaaa")
+
+
 def test_a_sweep_that_would_fill_the_database_is_refused() -> None:
     with pytest.raises(InvalidSpec, match=r"makes 500 jobs of \d+ bytes each, more than 16777216 bytes in all"):
         members({"product": {"--n": list(range(500))}}, script="a.py", args=["x" * 20_000] * 2)

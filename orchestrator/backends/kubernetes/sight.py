@@ -172,7 +172,7 @@ def _find_end(pods: Sequence[PodObject], judgment: Judgment, view: View, context
 
 
 def _explain_end(pod: PodObject, ended: Judgment) -> Failure | None:
-    if ended.cause is not None or not ended.unexplained:
+    if not ended.unexplained:
         return ended.cause
     return Failure(kind=FailureKind.PREEMPTED, message=f"{describe_loss(pod)} in the cluster, {_NOT_BY_US}")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.domain.specs.spec import JobSpec
 
@@ -53,8 +54,8 @@ def _is_fixed(spec: JobSpec) -> bool:
 
 
 def keeps_copies(spec: JobSpec) -> bool:
-    """Return whether the bundled trainer can keep copies of its state in the memory of the nodes."""
-    return spec.run.trainer is not None and spec.launcher == "elasticrun"
+    """Return whether the bundled trainer, if the job uses it, can keep copies of its state in the nodes' memory."""
+    return spec.launcher == "elasticrun"
 
 
 INEFFECTIVE: tuple[Ineffective, ...] = (
@@ -149,9 +150,6 @@ def list_ineffective(spec: JobSpec, traits: ClusterTraits, *, is_plan: bool) -> 
     ]
 
 
-def _holds_value(document: Mapping[str, object], field: str) -> bool:
+def _holds_value(document: Mapping[str, Any], field: str) -> bool:
     first, _, rest = field.partition(".")
-    if first not in document:
-        return False
-    below = document[first]
-    return not rest or (isinstance(below, Mapping) and _holds_value(below, rest))
+    return first in document and (not rest or _holds_value(document[first], rest))

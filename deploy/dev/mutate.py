@@ -84,6 +84,7 @@ SUITES = (
         ],
         races=True,
     ),
+    Suite(modules=["orchestrator/commands/plans.py"], tests=["tests/unit/test_plans.py"]),
     Suite(
         modules=_domain("why"),
         tests=[f"tests/unit/test_{name}.py" for name in ("why", "remedies", "quiet", "chronicle")],

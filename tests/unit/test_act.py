@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator import rundir
-from orchestrator.domain.errors import LaunchRefused, LeaseLost, StoreUnavailable
+from orchestrator.domain.errors import LaunchRefused, LeaseLost, NotPermitted, StoreUnavailable
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, JobState
 from orchestrator.domain.job.launch_plan import LaunchPlan
@@ -34,14 +34,17 @@ from trainer.elastic.records.claim import ClaimRefused, claim_attempt
 class Recorder:
     """A store and a cluster that record what they are asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, refusal: Exception | None) -> None:
         self.changes: list[Change] = []
         self.plans: list[LaunchPlan] = []
+        self._refusal = refusal
 
     def apply(self, change: Change) -> None:
         self.changes.append(change)
 
     def submit(self, plan: LaunchPlan) -> str:
+        if self._refusal is not None:
+            raise self._refusal
         self.plans.append(plan)
         return "handle"
 
@@ -49,9 +52,11 @@ class Recorder:
         pass
 
 
-def act(root: Path, s: Situation, decision: Decision | None = None, **fields: Any) -> Recorder:
-    """Carry out the decision, by default the policy's own."""
-    recorder, folders = Recorder(), rundir.LocalRunDirectories(root)
+def act(
+    root: Path, s: Situation, decision: Decision | None = None, *, refusal: Exception | None = None, **fields: Any
+) -> Recorder:
+    """Carry out the decision, by default the policy's own. `refusal` is the cluster's answer to a submission."""
+    recorder, folders = Recorder(refusal), rundir.LocalRunDirectories(root)
     store, backend = cast(SupervisorWriter, recorder), cast(Backend, recorder)
     actor = Actor(store, backend, folders, make_site(), ports=range(20000, 20010), **fields)
     actor.act(s, decision or decide(s), ())
@@ -62,6 +67,16 @@ def act(root: Path, s: Situation, decision: Decision | None = None, **fields: An
 def test_acting_on_an_attempt_that_does_not_exist_is_a_defect(tmp_path: Path, action: NotePending | Submit) -> None:
     with pytest.raises(AssertionError, match="an attempt that does not exist"):
         act(tmp_path, a_situation(a_job()), Decision(action=action, sentence="x"))
+
+
+def test_only_an_attempt_whose_submissions_were_all_refused_waits_for_permission(tmp_path: Path) -> None:
+    refusal, s = NotPermitted("user orch may not submit"), intended()
+    with pytest.raises(NotPermitted):
+        act(tmp_path, s, SUBMIT, refusal=refusal)
+    refused = replace(s, attempt=an_attempt(AttemptState.INTENDED, started_at=None, not_permitted="no account"))
+    noted = act(tmp_path, refused, SUBMIT, refusal=refusal).changes[-1]
+    assert noted.attempt is not None
+    assert (noted.attempt.state, noted.attempt.not_permitted) == (AttemptState.INTENDED, str(refusal))
 
 
 # Attempts that ended unseen

@@ -65,6 +65,8 @@ def test_a_command_and_the_trainer_take_values_too() -> None:
         ({"product": {"run.nothing": [1]}}, r"is not a known field.*\(member 1: run.nothing=1\)"),
         ({"list": [{"--a": 1}, {"topology.nodes": 0}]}, r"/topology/nodes.*\(member 2: topology.nodes=0\)"),
         ({"product": {"--a": list(range(23)), "--b": list(range(23))}}, "makes more than 500 jobs"),
+        ({"list": [{"run": "a.py", "--a": 1}]}, r"/run.*\(member 1: run=a.py, --a=1\)"),
+        ({"list": [{"run": None, "--a": 1}]}, r"/run.*\(member 1: run=null, --a=1\)"),
         ({"product": {"a b": [1]}}, "/sweep/product"),
         ({"product": {"lr": [1]}}, "/sweep/lr: is not a field of a job; for an argument write --lr"),
         ({"product": {"--a": []}}, "/sweep/product/--a"),
@@ -84,12 +86,6 @@ def test_the_place_in_an_array_is_the_services(own: dict[str, object]) -> None:
     document = {"name": "a", "run": {"script": "a.py"}, "sweep": {"product": {"--a": [1]}}, **own}
     with pytest.raises(InvalidSpec, match="are set by the service"):
         parse_array(document)
-
-
-@pytest.mark.parametrize("run", [None, "a.py", ["a.py"]])
-def test_arguments_need_a_program(run: object) -> None:
-    with pytest.raises(InvalidSpec, match="/run"):
-        expand(parse_array({"name": "a", "run": run, "sweep": {"product": {"--a": [1]}}}), "a-aaaaaaaa")
 
 
 def test_a_sweep_that_would_fill_the_database_is_refused() -> None:

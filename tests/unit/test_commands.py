@@ -85,8 +85,10 @@ def test_a_submission_must_name_existing_jobs_and_webhooks(desk: Desk) -> None:
     assert desk.store.tables.jobs == {}
 
 
-def test_a_submission_without_a_key_is_always_a_new_job(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk.store, "repeated", None)  # a table may find the other jobs without a key
+def test_a_submission_without_a_key_is_always_new_and_looks_up_no_other(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk.store, "repeated", None)
     submitted = [desk.commands.submit(a_spec(), None) for _ in range(2)]
     assert [is_new for _, is_new in submitted] == [True, True]
     assert len(desk.store.tables.jobs) == 2

@@ -292,6 +292,16 @@ def test_a_lease_that_is_not_handed_over_is_kept_and_not_asked_for_again(here: S
     assert not keepers[0].hand_over()
 
 
+def test_a_lost_lease_is_not_handed_over(here: Situation) -> None:
+    keeper = here.keeper("one")
+    keeper.take()
+    here.keeper("two").take()
+    keeper.renew()
+    keeper.lose()
+    here.leases.hand_over = pytest.fail  # type: ignore[method-assign, assignment]
+    assert not keeper.hand_over()
+
+
 def test_after_a_hand_over_without_an_answer_the_lease_is_taken_again(here: Situation) -> None:
     """The store may have transferred it, or not."""
     losses: list[None] = []

@@ -13,20 +13,28 @@ from structlog.testing import capture_logs
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.observation.membership import Members
 from orchestrator.domain.observation.node_record import NodeFailure
-from orchestrator.domain.observation.observation import Observation, Presence, Sighting
+from orchestrator.domain.observation.observation import (
+    Liveness,
+    Observation,
+    Presence,
+    ReplicaSighting,
+    Sighting,
+    Training,
+)
 from orchestrator.domain.policy.decision import Decision, Wait
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.domain.queueing.admission import Limits
 from orchestrator.ports.cluster import Backend
-from orchestrator.ports.supervision import Change
+from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor.act import Actor
-from orchestrator.supervisor.observe import Observer
+from orchestrator.supervisor.observe import Facts, Observer
 from orchestrator.supervisor.reconcile import PassSettings, Reconciler
-from tests.builders import make_attempt, make_batch, make_event, make_job, make_progress, make_spec
+from tests.builders import NOW, make_attempt, make_batch, make_event, make_job, make_progress, make_spec
 from tests.fakes.memory_leases import MemoryLeaseStore
 from trainer.contract.failure import FailureKind
 from trainer.contract.progress import Progress
@@ -174,6 +182,36 @@ def test_an_ended_attempt_has_no_observation(world: World) -> None:
 def test_a_job_without_an_attempt_has_no_observation(world: World) -> None:
     world.add("job-1")
     assert world.look() is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "training", "alive", "asked"),
+    [
+        ("1:2", {"formed_at": NOW}, False, True),
+        ("1:2", {"formed_at": NOW, "resized_at": NOW}, True, True),
+        ("1:2", {"formed_at": NOW}, True, False),
+        ("1:2", {}, False, False),
+        ("1:2", {"resized_at": NOW}, False, False),
+        ("2", {"formed_at": NOW}, False, False),
+    ],
+)
+def test_members_are_read_only_of_a_group_that_misses_or_missed_a_replica(
+    world: World, monkeypatch: pytest.MonkeyPatch, nodes: str, training: dict[str, Any], alive: bool, asked: bool
+) -> None:
+    stored = Members(reported={0: 1, 1: 1})
+    monkeypatch.setattr(world.store, "members", lambda key, gone: stored if gone == ([] if alive else [1]) else None)
+    world.add()
+    job, attempt = world.memory.get("job-1"), make_attempt(state=AttemptState.RUNNING, nodes=nodes)
+    replicas = tuple(
+        ReplicaSighting(replica=number, liveness=liveness, evidence="seen")
+        for number, liveness in enumerate((Liveness.ALIVE, Liveness.ALIVE if alive else Liveness.DEAD))
+    )
+    sighting = Sighting(key=KEY, presence=Presence.RUNNING, evidence="seen", replicas=replicas)
+    facts = Facts(sightings={KEY: sighting}, dependencies={}, exclusions=(), silence=None, slots=4)
+    supervised = Supervised(job=job, shared_spec=job.spec, attempt=attempt, training=Training(**training), exits={})
+    seen = world.observer.look(supervised, facts)
+    assert seen is not None
+    assert seen.members == (stored if asked else Members())
 
 
 def test_while_the_cluster_does_not_answer_nothing_starts_or_ends(world: World) -> None:
@@ -349,6 +387,14 @@ def test_nothing_wakes_a_quiet_job(asleep: World) -> None:
     assert asleep.look_again() == {}
     asleep.report((20, make_progress(2)))
     assert asleep.look_again() == {}, "a line of progress wakes nobody"
+
+
+def test_without_a_change_no_job_is_admitted_again(asleep: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.supervisor.reconcile.admit", None)
+    assert asleep.look_again() == {}
+    asleep.free = 3
+    with pytest.raises(TypeError):
+        asleep.look_again()
 
 
 def test_another_sight_of_its_attempt_wakes_a_job(asleep: World) -> None:

@@ -127,7 +127,7 @@ class Reconciler:
     def _decide_and_act(self, supervised: Supervised, facts: Facts) -> _Outcome:
         """An error with one job does not stop the pass: the other jobs continue, and the next pass tries again."""
         s = self._situation(supervised, facts)
-        if s is None or s.job.at_rest:
+        if s is None:
             return _Outcome()
         try:
             decision = decide(s, self._settings.policy)

@@ -271,6 +271,8 @@ def test_a_first_step_is_progress() -> None:
 
 def test_only_the_rendezvous_has_a_taken_port() -> None:
     assert is_taken_port(Failure(kind=FailureKind.RENDEZVOUS, message="EADDRINUSE"))
+    assert not is_taken_port(Failure(kind=FailureKind.RENDEZVOUS, message="the group did not form"))
+    assert not is_taken_port(Failure(kind=FailureKind.RENDEZVOUS, message="EADDRINUSE", rank=1))
     assert not is_taken_port(Failure(kind=FailureKind.APPLICATION, message="EADDRINUSE: my own server"))
 
 

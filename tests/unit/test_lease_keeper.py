@@ -293,10 +293,13 @@ def test_a_lease_that_is_not_handed_over_is_kept_and_not_asked_for_again(here: S
 
 
 def test_a_lost_lease_is_not_handed_over(here: Situation) -> None:
-    keeper = here.keeper("one")
+    requests: list[None] = []
+    keeper, other = (here.keeper("one", name, on_request=lambda: requests.append(None)) for name in ("local", "b"))
     keeper.take()
+    other.take()
     here.keeper("two").take()
     keeper.renew()
+    assert requests
     keeper.lose()
     here.leases.hand_over = pytest.fail  # type: ignore[method-assign, assignment]
     assert not keeper.hand_over()

@@ -10,9 +10,13 @@ from trainer.contract.failure import (
     FailureKind,
     Pattern,
     classify_failure,
+    describe_end,
     find_telling_line,
     is_collateral,
     is_echo,
+    is_stop,
+    name_cause,
+    parse_failure,
     parse_pattern,
     render_pattern,
 )
@@ -228,6 +232,37 @@ def test_an_end_of_which_no_exit_code_is_known_was_no_kill_from_outside():
     assert classify_failure(exit_code=None, output="") is FailureKind.APPLICATION
     assert classify_failure(exit_code=None, output="std::bad_alloc") is FailureKind.HOST_OOM
     assert classify_failure(exit_code=-9, output="std::bad_alloc") is FailureKind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended with exit code 0"),
+        (137, "ended with exit code 137"),
+        (-9, "was killed by SIGKILL"),
+        (-99, "was killed by signal 99"),
+    ],
+)
+def test_the_end_of_a_process_is_told_by_its_code_or_signal(code: int, words: str) -> None:
+    assert describe_end(code) == words
+
+
+def test_only_a_signal_of_unknown_origin_kills() -> None:
+    named = [
+        name_cause(kind, signal) for kind, signal in (("unknown", "SIGKILL"), ("unknown", None), ("hang", "SIGKILL"))
+    ]
+    assert named == ["killed", "unknown", "hang"]
+
+
+def test_a_stop_has_the_exit_code_of_a_sigterm_and_no_other_cause() -> None:
+    ends = [(FailureKind.UNKNOWN, 143), (FailureKind.UNKNOWN, 1), (FailureKind.APPLICATION, 143)]
+    assert [is_stop(Failure(kind=kind, message="", exit_code=code)) for kind, code in ends] == [True, False, False]
+
+
+def test_a_field_that_was_not_written_is_absent() -> None:
+    bare = parse_failure({"kind": "node", "message": "gone"})
+    assert bare == Failure(kind=FailureKind.NODE, message="gone")
+    assert parse_failure({"kind": "node", "rank": "3", "step": "many"}).rank == 3
 
 
 def test_what_a_binding_has_leaked_hides_no_last_words() -> None:

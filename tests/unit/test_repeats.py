@@ -65,6 +65,14 @@ def test_a_line_counts_the_failures_since_the_last_one() -> None:
     assert [each.get("times") for each in logs] == [None, 60]
 
 
+def test_after_a_lull_the_pauses_begin_anew() -> None:
+    repeats = Repeats()
+    with capture_logs() as logs:
+        for seconds in (0, 301, 361):
+            repeats.warn("job left", "refused", NOON + timedelta(seconds=seconds), job="a")
+    assert [each.get("times") for each in logs] == [None, None, 1]
+
+
 def test_a_lull_or_a_clock_that_was_set_back_starts_again() -> None:
     assert minutes_told(["refused"] * 3, every_s=301) == [0, 301 / 60, 602 / 60]
     repeats = Repeats()

@@ -187,7 +187,7 @@ def _lines(text: str) -> list[str]:
 
 def _optional_int(value: object) -> int | None:
     try:
-        return None if value is None else int(str(value))
+        return int(str(value))
     except ValueError:
         return None
 

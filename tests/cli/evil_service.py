@@ -75,7 +75,8 @@ _SPEC = {"name": "gpt", "run": {"script": "train.py"}}
 def _sample(schema: Mapping[str, Any], known: Mapping[str, Any], text: str) -> Any:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return {**_SPEC, "labels": {"a": text}} if name == "JobSpec" else _sample(known[name], known, text)
+        labels = {"a": text.replace("\0", "")}  # no spec has NUL
+        return {**_SPEC, "labels": labels} if name == "JobSpec" else _sample(known[name], known, text)
     if "const" in schema or "enum" in schema:
         return schema.get("const", schema.get("enum", [None])[-1])
     for choice in schema.get("anyOf", ()):

@@ -77,7 +77,7 @@ def _plan(stores: Stores, read: Callable[[Stores], object], *, forced: bool = Tr
             for way in ("seqscan", "bitmapscan"):  # the tables are small here
                 connection.execute(text(f"SET LOCAL enable_{way} = off"))
         for statement, parameters in statements:
-            if statement.startswith(("SELECT", "DELETE", "UPDATE")):
+            if statement.startswith(("SELECT", "WITH", "DELETE", "UPDATE")):
                 how = "EXPLAIN" if is_postgres else "EXPLAIN QUERY PLAN"
                 rows = connection.exec_driver_sql(f"{how} {statement}", parameters).all()
                 lines += [statement, *(f"    {row[-1]}" for row in rows)]

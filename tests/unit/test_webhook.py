@@ -129,12 +129,12 @@ def test_webhooks_are_configured_with_secrets_from_a_file_or_a_variable(
         ('url = "https://"\nsecret_env = "ORCHESTRATOR_E"', "http or https"),
         ('url = "https://x.example/a b"\nsecret_env = "ORCHESTRATOR_E"', "http or https"),
         ('url = "https://me:hunter2@x.example"\nsecret_env = "ORCHESTRATOR_E"', "a user and password"),
-        ('url = "https://x.example:port"\nsecret_env = "ORCHESTRATOR_E"', "WEBHOOKS"),
+        ('url = "https://x.example:port"\nsecret_env = "ORCHESTRATOR_E"', r"webhooks\.hook"),
         ('url = "https://x.example"\nsecret_env = "HOOK_SECRET"', "jobs inherit every other variable"),
         ('url = "https://x.example"', "exactly one of secret_file and secret_env"),
         ('url = "https://x.example"\nsecret_env = "ORCHESTRATOR_E"\nsecret_file = "f"', "exactly one"),
-        ('url = "https://x.example"\nsecret = "hunter2"', "WEBHOOKS_HOOK_SECRET"),
-        ('url = "https://x.example"\nsecret_env = "ORCHESTRATOR_E"\nevents = []', "WEBHOOKS_HOOK_EVENTS"),
+        ('url = "https://x.example"\nsecret = "hunter2"', r"webhooks\.hook\.secret"),
+        ('url = "https://x.example"\nsecret_env = "ORCHESTRATOR_E"\nevents = []', r"webhooks\.hook\.events"),
     ],
 )
 def test_a_webhook_that_cannot_work_is_refused_and_no_secret_is_repeated(config: Path, lines: str, words: str) -> None:
@@ -146,7 +146,7 @@ def test_a_webhook_that_cannot_work_is_refused_and_no_secret_is_repeated(config:
 
 def test_an_invalid_name_is_refused(config: Path) -> None:
     config.write_text('[webhooks."a b"]\nurl = "https://x.example"\nsecret_env = "ORCHESTRATOR_E"\n')
-    with pytest.raises(ConfigurationError, match="WEBHOOKS"):
+    with pytest.raises(ConfigurationError, match="webhooks"):
         load_settings(config)
 
 

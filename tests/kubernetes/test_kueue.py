@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -350,14 +351,15 @@ def test_requests_and_passes_start_the_watchers_once_between_them(
     api: FakeApi, client: KubernetesClient, own: KubernetesSite
 ) -> None:
     plan = plan_of({"run": {"command": ["true"], "workdir": "/"}, "placement": {"queue": "research"}}, {})
-    for _ in range(5):
-        backend = build(own, client)
-        backend.submit(plan)
-        with ThreadPoolExecutor(8) as pool:
-            calls = [pool.submit(backend.observe, {plan.key: 1}) for _ in range(4)]
-            calls += [pool.submit(backend.slots) for _ in range(4)]
-            for call in calls:
-                call.result(60)
+    with ExitStack() as opened:
+        for _ in range(5):
+            backend = opened.enter_context(closing(build(own, client)))
+            backend.submit(plan)
+            with ThreadPoolExecutor(8) as pool:
+                calls = [pool.submit(backend.observe, {plan.key: 1}) for _ in range(4)]
+                calls += [pool.submit(backend.slots) for _ in range(4)]
+                for call in calls:
+                    call.result(60)
 
 
 def test_workloads_are_not_watched_without_a_queue(api: FakeApi, backend: KubernetesBackend) -> None:

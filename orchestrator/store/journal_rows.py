@@ -221,7 +221,7 @@ def _metrics(key: AttemptKey, lines: Sequence[Progress], stored: Stored, arrived
 
 def _point(key: AttemptKey, step: int, line: Progress, stored: Stored, arrived_at: datetime) -> Values | None:
     measured = stored.take_names(line.metrics)
-    size = _POINT_BYTES + sum(len(name) + _VALUE_BYTES for name in measured)
+    size = _POINT_BYTES + sum(map(len, measured)) + _VALUE_BYTES * len(measured)
     if not measured or not stored.take_point(step, size, always="snapshot_s" in measured):
         return None
     return {

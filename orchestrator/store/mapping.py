@@ -206,7 +206,7 @@ def training_of(row: TrainingRow | None) -> Training:
 def summary_of(columns: Sequence[Any]) -> TrainingSummary:
     """Read the values of SUMMARY_COLUMNS."""
     *values, book = columns
-    return TrainingSummary(**dict(zip(_SUMMARY_FIELDS, values, strict=True)), phase_times=_phase_times_of(book))
+    return TrainingSummary(*(*values, _phase_times_of(book)))
 
 
 def summary_columns(summary: TrainingSummary) -> dict[str, object]:

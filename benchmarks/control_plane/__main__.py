@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from benchmarks.control_plane.distance import move_away
 from benchmarks.control_plane.followers import measure_followers
 from benchmarks.control_plane.growth import DURATION_COLUMNS, measure_growth, render_duration
 from benchmarks.control_plane.idle import IDLE_COLUMNS, measure_idle, render_idle
@@ -39,6 +38,7 @@ from benchmarks.control_plane.load import (
     render_load,
     serve,
 )
+from benchmarks.control_plane.network_delay import add_delay
 from benchmarks.control_plane.passes import PASS_COLUMNS, measure_passes, render_pass
 from benchmarks.control_plane.sharing import CLUSTERS, SHARED_COLUMNS, measure_sharing, render_sharing
 from benchmarks.control_plane.stored import (
@@ -316,7 +316,7 @@ def main() -> int:
         if options.database != "sqlite":
             server = stack.enter_context(running_postgres(durable=options.fsync, fsync=options.fsync)).url
             if options.network_ms:
-                server = stack.enter_context(move_away(server, options.network_ms))
+                server = stack.enter_context(add_delay(server, options.network_ms))
             figures["postgresql"] = measure(server, options)
     return finish(figures, render(figures), as_json=options.json)
 

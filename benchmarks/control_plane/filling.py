@@ -19,7 +19,7 @@ from orchestrator.store.types import UtcDateTime
 DAYS = 400  # from the oldest job to the newest. By default, metrics of the oldest 35 days are due for removal
 LONG_JOB = "copy-long"  # has a tenth of the rows of metrics, at most a million
 _LONG_ROWS = 1_000_000
-_LIVE = 1_000  # running jobs, however many are stored, but at most a quarter of them
+_LIVE = 1_000  # running jobs, or a quarter of the stored jobs if that is fewer
 _STEP_S = 10  # between two rows of metrics
 _LASTED_S = 3600  # each job
 _PART = 10_000  # jobs whose rows are inserted in one transaction

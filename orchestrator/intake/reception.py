@@ -13,7 +13,7 @@ from concurrent.futures import Future
 
 from orchestrator.domain.errors import Unavailable
 from orchestrator.intake.intake import Intake
-from orchestrator.intake.waiting import Waiting, WaitingRoom
+from orchestrator.intake.report_queue import ReportQueue, Waiting
 from orchestrator.wire.reports import DesiredView, ReportBody
 
 _GATHER_S = 0.1
@@ -30,7 +30,7 @@ class Reception:
     ) -> None:
         self._intake = intake
         self._gather_s, self._monotonic = gather_s, monotonic
-        self._waiting = WaitingRoom()
+        self._queue = ReportQueue()
         self._thread = threading.Thread(target=self._run, name="reception", daemon=True)
 
     def start(self) -> None:
@@ -38,7 +38,7 @@ class Reception:
 
     def stop(self) -> None:
         """Answer the waiting reports, then end."""
-        self._waiting.close()
+        self._queue.close()
         self._thread.join(timeout=30)
 
     def receive(self, body: ReportBody) -> Future[DesiredView]:
@@ -47,19 +47,19 @@ class Reception:
         It raises the error that Intake.accept returns for the report, or Unavailable if too many reports wait.
         """
         answer: Future[DesiredView] = Future()
-        if not self._waiting.enter(Waiting(body, answer, self._monotonic())):
+        if not self._queue.put(Waiting(body, answer, self._monotonic())):
             answer.set_exception(Unavailable("too many reports are waiting; send this one again later"))
         return answer
 
     def _run(self) -> None:
-        while (first := self._waiting.leave()) is not None:
+        while (first := self._queue.get()) is not None:
             self._answer(self._gather(first))
 
     def _gather(self, first: Waiting) -> list[Waiting]:
         """Collect the reports that arrive in time, up to the limits of a transaction."""
         group, lines, deadline = [first], first.lines, first.since + self._gather_s
         while len(group) < _MOST and lines < _MOST_LINES:
-            following = self._waiting.leave(timeout=min(_NEXT_S, max(0.0, deadline - self._monotonic())))
+            following = self._queue.get(timeout=min(_NEXT_S, max(0.0, deadline - self._monotonic())))
             if following is None:
                 break
             group.append(following)

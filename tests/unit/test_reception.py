@@ -15,7 +15,7 @@ from orchestrator.domain.job.masking import MASK, Mask
 from orchestrator.intake import reception as reception_module
 from orchestrator.intake.intake import Intake
 from orchestrator.intake.reception import Reception
-from orchestrator.intake.waiting import WaitingRoom
+from orchestrator.intake.report_queue import ReportQueue
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.ports.supervision import Change
 from orchestrator.simulator.memory_store import MemoryStore
@@ -150,7 +150,7 @@ def test_a_store_that_does_not_answer_fails_the_group_and_not_the_next_one(gate:
 
 def test_too_many_are_asked_to_come_again(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     small = Reception(gate)  # type: ignore[arg-type]
-    monkeypatch.setattr(small, "_waiting", WaitingRoom(most=3, most_of_a_job=2))
+    monkeypatch.setattr(small, "_queue", ReportQueue(most=3, most_of_a_job=2))
     assert not small.receive(a_report()).done()
     assert not small.receive(a_report()).done()
     with pytest.raises(Unavailable):

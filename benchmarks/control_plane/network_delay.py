@@ -1,6 +1,6 @@
 """A relay that adds network delay to a PostgreSQL on a Unix socket, for machines without tc-netem(8).
 
-    python -m benchmarks.control_plane.distance SOCKET SECONDS
+    python -m benchmarks.control_plane.network_delay SOCKET SECONDS
 
 It prints its port. SECONDS is the delay of each direction.
 """
@@ -24,7 +24,7 @@ _SOCKET = ".s.PGSQL.5432"
 
 
 @contextmanager
-def move_away(server: str, delay_ms: float) -> Iterator[str]:
+def add_delay(server: str, delay_ms: float) -> Iterator[str]:
     """Yield a TCP address of a server on a Unix socket. A round trip takes `delay_ms` longer."""
     path = Path(str(parse_url(server).query["host"])) / _SOCKET
     command = [sys.executable, "-m", __spec__.name, str(path), str(delay_ms / 2000)]

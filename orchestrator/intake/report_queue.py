@@ -23,7 +23,7 @@ class Waiting(NamedTuple):
         return len(self.body.progress) + len(self.body.events)
 
 
-class WaitingRoom:
+class ReportQueue:
     """Thread-safe."""
 
     def __init__(self, *, most: int = _MOST, most_of_a_job: int = _MOST_OF_A_JOB) -> None:
@@ -33,7 +33,7 @@ class WaitingRoom:
         self._closed = False
         self._changed = threading.Condition()
 
-    def enter(self, waiting: Waiting) -> bool:
+    def put(self, waiting: Waiting) -> bool:
         """Add a report. Returns False if the queue, or its job's part of it, is full."""
         with self._changed:
             mine = self._jobs.get(waiting.body.job_id, ())
@@ -45,12 +45,12 @@ class WaitingRoom:
             return True
 
     def close(self) -> None:
-        """From now on `leave` does not wait."""
+        """From now on `get` does not wait."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
-    def leave(self, timeout: float | None = None) -> Waiting | None:
+    def get(self, timeout: float | None = None) -> Waiting | None:
         """Remove and return the next report. None if none arrived in time, or none is left after `close`."""
         with self._changed:
             self._changed.wait_for(lambda: self._count or self._closed, timeout)

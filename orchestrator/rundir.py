@@ -135,15 +135,15 @@ def was_claimed(attempt: Folder) -> bool:
 
 
 _UNREAD = JournalOffsets()
-Place = tuple[int, int]  # of an incarnation: replica and number
-Grown = Mapping[Place, Collection[str]]  # the names of the journals that have grown
+IncarnationKey = tuple[int, int]  # of an incarnation: replica and number
+Grown = Mapping[IncarnationKey, Collection[str]]  # the names of the journals that have grown
 
 
 def read_news(
     job: JobFolder,
     key: AttemptKey,
     replicas: int,
-    known: Mapping[Place, JournalOffsets],
+    known: Mapping[IncarnationKey, JournalOffsets],
     grown: Grown | None = None,
 ) -> Iterator[JournalBatch]:
     """Read what the replicas wrote since the offsets in `known`. Leaves out replicas that wrote nothing.

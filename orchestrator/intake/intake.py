@@ -33,8 +33,8 @@ def _no_secrets(_: Collection[str]) -> Mapping[str, Mask]:
 class Intake:
     """`masks` returns, by job, the mask that hides the project's secrets before anything is stored.
 
-    `between` is called several times in a long `collect`, which it may end by raising. Without `watches`, each
-    `collect` reads the journals of all attempts.
+    `between` is called several times in a long `collect`. If it raises, `collect` ends with that error. Without
+    `watches`, each `collect` reads the journals of all attempts.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class Intake:
         self._broken: set[tuple[AttemptKey, int, int]] = set()
         self._known: dict[AttemptKey, Offsets] = {}  # a hint: how far the journals that grow were read
 
-    def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> dict[AttemptKey, str]:
+    def collect(self, launched: Mapping[AttemptKey, int], must_read: Set[AttemptKey]) -> dict[AttemptKey, str]:
         """Store what is new in the attempts' run directories. Returns the reason for each that was not read fully.
 
-        Reads the attempts whose files may have changed, and the `suspects` in any case. What one pass cannot finish is
+        Reads the attempts whose files may have changed, and the `must_read` in any case. What one pass cannot finish is
         left to the next one, which begins with the attempts that had no turn, and ends with those that had more to
         read. Raises StoreUnavailable.
         """
         reading = Reading(self._journals, self._folder, self._store, self._between, self._monotonic)
-        changed = launched.keys() if self._watches is None else self._watches.changed(launched.keys()) | suspects
+        changed = launched.keys() if self._watches is None else self._watches.changed(launched.keys()) | must_read
         heavy = {key: None for key in self._heavy if key in launched}
         first = {key: None for key in self._behind if key in launched}
         # Sorted by id, as the tables are, so that a transaction writes few pages.
@@ -80,7 +80,7 @@ class Intake:
         if len(self._known) > len(launched):
             self._known = {key: offsets for key, offsets in self._known.items() if key in launched}
         reading.known = self._known
-        with self._watched(launched, light, suspects, reading):
+        with self._watched(launched, light, must_read, reading):
             growing = set(reading.grown)
             reading.read(launched, light, list(heavy))
         for key in {*light, *heavy} - growing:  # most of them are quiet
@@ -93,7 +93,7 @@ class Intake:
         self,
         launched: Mapping[AttemptKey, int],
         light: Sequence[AttemptKey],
-        suspects: Set[AttemptKey],
+        must_read: Set[AttemptKey],
         reading: Reading,
     ) -> Iterator[None]:
         """Watch these attempts from before they are read. Those that are not read to their ends stay changed."""
@@ -101,7 +101,7 @@ class Intake:
             yield
             return
         for key in light:
-            grown = None if key in suspects else self._watches.take_grown(key)
+            grown = None if key in must_read else self._watches.take_grown(key)
             if grown is None:
                 self._watches.watch(self._folder(key.job_id), key, launched[key])
             else:

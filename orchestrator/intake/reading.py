@@ -1,7 +1,8 @@
 """Read the journals in run directories, in turns, so that one job's journals do not delay other jobs.
 
-In each pass, each attempt has one turn. An attempt with more to read is heavy. In later passes, heavy attempts come
-last, take turns in rotation, and share as much time as the other turns took, at most half a second.
+In each pass, each attempt has one turn, unless the pass has read its limit of bytes. An attempt with more to read is
+heavy. Heavy attempts come last and take turns in rotation, for as long as the other turns took, but at least 0.1 s and
+at most 0.5 s.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from orchestrator.domain.errors import InvalidSpec
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets, JournalStore
-from orchestrator.rundir import Grown, Place
+from orchestrator.rundir import Grown, IncarnationKey
 
 log = structlog.get_logger()
 
@@ -30,7 +31,7 @@ _PART_ATTEMPTS = 250
 _PART_BYTES = 2 * 1024 * 1024  # stored in one transaction, which PostgreSQL ends if it idles for seconds
 _TOO_MUCH = "there was more to read than fits into one pass"
 
-Offsets = dict[Place, JournalOffsets]
+Offsets = dict[IncarnationKey, JournalOffsets]
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class Reading:
         self.broken: set[tuple[AttemptKey, int, int]] = set()  # incarnations whose broken exit record was reported
         self.grown: dict[AttemptKey, Grown] = {}  # the attempts in which only these journals have changed
         self.heavy: list[AttemptKey] = []  # attempts with more to read; the one that has waited longest is first
-        self.known: dict[AttemptKey, Offsets] = {}  # how far journals were read, from which those that grow are read on
+        self.known: dict[AttemptKey, Offsets] = {}  # how far journals were read; those that grow are read on from there
         self._journals = journals
         self._folder = folder
         self._launched: Mapping[AttemptKey, int] = {}
@@ -94,7 +95,7 @@ class Reading:
             if self._room <= 0:
                 self.behind.append(key)
                 self.unread[key] = _TOO_MUCH
-            elif self._has_more_after_turn(key):
+            elif self._give_turn(key):
                 unfinished.append(key)
         return unfinished
 
@@ -108,7 +109,7 @@ class Reading:
         while waiting:
             key = waiting.popleft()
             self._look_up([key])
-            if self._has_more_after_turn(key):
+            if self._give_turn(key):
                 waiting.append(key)
             self._store_part()
             if self._room <= 0 or self._monotonic() >= deadline:
@@ -116,8 +117,11 @@ class Reading:
         self.heavy = [key for key in waiting if key not in self.unread]
         self.unread |= dict.fromkeys(self.heavy, _TOO_MUCH)
 
-    def _has_more_after_turn(self, key: AttemptKey) -> bool:
-        """Give one turn. It continues where the last turn ended, or starts after what is stored."""
+    def _give_turn(self, key: AttemptKey) -> bool:
+        """Give one turn, which continues where the last one ended, or starts after what is stored.
+
+        Returns whether there is more to read.
+        """
         begun = self._begun.pop(key, None)
         if begun is not None and self._take_turn(key, begun):
             return self._has_more(key, begun)

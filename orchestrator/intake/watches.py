@@ -25,7 +25,7 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.checks import check_after_s
 from orchestrator.intake.kernel_queue import KernelQueue
 from orchestrator.jobfolder.folder import Folder, JobFolder
-from orchestrator.rundir import Grown, Place
+from orchestrator.rundir import Grown, IncarnationKey
 from orchestrator.store.mounts import file_system_of, parse_mountinfo
 from trainer.contract import layout
 
@@ -44,7 +44,11 @@ _NAMES = re.compile(f"{_FOLDER.pattern}|{_FILE.pattern}")
 
 
 class Watches:
-    """Not thread-safe. It uses two of the kernel's watches for each replica, and one for each attempt."""
+    """Not thread-safe.
+
+    It uses one of the kernel's watches for each attempt, one for each replica, and one for each of a replica's newest
+    16 incarnations.
+    """
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -53,15 +57,15 @@ class Watches:
         if self._queue is not None:
             weakref.finalize(self, self._queue.stop)
         self._keys: dict[int, AttemptKey] = {}  # by watch
-        self._places: dict[int, Place] = {}  # of the folders with journals, by watch
+        self._places: dict[int, IncarnationKey] = {}  # of the folders with journals, by watch
         self._watches: dict[AttemptKey, list[int]] = {}
         self._fully_watched: set[AttemptKey] = set()  # every folder of them has a watch
         self._unchanged_until: dict[AttemptKey, float] = {}  # attempts in which at most journals have grown
-        self._grown: dict[AttemptKey, dict[Place, set[str]]] = {}  # the names of these journals
+        self._grown: dict[AttemptKey, dict[IncarnationKey, set[str]]] = {}  # the names of these journals
         self._local: dict[Path, bool] = {}
 
     def changed(self, launched: Set[AttemptKey]) -> Set[AttemptKey]:
-        """Return the launched attempts that may have changed. The others lose their watches."""
+        """Return the launched attempts that may have changed. Drop the watches of attempts no longer launched."""
         for key in self._watches.keys() - launched:
             self._forget(key)
         for watch, mask, name in () if self._queue is None else self._queue.take():
@@ -132,7 +136,7 @@ class Watches:
                 with attempt.within(life.path) as folder:
                     self._add(folder, key, (life.replica, life.number))
 
-    def _add(self, folder: Folder, key: AttemptKey, place: Place | None = None) -> None:
+    def _add(self, folder: Folder, key: AttemptKey, place: IncarnationKey | None = None) -> None:
         # The path names the open folder, because the job may replace the folder by a link.
         assert self._inotify is not None
         mask = flags.CREATE | flags.MOVED_TO | (0 if place is None else flags.MODIFY)

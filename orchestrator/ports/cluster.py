@@ -59,9 +59,9 @@ class RunDirectories(Protocol):
 class Journals(Protocol):
     """The journals and exit records of agents, read for the supervisor."""
 
-    def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
+    def collect(self, launched: Mapping[AttemptKey, int], must_read: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
         """Store what the attempts wrote since the last call. `launched` has the number of replicas of each attempt.
 
-        Reads all `suspects`. May leave out other attempts whose files show no sign of a change. Returns the reason for
+        Reads all `must_read`. May leave out other attempts whose files show no sign of a change. Returns the reason for
         each attempt that cannot be read. Raises StoreUnavailable.
         """

@@ -92,7 +92,7 @@ class SimulatedJournals:
         self._store = store
         self._clock = clock
 
-    def collect(self, keys: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
+    def collect(self, keys: Mapping[AttemptKey, int], must_read: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
         self._store.answering()  # raises StoreUnavailable before anything is read
         found = [attempt for key in keys if (attempt := self._cluster.attempts.get(key)) is not None]
         batches = [batch for attempt in found for batch in attempt.read_log()]

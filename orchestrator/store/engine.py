@@ -25,7 +25,7 @@ from orchestrator.store.failures import translated
 from orchestrator.store.sanitize import render_json
 from orchestrator.store.shared_specs import SharedSpecs
 
-_CONNECTIONS = 24  # at most; kept open, because opening one costs more than most transactions
+_CONNECTIONS = 24  # kept open, because opening one costs more than most transactions; SQLite may open as many more
 _STATEMENTS = 32  # that a connection to SQLite keeps prepared; with 128, the default, they take 10 MB more in all
 _WAIT_S = 10.0  # for a connection, or for the turn to write
 _POSTGRES = frozenset({"postgres", "postgresql", "postgresql+psycopg"})
@@ -151,7 +151,7 @@ class Database:
 
     @contextmanager
     def ask(self) -> Iterator[Connection]:
-        """Connect for one statement. It needs no transaction, which saves PostgreSQL a round trip."""
+        """Connect without a transaction, which saves PostgreSQL a round trip. Each statement sees the newest state."""
         with translated(self.name), self._asking.connect() as connection:
             yield connection
 

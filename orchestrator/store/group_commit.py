@@ -40,7 +40,10 @@ class GroupCommit(Generic[Item, Answer]):
         self._lock = threading.Lock()
 
     def add(self, item: Item) -> Answer:
-        """Block until the item is committed, and return its answer. Raises what `store` raises for this item alone."""
+        """Block until the item is committed, and return its answer.
+
+        Raises what `store` raises for this item alone, or StoreUnavailable if its group could not be stored.
+        """
         mine: _Waiting[Item, Answer] = _Waiting(item)
         with self._lock:
             self._waiting.append(mine)

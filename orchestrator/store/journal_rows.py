@@ -15,11 +15,10 @@ from operator import itemgetter
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.accounting.training_summary import TrainingSummary, fitting, time_of
-from orchestrator.domain.explanation import row_limits as bounds
-from orchestrator.domain.explanation.row_limits import Launch, Room, Stored, tell_thinned
+from orchestrator.domain.explanation.row_limits import MOST_SNAPSHOTS, Launch, Room, Stored, tell_thinned
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.event import REPLICA, Event
-from orchestrator.domain.job.event import EventKind as OwnKind
+from orchestrator.domain.job.event import EventKind as ServiceEventKind
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.store.many_rows import Values
 from orchestrator.store.sanitize import MAX_EVIDENCE_BYTES, clean_share, clean_text, shorten_evidence
@@ -43,7 +42,7 @@ _SNAPSHOT_STATES = {
 _MAX_VERIFIED = 1000  # names in one event
 _MAX_KIND_CHARS, _MAX_SENTENCE_CHARS = 100, 2000
 _POINT_BYTES, _VALUE_BYTES = 100, 20  # of a row of metrics, and of each value in it without its name
-# Listeners get only an agent's own kinds of events: an agent must not speak in the service's name.
+# Of an agent's events, listeners get only these kinds: an agent must not speak in the service's name.
 _NEWS = frozenset(kind.value for kind in EventKind)
 
 
@@ -78,7 +77,7 @@ class JournalRows:
         self._take_lines(batch, lines, training)
         if batch.has_broken_exit and training.stored.mark_said("exit"):
             sentence = f"Replica {batch.replica} left an exit.json that cannot be parsed. It is ignored."
-            self._add_own_event(batch.key, sentence, kind=OwnKind.FILE_BROKEN)
+            self._add_own_event(batch.key, sentence, kind=ServiceEventKind.FILE_BROKEN)
         if journal.exit_record is None and batch.exit_record is not None:
             journal.exit_record = shorten_evidence(render_exit_record(batch.exit_record))
 
@@ -115,11 +114,11 @@ class JournalRows:
             if waits and summary.step_s is not None:
                 waits = False
                 self.news.append((batch.key.job_id, self._first_step(batch, line)))
-        fitting = [line for line in lines if _fits(line) and training.launch.has_worker(line.local_rank)]
-        newest = {line.local_rank: line for line in fitting}
+        storable = [line for line in lines if _fits(line) and training.launch.has_worker(line.local_rank)]
+        newest = {line.local_rank: line for line in storable}
         self._workers += [_worker(batch, line, self._arrived_at) for line in newest.values()]
         level = stored.level()
-        self._metrics += _metrics(batch.key, fitting, stored, self._arrived_at)
+        self._metrics += _metrics(batch.key, storable, stored, self._arrived_at)
         if stored.level() > level and stored.mark_said(f"{Room.POINTS}-{stored.level()}"):
             self._add_own_event(batch.key, tell_thinned(stored.level()), {"room": Room.POINTS.value})
 
@@ -129,7 +128,7 @@ class JournalRows:
         sentence: str,
         evidence: dict[str, object] | None = None,
         *,
-        kind: OwnKind = OwnKind.LIMIT_REACHED,
+        kind: ServiceEventKind = ServiceEventKind.LIMIT_REACHED,
     ) -> None:
         """Add an event of the service itself."""
         event = Event(at=self._arrived_at, kind=kind, sentence=sentence, attempt=key.number, evidence=evidence or {})
@@ -143,7 +142,7 @@ class JournalRows:
         write_metrics(session, sorted(self._metrics, key=itemgetter("job_id", "step")))
         write_snapshots(session, self._snapshots)
         for job_id in sorted({str(row["job_id"]) for row in self._snapshots}):
-            drop_snapshots(session, job_id, beyond=bounds.MOST_SNAPSHOTS)
+            drop_snapshots(session, job_id, beyond=MOST_SNAPSHOTS)
         write_verified(session, [self._verified[key] for key in sorted(self._verified)])
 
     def _event(self, batch: JournalBatch, event: JournalEvent) -> Event:
@@ -159,7 +158,7 @@ class JournalRows:
     def _first_step(self, batch: JournalBatch, line: Progress) -> Event:
         return Event(
             at=time_of(line.at, self._arrived_at),
-            kind=OwnKind.FIRST_STEP,
+            kind=ServiceEventKind.FIRST_STEP,
             sentence=f"attempt {batch.key.number} has completed a step",
             attempt=batch.key.number,
             generation=line.generation,

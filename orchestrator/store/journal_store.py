@@ -21,7 +21,7 @@ from orchestrator.store.lookups import among, append_events, bind_ids, in_parts
 from orchestrator.store.many_rows import dialect_of, table_of
 from orchestrator.store.mapping import SUMMARY_COLUMNS, stored_of, summary_of
 from orchestrator.store.tables import AttemptRow, JournalRow, TrainingRow
-from orchestrator.store.upserts import Incarnation, Journal, write_journals, write_trainings
+from orchestrator.store.upserts import Journal, JournalKey, write_journals, write_trainings
 
 _ATTEMPTS, _JOURNALS, _TRAININGS = table_of(AttemptRow), table_of(JournalRow), table_of(TrainingRow)
 _INCARNATION = ("job_id", "attempt", "replica", "incarnation")
@@ -88,12 +88,12 @@ class SqlJournalStore:
         return refused
 
 
-def _incarnation_of(batch: JournalBatch) -> Incarnation:
+def _incarnation_of(batch: JournalBatch) -> JournalKey:
     return batch.key, batch.replica, batch.incarnation
 
 
 def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Training]:
-    """Read the summaries of the attempts and lock their rows, so that reports of one attempt take turns.
+    """Read the summaries of the attempts. Lock the rows of all attempts of their jobs: reports of a job take turns.
 
     Raises NotFound for an unknown attempt.
     """
@@ -108,7 +108,7 @@ def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[Attemp
     return {key: found[key] for key in keys}
 
 
-def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[Incarnation, Journal]:
+def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[JournalKey, Journal]:
     return {
         (AttemptKey(job_id, attempt), replica, incarnation): Journal(*journal)
         for job_id, attempt, replica, incarnation, *journal in _read(session, _STORED_JOURNALS, _JOURNALS, keys)

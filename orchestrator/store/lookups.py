@@ -40,7 +40,7 @@ ENDED_STATES = tuple(state.value for state in JobState if state.terminal)
 LIVE_STATES = tuple(state.value for state in JobState if not state.terminal)
 AT_REST = JobRow.state.in_(ENDED_STATES) & (JobRow.desired_retry_number <= JobRow.retries_done)
 RETRY_REQUESTED = text("desired_retry_number > retries_done")  # the text of the condition of a partial index
-_ENDED = func.coalesce(JobRow.state, "").in_(ENDED_STATES)  # no database searches by a function's value
+_ENDED = func.coalesce(JobRow.state, "").in_(ENDED_STATES)  # coalesce keeps planners from choosing the index of states
 
 _PART = 500  # the parameters of a statement are limited
 _EVENTS_PART = 100  # in one statement. While a larger part is rendered, PostgreSQL could end the idle transaction
@@ -115,7 +115,7 @@ def append_events(session: Session, events: Sequence[tuple[str, Event]], *, news
     if not any(hook.wants(event.kind) for hook in subscriptions for _, event in events):
         for start in range(0, len(events), _EVENTS_PART):
             rows = [_columns(job_id, event) for job_id, event in events[start : start + _EVENTS_PART]]
-            send(session, build_insert(dialect_of(session), EventRow, after=_TURN), rows)
+            send(session, build_insert(dialect_of(session), EventRow, first=_TURN), rows)
         return
     if is_postgres(session):
         session.execute(select(_TURN))

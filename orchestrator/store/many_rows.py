@@ -62,8 +62,8 @@ def send(session: Session, statement: Insert, rows: Sequence[Values]) -> None:
 
 
 @lru_cache
-def build_insert(dialect: str, row: type[Base], *, after: CTE | None = None) -> Insert:
-    """Build the statement. In PostgreSQL, `after` runs before the first row is written."""
+def build_insert(dialect: str, row: type[Base], *, first: CTE | None = None) -> Insert:
+    """Build the statement. In PostgreSQL, `first` runs before any row is written."""
     table = table_of(row)
     if dialect != "postgresql":
         return sqlite.insert(table).inline()  # does not return ids
@@ -76,7 +76,7 @@ def build_insert(dialect: str, row: type[Base], *, after: CTE | None = None) -> 
     # Generated ids rise in the order of the rows.
     selected = select(*(rows.c[name] for name in names)).order_by(rows.c[_PLACE])
     return postgresql.insert(table).from_select(
-        names, selected if after is None else selected.select_from(rows.join(after, true()))
+        names, selected if first is None else selected.select_from(rows.join(first, true()))
     )
 
 
@@ -90,21 +90,21 @@ def _compile(
     """
     compiled = statement.compile(dialect=dialect, column_keys=names)
     assert isinstance(compiled, SQLCompiler)
-    types = {each.name: each.type.dialect_impl(dialect) for each in columns_of(statement)}
+    types = {each.name: each.type.dialect_impl(dialect) for each in _columns_of(statement)}
     return str(compiled), [(name, types[name].bind_processor(dialect)) for name in compiled.positiontup or ()]
 
 
 @lru_cache
 def _cleaners(statement: Insert) -> Mapping[str, Callable[[Any], object]]:
     """Return what converts a value of a column before it goes into the document."""
-    return {each.name: CLEANERS[type(each.type)] for each in columns_of(statement) if type(each.type) in CLEANERS}
+    return {each.name: CLEANERS[type(each.type)] for each in _columns_of(statement) if type(each.type) in CLEANERS}
 
 
 def _clean(row: Values, cleaners: Mapping[str, Callable[[Any], object]]) -> Values:
     return row | {name: clean(row[name]) for name, clean in cleaners.items() if row.get(name) is not None}
 
 
-def columns_of(statement: Insert) -> list[Column[Any]]:
+def _columns_of(statement: Insert) -> list[Column[Any]]:
     assert isinstance(statement.table, Table)
     return list(statement.table.columns)
 

@@ -232,7 +232,7 @@ def stored_document(stored: Stored) -> dict[str, object]:
 
 _STORED = tuple(one.name for one in fields(Stored))
 _SUMMARY_FIELDS = tuple(one.name for one in fields(TrainingSummary) if one.name != "phase_times")
-SUMMARY_COLUMNS = (*_SUMMARY_FIELDS, "pace_book")
+SUMMARY_COLUMNS = (*_SUMMARY_FIELDS, "pace_book")  # in the order of the fields, of which phase_times is the last
 _PHASE_TIMES = tuple(one.name for one in fields(PhaseTimes) if one.name != "since")
 _read_stored, _read_summary, _read_phase_times = (
     attrgetter(*names) for names in (_STORED, _SUMMARY_FIELDS, _PHASE_TIMES)

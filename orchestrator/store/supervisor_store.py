@@ -185,10 +185,8 @@ def _read_events(
 def _write_attempt(session: Session, attempt: Attempt) -> None:
     row = session.get(AttemptRow, (attempt.key.job_id, attempt.key.number))
     if row is None:
-        row = AttemptRow(job_id=attempt.key.job_id, number=attempt.key.number)
-        session.add(row)
-        for name, value in attempt_columns(attempt).items():
-            setattr(row, name, value)
+        key = {"job_id": attempt.key.job_id, "number": attempt.key.number}
+        session.add(AttemptRow(**key, **attempt_columns(attempt)))
         session.flush()
         columns = summary_columns(TrainingSummary()) | {"stored": _stored_before(session, attempt.key)}
         session.add(TrainingRow(job_id=attempt.key.job_id, attempt=attempt.key.number, **columns))

@@ -33,7 +33,7 @@ from orchestrator.store.many_rows import Values, build_insert, dialect_of, send,
 from orchestrator.store.mapping import stored_document, summary_columns
 from orchestrator.store.tables import JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 
-Incarnation = tuple[AttemptKey, int, int]  # attempt, replica, incarnation
+JournalKey = tuple[AttemptKey, int, int]  # attempt, replica and number of the incarnation whose journals they are
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ def write_trainings(session: Session, trainings: Mapping[AttemptKey, tuple[Train
     _write(session, _upsert_training(dialect_of(session)), rows)
 
 
-def write_journals(session: Session, journals: Mapping[Incarnation, Journal]) -> None:
+def write_journals(session: Session, journals: Mapping[JournalKey, Journal]) -> None:
     """Write how far each incarnation was read, and its exit record if there is one."""
     rows: list[Values] = [
         {

@@ -19,7 +19,7 @@ from orchestrator.ports.leases import LeaseStore
 
 log = structlog.get_logger()
 
-_RENEWALS = 4  # renewals in the lifetime of a lease; three may fail
+_RENEWALS = 4  # a lease is renewed after each quarter of its lifetime; two renewals in a row may fail
 _LAST_RENEWAL_S = 5.0  # how long close() waits for a renewal in flight
 _GIVEN_UP_S = 3600.0  # for so long, do not request a cluster that this service could not supervise
 
@@ -94,7 +94,7 @@ class LeaseKeeper:
         if lease is None:
             return None
         if self._closing.is_set():  # close() would not release this one
-            self.give_up()
+            self.release()
             return None
         log.info("supervises cluster", cluster=self.cluster, token=lease.token)
         return lease
@@ -161,9 +161,10 @@ class LeaseKeeper:
         self._closing.set()
         if self._keeper.is_alive():
             self._keeper.join(timeout=_LAST_RENEWAL_S)
-        self.give_up()
+        self.release()
 
-    def give_up(self) -> None:
+    def release(self) -> None:
+        """Release the lease, if it is held. An error of the store is only logged: the lease then expires."""
         with self._changing:
             lease, self._lease = self._lease, None
         if lease is not None:

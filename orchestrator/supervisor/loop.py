@@ -105,7 +105,8 @@ class SupervisorLoop:
             began = time.thread_time()
             look_again_at = self._pass()
             worked_s = time.thread_time() - began
-            # The rest leaves most of the CPU time to the API, however often requests wake the loop.
+            # After a pass of up to a second of CPU time, the API has three quarters of the time, however often requests
+            # wake the loop. After a longer one, the loop rests for the longest rest.
             self._ending.wait(min(_LONGEST_REST_S, _REST * worked_s))
             self._news.wait(self._pause_s(look_again_at, worked_s))
 
@@ -121,7 +122,7 @@ class SupervisorLoop:
         try:
             if self._keeper.hand_over():
                 self._reconciler = None
-            reconciler = self._require_lease()
+            reconciler = self._find_reconciler()
             if reconciler is not None:
                 look_again_at = reconciler.reconcile()
                 if reconciler.answered:
@@ -148,10 +149,10 @@ class SupervisorLoop:
             words = "released the lease: the cluster does not answer here"
             self._repeats.warn(words, "", self._clock.now(), cluster=self._cluster)
             self._holder.give_up(self._cluster)
-            self._keeper.give_up()
+            self._keeper.release()
             self._reconciler = None
 
-    def _require_lease(self) -> Reconciler | None:
+    def _find_reconciler(self) -> Reconciler | None:
         """Return the reconciler of the current lease, or None. Each lease gets a new reconciler without memory."""
         if not self._keeper.held:
             self._reconciler = None
@@ -162,16 +163,19 @@ class SupervisorLoop:
         return self._reconciler
 
     def _begin(self, lease: Lease) -> Reconciler:
-        """Release a lease whose reconciler cannot be built, as without free descriptors. Later passes take it again."""
+        """Build the reconciler. If that fails, release the lease; a later pass takes it again.
+
+        Raises what the building raises.
+        """
         try:
-            return self._supervision(lease, self._require)
+            return self._supervision(lease, self._require_lease)
         except Exception as error:
             if not isinstance(error, Unavailable):
                 self._holder.give_up(self._cluster)
-            self._keeper.give_up()
+            self._keeper.release()
             raise
 
-    def _require(self) -> None:
+    def _require_lease(self) -> None:
         """Require the lease before each act on the cluster. This counts as progress, so a long pass keeps the lease."""
         self._keeper.require()
         self._last_sign = time.monotonic()

@@ -95,7 +95,7 @@ class Observer:
             sightings = {key: _unknown(key, f"cluster {self._cluster} does not answer: {error}") for key in live}
             slots, silence = None, str(error)
         self._compare(sightings)
-        unread = self._journals.collect(live, self.roster.suspects())
+        unread = self._journals.collect(live, self.roster.awake_attempts())
         # An attempt whose directory cannot be read is UNKNOWN: its exit record may be there.
         seen = sightings | {
             key: _unknown(key, f"its run directory cannot be read: {why}") for key, why in unread.items()
@@ -114,7 +114,7 @@ class Observer:
         )
 
     def look(self, each: Supervised, facts: Facts) -> Observation | None:
-        """Return the observation of the job's newest attempt. None if the attempt has ended, or if it began after the
+        """Return the observation of the job's newest attempt. None without a live attempt, or if it began after the
         cluster was observed. Raises StoreUnavailable."""
         attempt, now = each.attempt, self._now()
         if attempt is None or attempt.state.terminal or attempt.key not in facts.sightings:

@@ -7,8 +7,9 @@ A pass handles the jobs of one cluster that something has woken (`roster`):
 2. Decide: build one Situation for each job that is due and ask the policy (`domain.policy.decide`).
 3. Act: carry out each decision (`act`). A job with nothing to do sleeps until something changes or a deadline comes.
 
-No decision depends on the memory of earlier passes. After a crash at any point, the next pass looks at every job, sees
-the same facts and continues. Only the holder of the cluster's lease runs passes (`lease_keeper`); `loop` says when.
+What a pass remembers saves work. Losing it costs a look at every job and can delay a verdict. After a crash at any
+point, the next pass looks at every job, sees the same facts and continues. Only the holder of the cluster's lease runs
+passes (`lease_keeper`); `loop` says when.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class Reconciler:
             self._repeats.warn("job left for the next pass", str(error), s.now, exc_info=is_defect, job=s.job.id)
             return _Outcome(new_reason=f"cannot continue now: {error}")
         waits = isinstance(decision.action, Wait)
-        if not waits and self._observer.roster.overlooked(s.job.id):
+        if not waits and self._observer.roster.is_only_checked(s.job.id):
             self._observer.roster.wake([s.job.id])  # count the change only once
             self._overlooked()
             log.warning("only the regular check of a job found something to do", job=s.job.id, rule=decision.rule)

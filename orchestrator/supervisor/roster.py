@@ -44,7 +44,7 @@ class Roster:
         self._checked: set[str] = set()  # awake jobs that only the time since the last look has woken
         self._alarms: dict[str, _Alarm] = {}  # of the sleeping jobs
         self._queue: list[_Alarm] = []  # a heap of the alarms, with outdated ones
-        self._count_at: datetime | None = None  # when to compare the known jobs with the stored ones
+        self._compare_at: datetime | None = None  # when to compare the known jobs with the stored ones
         self._dependencies: Set[str] = frozenset()
         self._dependencies_of = 0  # the version for which they were found
         self.version = 0  # rises when a change may affect which jobs may start
@@ -69,7 +69,7 @@ class Roster:
         """Return the live attempts, each with its maximum number of replicas."""
         return {each.live: each.held_nodes for each in self._claimants.values() if each.live is not None}
 
-    def suspects(self) -> Set[AttemptKey]:
+    def awake_attempts(self) -> Set[AttemptKey]:
         """Return the live attempts of the jobs that are awake."""
         awake = (self._claimants[job_id].live for job_id in self._awake & self._claimants.keys())
         return {live for live in awake if live is not None}
@@ -112,10 +112,13 @@ class Roster:
         heapq.heappush(self._queue, alarm)
 
     def ring(self, now: datetime) -> None:
-        """Wake the jobs whose alarm is due. Raises StoreUnavailable."""
-        if self._count_at is None or not now < self._count_at <= now + timedelta(seconds=CHECK_S):
+        """Wake the jobs whose alarm is due. Every CHECK_S, also find stored jobs that are not known.
+
+        Raises StoreUnavailable.
+        """
+        if self._compare_at is None or not now < self._compare_at <= now + timedelta(seconds=CHECK_S):
             unknown = self._store.at_work(self._cluster) - self._claimants.keys()
-            self._count_at = now + timedelta(seconds=CHECK_S)
+            self._compare_at = now + timedelta(seconds=CHECK_S)
             self.wake(unknown)
             self._stale |= unknown
             self._checked |= unknown
@@ -129,8 +132,8 @@ class Roster:
         for part in self._in_parts(self._awake):
             yield from self._read(part)
 
-    def overlooked(self, job_id: str) -> bool:
-        """Whether only its check has woken a due job. If there is something to do, nothing had told of the change."""
+    def is_only_checked(self, job_id: str) -> bool:
+        """Whether only the regular check has woken the job. If there is something to do, a change was overlooked."""
         return job_id in self._checked
 
     @property

@@ -36,7 +36,7 @@ class Sweeper:
         self._not_before: dict[str, float] = {}
 
     def sweep(self) -> None:
-        """Raises StoreUnavailable, LeaseLost. Retries a folder that cannot be removed after a minute."""
+        """Raises StoreUnavailable, LeaseLost. If a folder cannot be removed, tries it again after a minute."""
         deadline = self._monotonic() + SLICE_S
         for deletion in self._store.due(self._cluster):
             if self._monotonic() >= deadline:
@@ -53,4 +53,5 @@ class Sweeper:
                 log.warning("files of a deleted job are still there", job=deletion.job_id, reason=str(error))
                 continue
             if done:
+                self._not_before.pop(deletion.job_id, None)
                 self._store.files_deleted(deletion.job_id)

@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 TRASH = ".trash"  # below the run directory
 SHIPPED = (".agents", ".workdirs", WORKSPACES)
-_ROUND = timedelta(days=1)  # after that, all ended jobs are checked again, once all have been checked
+_ROUND = timedelta(days=1)  # the shortest time from the start of one check of all ended jobs to the start of the next
 _EVERY = timedelta(seconds=60)  # the pause when there is nothing to do
 _LOOKS = 200  # ended jobs that one piece looks at
 _JOBS = 20  # jobs whose files one piece removes
@@ -69,7 +69,8 @@ class Housekeeper:
             self._looked.clear()
         found = [self._tidy_jobs(kind, now) for kind in DataKind]
         self._is_over = self._is_over or not any(found)
-        return any([*found, self._tidy_shipped(now), self._tidy_deliveries(now)])
+        self._tidy_shipped(now)
+        return any([*found, self._tidy_deliveries(now)])
 
     def _tidy_jobs(self, kind: DataKind, now: datetime) -> bool:
         days = self._keep.days(kind)
@@ -123,10 +124,10 @@ class Housekeeper:
                 discard(root, path)
         return True
 
-    def _tidy_shipped(self, now: datetime) -> bool:
+    def _tidy_shipped(self, now: datetime) -> None:
         limit = last_needed(self._keep.shipped_days, now, self._store.oldest_live())
         if limit is None:
-            return False
+            return
         with Folder.of(self._root) as root:
             old = [path for name in SHIPPED for path in _unused(root, Path(name), limit)]
             in_use = self._store.workdirs(since=limit) if old else ()
@@ -136,7 +137,6 @@ class Housekeeper:
                         discard(root, path)
                     except OSError as error:
                         log.warning("shipped files not removed", path=repr(path), reason=str(error))
-        return False
 
     def _tidy_deliveries(self, now: datetime) -> bool:
         limit = before(self._keep.deliveries_days, now)

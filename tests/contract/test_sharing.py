@@ -58,7 +58,7 @@ class Service:
                 self._unanswered[cluster] += 1
             if self._unanswered[cluster] >= BLIND_TICKS:
                 self.holder.give_up(cluster)
-                keeper.give_up()
+                keeper.release()
 
     def held(self) -> set[str]:
         return {cluster for cluster, keeper in self.keepers.items() if keeper.held}

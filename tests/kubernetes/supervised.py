@@ -62,7 +62,7 @@ class Supervised:
         pass_settings = PassSettings(limits=Limits(), stop_timeout_s=30, submit_timeout_s=70, repeat_s=10)
         self._reconciler = Reconciler(store, observer, actor, self.clock, pass_settings, repeats=repeats)
 
-    def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
+    def collect(self, launched: Mapping[AttemptKey, int], must_read: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
         """Implements ports.Journals without any reports."""
         return {}
 

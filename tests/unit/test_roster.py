@@ -102,7 +102,7 @@ def test_an_alarm_wakes_its_job(desk: Desk) -> None:
     assert desk.roster.next_alarm_at == desk.clock.now() + timedelta(seconds=10)
     desk.clock.advance(10)
     assert desk.look() == ["job-2"]
-    assert not desk.roster.overlooked("job-2")
+    assert not desk.roster.is_only_checked("job-2")
     desk.sleep("job-2", seconds=30)
     desk.clock.advance(10)
     assert desk.look() == ["job-1"], "its earlier alarm counts no more"
@@ -115,10 +115,10 @@ def test_a_check_wakes_a_job_without_an_alarm(desk: Desk) -> None:
     assert desk.look() == []
     desk.clock.advance(0.25 * CHECK_S + 1)
     assert desk.look() == ["job-1", "job-2"]
-    assert desk.roster.overlooked("job-1")
+    assert desk.roster.is_only_checked("job-1")
     desk.request("job-1", suspended=True)
     desk.look()
-    assert not desk.roster.overlooked("job-1"), "it has an event"
+    assert not desk.roster.is_only_checked("job-1"), "it has an event"
 
 
 def test_a_new_job_without_an_event_is_found_in_time(desk: Desk) -> None:
@@ -128,7 +128,7 @@ def test_a_new_job_without_an_event_is_found_in_time(desk: Desk) -> None:
     assert desk.look() == []
     desk.clock.advance(CHECK_S)
     assert "job-3" in desk.look()
-    assert desk.roster.overlooked("job-3")
+    assert desk.roster.is_only_checked("job-3")
 
 
 def test_a_job_that_comes_to_rest_or_is_deleted_is_forgotten(desk: Desk) -> None:
@@ -147,9 +147,9 @@ def test_live_attempts_are_known_with_their_replicas(desk: Desk) -> None:
         desk.store.apply(Change(job=desk.memory.get(job_id), attempt=attempt, events=[make_event()]))
     desk.look()
     assert desk.roster.live() == {AttemptKey("job-1", 1): 3}
-    assert desk.roster.suspects() == {AttemptKey("job-1", 1)}
+    assert desk.roster.awake_attempts() == {AttemptKey("job-1", 1)}
     desk.sleep("job-1")
-    assert desk.roster.suspects() == set()
+    assert desk.roster.awake_attempts() == set()
 
 
 def test_the_version_rises_only_with_what_decides_who_may_start(desk: Desk) -> None:

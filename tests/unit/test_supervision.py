@@ -126,7 +126,7 @@ class World:
     def slots(self) -> int | None:
         return self.free
 
-    def collect(self, launched: Mapping[AttemptKey, int], suspects: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
+    def collect(self, launched: Mapping[AttemptKey, int], must_read: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
         return self.unread
 
     def _count(self) -> None:

@@ -21,7 +21,7 @@ from orchestrator.intake import kernel_queue, watches
 from orchestrator.intake.kernel_queue import KernelQueue
 from orchestrator.intake.watches import Watches
 from orchestrator.jobfolder.folder import JobFolder
-from orchestrator.rundir import Grown, Place
+from orchestrator.rundir import Grown, IncarnationKey
 from orchestrator.simulator.virtual_clock import VirtualClock
 from trainer.contract import layout
 
@@ -35,7 +35,7 @@ class Agents:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.appended: set[tuple[AttemptKey, Place, str]] = set()
+        self.appended: set[tuple[AttemptKey, IncarnationKey, str]] = set()
         self.ended: set[AttemptKey] = set()
 
     def life(self, key: AttemptKey, replica: int, incarnation: int) -> Path:

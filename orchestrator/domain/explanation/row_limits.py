@@ -23,7 +23,7 @@ LEVEL_POINTS = 250_000  # rows of metrics before every second step is stored, th
 LEVEL_BYTES = 64 * 1024 * 1024
 LEVELS = 12  # in all 3 million rows, enough for a billion steps
 MOST_SNAPSHOTS = 10_000  # listed snapshots of one job
-ROW_BYTES = 2048  # a room with larger events on average is full before its last row
+ROW_BYTES = 2048  # bytes per row on average; with larger rows, a room is full before its last row
 JOB_SHARE = 4  # the limit of a job, in multiples of the limit of an attempt
 # Metrics that every job may report in addition to MOST_NAMES.
 _USUAL_NAMES = frozenset({"loss", "tokens_per_s", "learning_rate", "grad_norm", "step_s", "snapshot_s"})

@@ -74,6 +74,8 @@ class Accounting:
             "--innodb-log-file-size=4M",
             "--innodb-flush-log-at-trx-commit=0",
             "--innodb-lock-wait-timeout=900",  # slurmdbd warns about less
+            # ON by default since MariaDB 11.6, and slurmdbd then fails. `loose`: older versions ignore the option.
+            "--loose-innodb-snapshot-isolation=OFF",
         ]
         self._mariadb = self._spawn(command, self._folder / "mariadbd.log")
 

@@ -115,8 +115,8 @@ WAITS: list[tuple[Workload | None, str, str]] = [
         "admission check",
     ),
     (checked(("a", "Ready", ""), ("b", "Retry", "no room")), "check b is Retry: no room", "admission check"),
-    (checked(), "ClusterQueue team-a has reserved quota", "Kueue"),
-    (a_workload(("Admitted", True, "Admitted", "")), "admitted; Kueue starts it", "Kueue"),
+    (checked(), "ClusterQueue team-a has reserved quota", "admitted"),
+    (a_workload(("Admitted", True, "Admitted", "")), "admitted; Kueue starts it", "admitted"),
     (
         a_workload(
             ("BlockedOnPreemptionGates", True, "PreemptionGated", "gate closed"), ("QuotaReserved", False, "", "")
@@ -131,7 +131,7 @@ WAITS: list[tuple[Workload | None, str, str]] = [
     ),
     (
         a_workload(TIMEOUT, requeueState={"requeueAt": "2100-01-01T12:34:05Z"}),
-        "admit it (next try at 12:34:05 UTC (",
+        "Kueue (next try at 12:34:05 UTC (",
         "pause",
     ),
     (
@@ -179,9 +179,9 @@ def see(workload: Workload | None, *containers: ContainerObject | None, **fields
 def test_a_queued_job_says_what_it_waits_for(workload: Workload | None, words: str, obstacle: str) -> None:
     seen = see(workload)
     assert seen.presence is Presence.PENDING
-    assert seen.evidence.startswith("Job train-a1 waits for Kueue to admit it (")
+    assert seen.evidence.startswith("Job train-a1 waits for Kueue (")
     assert words in seen.evidence
-    assert words.removeprefix("admit it (") in describe_wait(workload, now=NOW)
+    assert words.removeprefix("Kueue (") in describe_wait(workload, now=NOW)
     job = a_stored_job(JobState.STARTING, reason=f"waits: {seen.evidence}")
     expected = next(each.next for each in KUEUE if each.name == obstacle)
     assert tell_next(job, an_attempt(AttemptState.PENDING)) == expected.format(job=job.id, cluster=job.spec.cluster)
@@ -274,7 +274,7 @@ def test_without_the_right_to_read_workloads_the_job_still_says_that_it_waits(
     plan = plan_of({"run": {"command": ["true"], "workdir": "/"}, "placement": {"queue": "research"}}, {})
     backend.submit(plan)
     seen = backend.observe({plan.key: plan.max_nodes})[plan.key]
-    assert seen.evidence == f"Job {render_name(plan.key)} waits for Kueue to admit it"
+    assert seen.evidence == f"Job {render_name(plan.key)} waits for Kueue"
 
 
 def test_a_job_s_topology_replaces_the_cluster_s() -> None:

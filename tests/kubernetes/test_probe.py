@@ -139,7 +139,7 @@ def test_a_probe_that_kueue_does_not_admit_quotes_its_reason(
     site = replace(own, defaults=Placement(queue="research"))
     (word,) = probe(client, site, ProbeOptions(patience_s=0.5, meet_s=0.5))
     assert (word.check, word.good) == ("pods", False)
-    assert "waits for Kueue to admit it (Kueue has no Workload for it yet)" in word.sentence
+    assert "waits for Kueue (Kueue has no Workload for it yet)" in word.sentence
     assert api.store.all("jobs") == []
 
 

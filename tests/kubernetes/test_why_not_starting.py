@@ -54,7 +54,7 @@ def why(reason: str, state: JobState = JobState.STARTING, attempt: AttemptState 
         (CONFIG, "Then the job fails with this message"),
         (QUOTA, "once other jobs in the namespace have ended"),
         (REFUSED, "Then the job fails with this message"),
-        (RIGHT, "the missing rights, which `orchestrator doctor k8s` lists"),
+        (RIGHT, "the missing rights, which `orchestrator doctor --cluster k8s` lists"),
         (TAINT, "no node may take the job now"),
         (MIXED, "The scheduler places the job once enough of it is free"),
         (AWAY, "once the cluster answers"),

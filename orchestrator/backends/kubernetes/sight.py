@@ -196,7 +196,7 @@ def _judge_pending(key: AttemptKey, view: View, replicas: Sequence[_Replica], co
         words = f"Job {job.name} is suspended in the cluster, so no pod runs"
         if job.queued_by_kueue:
             detail = f" ({describe_wait(view.workload, now=context.now)})" if view.has_workloads else ""
-            words = f"Job {job.name} waits for Kueue to admit it{detail}"
+            words = f"Job {job.name} waits for Kueue{detail}"
         rejection = None if view.workload is None else find_rejection(view.workload)
         if rejection is not None:
             return _judge_hopeless(key, replicas, rejection)

@@ -1,7 +1,7 @@
-"""What a job that has not started waits for, and what happens next. The first obstacle that matches counts. Pure data.
+"""What a job that has not started waits for, and what happens next. The first obstacle that matches counts. Pure.
 
-The job's reason quotes the scheduler, the kubelet or the API server. The patterns match the words of Kubernetes 1.36
-(kube-scheduler, kubelet, quota and RBAC of the API server).
+The job's reason quotes the cluster. Most patterns match the words of Kubernetes 1.36 (kube-scheduler, kubelet, quota
+and RBAC of the API server). Those of KUEUE match the words of Kueue 0.19.
 """
 
 from __future__ import annotations
@@ -51,6 +51,11 @@ KUEUE: tuple[Obstacle, ...] = (
         next="Kueue starts the job once the check has passed.",
     ),
     Obstacle(
+        name="admitted",
+        pattern=r"waits for Kueue.*(\(admitted; |has reserved quota)",
+        next="Kueue starts the job's pods within seconds.",
+    ),
+    Obstacle(
         name="deactivated",
         pattern=r"waits for Kueue.*its Workload is deactivated",
         next="The job waits until the Workload's `spec.active` is true again. `orchestrator cancel {job}` takes it out "
@@ -64,7 +69,7 @@ KUEUE: tuple[Obstacle, ...] = (
     Obstacle(
         name="topology",
         pattern=r"waits for Kueue.*(TopologyPlacementFailed|allows to fit only|no topology domains)",
-        next="Kueue admits the job once enough nodes with one value of the label are free. To request less, run "
+        next="Kueue admits the job once enough nodes with one value of the label are free. To change the label, run "
         f"{_CHANGE.replace('{field}', 'placement.required_topology')}.",
     ),
     Obstacle(
@@ -108,8 +113,8 @@ OBSTACLES: tuple[Obstacle, ...] = (
     Obstacle(
         name="no right",
         pattern=r"service has no right to do this|cannot (create|list|watch) resource",
-        next="Grant the service the missing rights, which `orchestrator doctor {cluster}` lists. The service tries "
-        "again at most a minute later.",
+        next="Grant the service the missing rights, which `orchestrator doctor --cluster {cluster}` lists. The "
+        "service tries again at most a minute later.",
     ),
     Obstacle(
         name="no answer",

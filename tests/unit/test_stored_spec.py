@@ -65,3 +65,9 @@ def test_a_damaged_spec_shows_the_defaults(text: str) -> None:
     defaults = json.loads(render(make_spec()))
     defaults["name"] = defaults["run"]["command"] = None
     assert show_stored_spec(text) == defaults
+
+
+def test_a_spec_that_is_too_long_to_be_remembered_is_shown_too() -> None:
+    stored = json.loads(render(make_spec()))
+    stored["run"]["env"] = {f"NAME_{number}": "x" * 1000 for number in range(30)}
+    assert show(stored) == show(stored) == render(JobSpec.model_validate(stored))

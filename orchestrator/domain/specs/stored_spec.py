@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pydantic_core import from_json
 
 from orchestrator.domain.specs.spec import JobSpec
 
 Document = dict[str, object]
+_MAX_CHARS = 16 * 1024  # of a text that is remembered; most have a few thousand
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,21 @@ class _Section:
     numbers: tuple[str, ...]  # fields that default to a float; older versions stored some of these as integers
 
 
-def show_stored_spec(text: str) -> Document:
-    """Return the document that parsing the stored JSON and rendering the model would give.
+def show_stored_spec(text: str) -> Mapping[str, object]:
+    """Return the document that parsing the stored JSON and rendering the model would give. Do not change it.
 
     Leaves out fields that this version does not know. Shows the defaults for a damaged text or section.
     """
+    return _remember(text) if len(text) <= _MAX_CHARS else _show(text)
+
+
+@lru_cache(maxsize=100)
+def _remember(text: str) -> Document:
+    """Lists are polled, so the same specs are shown again and again."""
+    return _show(text)
+
+
+def _show(text: str) -> Document:
     try:
         stored = from_json(text)
     except ValueError:

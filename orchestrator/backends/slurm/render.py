@@ -15,7 +15,7 @@ from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.job.native_request import NativeRequest
 from orchestrator.domain.specs.spec import Placement
-from trainer.contract import env, layout
+from trainer.contract import layout
 from trainer.contract.node import NodeLaunch
 
 EXIT_REQUEUED, EXIT_UNPREPARED = 75, 78  # sysexits.h: EX_TEMPFAIL, EX_CONFIG
@@ -46,15 +46,8 @@ def render_native(request: Request) -> NativeRequest:
 
 
 def render_node_launch(plan: LaunchPlan, site: SlurmSite, *, workdir: str) -> NodeLaunch:
-    environment = {**plan.secrets, **plan.shared_environment}
-    if plan.image is not None:
-        environment[env.IMAGE] = plan.image
-    return NodeLaunch(
-        command=plan.command,
-        environment=environment,
-        workdir=workdir,
-        interface=site.interface,
-    )
+    environment = plan.node_environment
+    return NodeLaunch(command=plan.command, environment=environment, workdir=workdir, interface=site.interface)
 
 
 def render_name(plan: LaunchPlan) -> str:
@@ -75,7 +68,7 @@ def effective_placement(plan: LaunchPlan, site: SlurmSite) -> Placement:
 
 
 def least_cpus(plan: LaunchPlan, site: SlurmSite) -> int:
-    """Return how many CPUs a node needs for one replica, or 0 if the job requests none."""
+    """Return how many CPUs a node needs for one replica. 0 if the job takes whole nodes and requests no CPUs."""
     whole = effective_placement(plan, site).exclusive and plan.resources.cpus is None
     return 0 if whole else _cpus(plan)
 
@@ -94,8 +87,8 @@ def _options(plan: LaunchPlan, site: SlurmSite, attempt_dir: Path) -> list[str]:
         "nodes": f"{plan.min_nodes}-{plan.max_nodes}" if elastic else str(plan.max_nodes),
         # With this option Slurm 22.05 allocates the minimum of a range, without it as many nodes as are free.
         "ntasks-per-node": None if elastic else "1",
-        "cpus-per-task": None if place.exclusive and plan.resources.cpus is None else str(_cpus(plan)),
-        "mem": None if plan.resources.memory_gb is None else f"{math.ceil(plan.resources.memory_gb * 1000)}M",
+        "cpus-per-task": str(cpus) if (cpus := least_cpus(plan, site)) else None,
+        "mem": None if plan.resources.memory_gb is None else f"{math.ceil(plan.resources.memory_gb * 1024)}M",
         "gres": _gres(plan, site),
         "time": None if place.time_limit_s is None else str(max(1, math.ceil(place.time_limit_s / 60))),
         "signal": f"TERM@{site.notice_s}",

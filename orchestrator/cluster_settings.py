@@ -145,18 +145,19 @@ class TorchxClusterSettings(BaseModel):
     backend: Literal["torchx"]
     scheduler: str  # torchx's name of it; `torchx runopts` lists those that are installed
     cfg: dict[str, JsonValue] = {}  # run options of the scheduler
-    torchx_python: str | None = None  # a Python on the service's host with torchx and plug-ins; default: the service's
+    torchx_python: str | None = None  # a Python on the service's host with torchx and plugins; default: the service's
     root: Path | None = None  # the run directory on the nodes; default: the service's own
     service_root: Path | None = None  # the same directory on the service's host, if its path differs there
     shared_paths: tuple[Path, ...] = ()  # folders that nodes share with the service; a workdir in them is not copied
     python: str = "python3"  # the Python on the nodes
-    interface: str | None = None
-    gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
+    interface: str | None = None  # the network interface between the nodes, such as ib0
+    gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0  # for `workers_per_node: gpu`
     gpu_type: str | None = None
     max_jobs: Annotated[int, Field(ge=1)] | None = None  # how many jobs may wait or run at one time
-    poll_s: Annotated[float, Field(gt=0, le=60)] = 5.0
-    call_timeout_s: Annotated[float, Field(gt=0, le=600)] = 60.0
+    poll_s: Annotated[float, Field(gt=0, le=60)] = 5.0  # between two passes
+    call_timeout_s: Annotated[float, Field(gt=0, le=600)] = 60.0  # of one call to torchx's runner
     settle_s: Annotated[float, Field(ge=0, le=3600)] = 30.0  # how late a shared file system may show a node's files
+    # From the request that an attempt ends to its cancellation; default: the service's.
     stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] | None = None
 
     @field_validator("scheduler")

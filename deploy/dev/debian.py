@@ -52,7 +52,10 @@ def main() -> None:
 
 
 def install(release: str, packages: list[str], folder: Path) -> None:
-    """Install the release, unless an earlier run has; other packages need a new folder. Raises CalledProcessError."""
+    """Install the release, unless an earlier call has. For other packages, use a new folder.
+
+    Raises CalledProcessError, TimeoutExpired.
+    """
     if (folder / _DONE).exists():
         return
     shutil.rmtree(folder, ignore_errors=True)

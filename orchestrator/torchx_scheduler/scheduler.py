@@ -247,7 +247,10 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Yield the lines of the k-th node's workers. One log holds both streams, without times."""
+        """Yield the lines of the k-th node's workers. One log holds both streams, without times.
+
+        Raises ValueError for `since`, `until`, and any stream but COMBINED.
+        """
         if streams not in (None, Stream.COMBINED):
             raise ValueError(f"the log holds both streams: --streams is {streams.value}, must be combined")
         if since is not None or until is not None:

@@ -62,7 +62,7 @@ def split_shell(text: str) -> list[str] | None:
     return words if quoted == text or not _SHELL.intersection(text) else None
 
 
-def is_torchrun(words: Sequence[str]) -> int:
+def count_launcher_words(words: Sequence[str]) -> int:
     """Return how many words start torchrun or elasticrun, or 0 for another program. Both have the same flags."""
     if words and words[0].rpartition("/")[2] in ("torchrun", "elasticrun"):
         return 1
@@ -72,8 +72,8 @@ def is_torchrun(words: Sequence[str]) -> int:
 
 
 def parse_torchrun(words: Sequence[str]) -> Torchrun:
-    """Parse a command line for which `is_torchrun` is not 0. Raises Untranslatable."""
-    taken = is_torchrun(words)
+    """Parse a command line for which `count_launcher_words` is not 0. Raises Untranslatable."""
+    taken = count_launcher_words(words)
     is_launch = _LAUNCH in words[:taken]
     rest = iter(words[taken:])
     flags: dict[str, str] = {}

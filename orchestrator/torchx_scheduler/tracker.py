@@ -47,7 +47,7 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
 
     def __init__(self, url: str | None, environ: Mapping[str, str]) -> None:
         self._url, self._place = url, parse_place(environ)
-        self._is_refused = False
+        self._has_warned = False
 
     def add_metadata(self, run_id: str, **kwargs: object) -> None:
         """Record numbers with an integer `step` as metrics of that step, and everything else as an event."""
@@ -112,9 +112,9 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
         """Return the writer of this job's journals. None on other ranks, and outside a job."""
         place = self._place
         if place.replica_dir is None:
-            if not self._is_refused:
+            if not self._has_warned:
                 _log.warning("this process is not a worker of an orchestrator job: tracker calls are ignored")
-            self._is_refused = True
+            self._has_warned = True
             return None
         if not _is_own(run_id, place):
             raise ValueError(f"run {run_id} is not this job, {place.job_id}: a job can only write to its own run")

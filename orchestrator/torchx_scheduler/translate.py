@@ -24,7 +24,13 @@ from torchx.version import TORCHX_IMAGE
 
 from orchestrator.domain.job.group_flags import ENVIRONMENT
 from orchestrator.domain.specs.spec import make_name
-from orchestrator.torchx_scheduler.torchrun import Torchrun, Untranslatable, is_torchrun, parse_torchrun, split_shell
+from orchestrator.torchx_scheduler.torchrun import (
+    Torchrun,
+    Untranslatable,
+    count_launcher_words,
+    parse_torchrun,
+    split_shell,
+)
 
 ROLE_LABEL, PARENT_LABEL = "torchx/role", "torchx/parent"
 WORKDIR = "orchestrator/workdir"  # key in a role's metadata: the path of its workspace
@@ -79,7 +85,7 @@ def _torchrun(role: Role) -> Torchrun | None:
                 f"role {role.name} starts torchrun in a shell script that does more. Use torchrun and its arguments "
                 "as entrypoint and args, or put the other steps into a separate script"
             )
-    return parse_torchrun(words) if is_torchrun(words) else None
+    return parse_torchrun(words) if count_launcher_words(words) else None
 
 
 def _run(role: Role, torchrun: Torchrun | None, workdir: str) -> dict[str, object]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torchx.specs import AppDef
 
-from orchestrator.backends.torchx.client import AppSight, TorchxClient
+from orchestrator.backends.torchx.client import AppStatus, TorchxClient
 from orchestrator.backends.torchx.render import render_app
 from orchestrator.domain.errors import BackendUnavailable
 from tests.torchx_backend.worlds import open_world, torchx_site
@@ -51,7 +51,7 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_call(open_client: Calla
     while found is None:
         with suppress(BackendUnavailable):
             found = client.look("0")
-    assert isinstance(found, AppSight)
+    assert isinstance(found, AppStatus)
     client.close()
 
 
@@ -85,7 +85,7 @@ def test_a_stopped_runner_blocks_nobody_for_longer_than_the_limit(open_client: C
 def test_a_process_that_has_ended_is_started_again(open_client: Callable[..., TorchxClient]) -> None:
     client = open_client(_ANSWERS)
     first = client.look("0")
-    with pytest.raises(BackendUnavailable, match="runner has ended: exit status 3"):
+    with pytest.raises(BackendUnavailable, match="runner failed: exit status 3"):
         client.look("end")
     second = client.look("0")
     assert first is not None
@@ -117,7 +117,7 @@ def test_torchx_names_its_schedulers_and_plans_for_docker_without_a_daemon(tmp_p
     with open_world(tmp_path, "local_docker") as world:
         plan = world.plan("in-docker", nodes="2")
         client = TorchxClient("local_docker", python=sys.executable, folder=tmp_path / "runner", timeout_s=60)
-        # Plug-ins make torchx 0.7.0 forget its own schedulers.
+        # Plugins make torchx 0.7.0 forget its own schedulers.
         assert {"local_cwd", "local_docker", "slurm", "lsf", "aws_batch"} <= set(client.schedulers())
         request = client.plan(render_app(plan, torchx_site(tmp_path, "local_docker")), {})
         client.close()

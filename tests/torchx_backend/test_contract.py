@@ -1,4 +1,4 @@
-"""The suite of backends on torchx's local scheduler, and on one that somebody else's plug-in brings."""
+"""The suite of backends on torchx's local scheduler, and on one that somebody else's plugin brings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TestLocalCwd(BackendContract):
 class TestPlugin(BackendContract):
     @pytest.fixture
     def queue(self, tmp_path: Path) -> Path:
-        """The plug-in's folder. A file in it changes how the plug-in behaves."""
+        """The plugin's folder. A file in it changes how the plugin behaves."""
         folder = tmp_path / "queue"
         folder.mkdir()
         return folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torchx.specs import AppState
 
-from orchestrator.backends.torchx.client import AppSight
+from orchestrator.backends.torchx.client import AppStatus
 from orchestrator.backends.torchx.sight import OVER, RUNS, WAITS, Context, Traces, choose, sight
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.observation import Liveness, Presence
@@ -16,15 +16,15 @@ KEY = AttemptKey("train", 1)
 CLAIMED = Traces(replicas=2, claim="torchx-1")
 SETTLED = Context(settled=True)
 BOTH = frozenset({0, 1})
-ALIVE = Traces(replicas=2, claim="torchx-1", shown=BOTH, alive=BOTH)
+ALIVE = Traces(replicas=2, claim="torchx-1", ever_alive=BOTH, alive=BOTH)
 
 
 def departed(replica: int, *, code: int = 0, recorded: bool = True) -> Departure:
     return Departure(replica=replica, node="n1", claim="torchx-1", exit_code=code, recorded=recorded, at="")
 
 
-def said(state: str, words: str = "") -> AppSight:
-    return AppSight(state, words)
+def said(state: str, words: str = "") -> AppStatus:
+    return AppStatus(state, words)
 
 
 def test_every_state_of_torchx_is_known() -> None:
@@ -53,7 +53,7 @@ def test_every_state_of_torchx_is_known() -> None:
     ],
 )
 def test_the_presence_follows_from_torchx_and_from_the_folder(
-    app: str | None, answer: AppSight | None, traces: Traces, context: Context, presence: Presence
+    app: str | None, answer: AppStatus | None, traces: Traces, context: Context, presence: Presence
 ) -> None:
     seen = sight(KEY, app, answer, traces, context)
     assert (seen.presence, bool(seen.evidence)) == (presence, True), seen
@@ -70,7 +70,7 @@ def test_the_folder_counts_even_if_torchx_says_that_the_app_runs() -> None:
 
 
 def test_a_node_that_shows_no_more_that_it_works_is_unknown() -> None:
-    traces = Traces(replicas=2, claim="torchx-1", shown=BOTH, alive=frozenset({0}))
+    traces = Traces(replicas=2, claim="torchx-1", ever_alive=BOTH, alive=frozenset({0}))
     seen = sight(KEY, "a", said("RUNNING"), traces, Context())
     assert [each.liveness for each in seen.replicas] == [Liveness.ALIVE, Liveness.UNKNOWN]
 

@@ -151,7 +151,7 @@ class ThrowawaySlurm:
         if self._controller is not None:
             self._controller.send_signal(signal.SIGCONT)
 
-    def stop_slurmdbd(self) -> None:
+    def kill_slurmdbd(self) -> None:
         """Kill slurmdbd. The controller queues its records."""
         if self._accounting is not None:
             self._accounting.kill_slurmdbd()

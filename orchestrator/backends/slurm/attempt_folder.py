@@ -21,7 +21,7 @@ _SUBMITTED, _ALLOCATION = "submitted-", "allocation-"
 _NUMBERED = re.compile(rf"({_SUBMITTED}|{_ALLOCATION})([0-9]{{1,12}})\Z")
 _LOG = "slurm-{}.log"  # the batch script's log, by the Slurm job's id
 _LAST_WORDS_BYTES = 4096
-_MOST_READ = 100  # claims, since a job can create any number of files
+_MOST_READ = 100  # claims that are read, since a job can create any number of files
 _MOST_ALLOCATIONS = 8  # an attempt has one, plus one for each requeue by Slurm
 # Without control groups, Slurm kills a step that uses too much memory (JobAcctGatherParams=OverMemoryKill in
 # slurm.conf(5)). With them, the kernel kills a process of the step. In a batch log, 26.05 writes the time instead of

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 
 from orchestrator import rundir
@@ -154,7 +155,7 @@ class SlurmBackend:
             raise BackendUnavailable(self._memory.silent)
 
     def partitions(self) -> Sequence[Partition]:
-        """Return the cluster's partitions, at most a few seconds old. Raises BackendUnavailable."""
+        """Return the cluster's partitions, at most 15 s old. Raises BackendUnavailable."""
         return summarize(self._nodes())
 
     def _prepare(self, plan: LaunchPlan) -> None:
@@ -174,10 +175,10 @@ class SlurmBackend:
         return self._site.workdirs.provide(Path(plan.workdir), pin=pin)
 
     def _fit(self, plan: LaunchPlan) -> LaunchPlan:
-        """Return the plan with as many avoided nodes as possible.
+        """Return the plan with as many of its avoided nodes excluded as the partition allows.
 
-        Raises LaunchRefused if the partition has too few nodes or no large ones. Slurm 22.05 and 26.05 accept such a
-        job and let it wait forever.
+        Raises LaunchRefused if the partition has too few nodes, or too few with enough CPUs. Slurm 22.05 and 26.05
+        accept such a job and let it wait forever.
         """
         try:
             place = effective_placement(plan, self._site)
@@ -192,14 +193,12 @@ class SlurmBackend:
 
     def _submit(self, plan: LaunchPlan) -> int:
         """Submit with the avoided nodes excluded. If Slurm refuses that, submit without the exclusion."""
-        request = render_request(plan, self._site)
         try:
-            return self._client.submit(request)
+            return self._client.submit(render_request(plan, self._site))
         except LaunchRefused:
             if not plan.excluded_nodes:
                 raise
-        request = render_request(replace(plan, excluded_nodes=()), self._site)
-        return self._client.submit(request)
+        return self._client.submit(render_request(replace(plan, excluded_nodes=()), self._site))
 
     def _list(self) -> dict[str, list[SlurmJob]]:
         """Return our jobs by name. Passes in quick succession share one listing."""
@@ -225,7 +224,7 @@ class SlurmBackend:
 
     def _sight_waiting(self, key: AttemptKey, job: SlurmJob) -> Sighting:
         sighting = sight(key, job, Traces(replicas=1), self._context(key))
-        spare = self._with_room(job) if waits_for_nodes(job) else None
+        spare = self._names(job, attrgetter("has_room")) if waits_for_nodes(job) else None
         return replace(sighting, spare_nodes=spare, avoids_strictly=True)
 
     def _sight(self, key: AttemptKey, jobs: Sequence[SlurmJob], traces: Traces) -> Sighting:
@@ -237,7 +236,7 @@ class SlurmBackend:
         sighting = self._judge(key, job, traces)
         short = len(job.nodes) < traces.replicas
         if sighting.presence is Presence.RUNNING and meaning(job).standing is Standing.RUNS and short:
-            sighting = replace(sighting, spare_nodes=self._spare(job))
+            sighting = replace(sighting, spare_nodes=self._names(job, attrgetter("idle")))
         return sighting
 
     def _judge(self, key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
@@ -314,14 +313,10 @@ class SlurmBackend:
             return {node.name: node.trouble for node in nodes if node.broken}
         return {}
 
-    def _spare(self, job: SlurmJob) -> tuple[str, ...] | None:
+    def _names(self, job: SlurmJob, wanted: Callable[[SlurmNode], object]) -> tuple[str, ...] | None:
+        """Return the names of the wanted nodes in the job's partition. None if Slurm does not answer."""
         with suppress(BackendUnavailable):
-            return tuple(node.name for node in in_partition(self._nodes(), job.partition) if node.idle)
-        return None
-
-    def _with_room(self, job: SlurmJob) -> tuple[str, ...] | None:
-        with suppress(BackendUnavailable):
-            return tuple(node.name for node in in_partition(self._nodes(), job.partition) if node.has_room)
+            return tuple(node.name for node in in_partition(self._nodes(), job.partition) if wanted(node))
         return None
 
     def _cancel(self, job: SlurmJob) -> None:

@@ -116,10 +116,10 @@ def choose_avoided(
     named, out = _expand(place.nodelist), _expand(place.exclude)
     wanted = [name for name in avoided if name in known and name not in named | out]
     left = known.keys() - out
-    most_whole = max(0, sum(not known[name].broken for name in left) - needed)
-    whole = [name for name in wanted if not known[name].broken][:most_whole]
-    broken = [name for name in wanted if known[name].broken][: max(0, len(left) - needed - len(whole))]
-    return tuple(sorted((*whole, *broken)))
+    most_healthy = max(0, sum(not known[name].broken for name in left) - needed)
+    healthy = [name for name in wanted if not known[name].broken][:most_healthy]
+    broken = [name for name in wanted if known[name].broken][: max(0, len(left) - needed - len(healthy))]
+    return tuple(sorted((*healthy, *broken)))
 
 
 def _expand(lists: Iterable[str]) -> set[str]:

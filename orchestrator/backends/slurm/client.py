@@ -55,7 +55,7 @@ class SlurmClient(Protocol):
         ...
 
     def jobs(self) -> list[SlurmJob]:
-        """Return all attempts of this user, including ended ones."""
+        """Return this user's jobs that are attempts, including ended ones."""
         ...
 
     def job(self, number: int) -> SlurmJob | None:

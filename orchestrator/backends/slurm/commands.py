@@ -48,7 +48,7 @@ class SlurmCommands:
         raise classify_refusal(_complaint(done))
 
     def jobs(self) -> list[SlurmJob]:
-        """The controller filters them."""
+        """See SlurmClient. The controller selects this user's jobs."""
         done = self._run(["squeue", "-h", "-a", "-t", "all", "-u", str(self.user), "-O", FORMAT])
         return _listed(done, named=NAME_OF_ATTEMPT)
 

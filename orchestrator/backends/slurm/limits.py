@@ -1,7 +1,7 @@
 """Explain which limit of a QOS or an account holds a job up, from the name of Slurm's reason. Pure.
 
-Slurm builds these names by a scheme (squeue(1), "Job Reason Codes"): whose limit it is, whether it is of a group, the
-resource, and per what it counts.
+Slurm builds these names by a scheme (squeue(1), "Job Reason Codes"): the limit's owner (QOS or association), Grp,
+Max or Min, the resource, and what it counts per (job, node, user or account).
 """
 
 from __future__ import annotations

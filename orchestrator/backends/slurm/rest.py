@@ -43,7 +43,7 @@ class RestAccess:
     """
 
     url: str
-    default_partition: str
+    default_partition: str  # or several, with commas
     user: str | None = None  # the name of the token's user; None means that of this process's user
     token_file: Path | None = None  # with a JSON web token, read for each call, so that it can be renewed
 
@@ -95,7 +95,7 @@ class SlurmRest:
     def _require_own(self, number: int) -> None:
         """Cancel a job of another user, which `jobs` would not list. Raises LaunchRefused."""
         made = None
-        with suppress(BackendUnavailable):  # the job is submitted, and the next one is looked at again
+        with suppress(BackendUnavailable):  # the job is submitted; the next submission checks the user again
             made = self.job(number)
         if made is None or made.user in (None, self.user):
             return

@@ -111,7 +111,7 @@ def runs_a_step(job: Mapping[str, Any]) -> bool:
 
 
 def parse_nodes(nodes: Iterable[Mapping[str, Any]], *, default: str) -> list[SlurmNode]:
-    """Return every node, once per partition. `default` is the name of the default partition."""
+    """Return every node, once per partition. `default` names the default partition, or several, with commas."""
     return [node for given in nodes for node in _in_its_partitions(given, default)]
 
 

@@ -23,7 +23,8 @@ _MEMORY = re.compile(r"([0-9]+)([KMGT]?)B?", re.IGNORECASE)
 def render_job(arguments: Sequence[str], *, umask: int) -> Json:
     """Translate `--name=value` and `--name`, and set what sbatch sets: the umask and the CPUs of a task.
 
-    Raises LaunchRefused for an option that slurmrestd has no field for.
+    Raises LaunchRefused for an option without a field, for a value that cannot be translated, and for two options of
+    one field.
     """
     job: Json = {}
     written_by: dict[str, str] = {}
@@ -46,7 +47,7 @@ def render_job(arguments: Sequence[str], *, umask: int) -> Json:
     return {**job, "environment": [f"{name}={value}" for name, value in variables.items()]}
 
 
-def number(value: int) -> Json:
+def _number(value: int) -> Json:
     return {"set": True, "infinite": False, "number": value}
 
 
@@ -90,7 +91,7 @@ def _memory(field: str) -> Callable[[str], Json]:
         match = _MEMORY.fullmatch(value)
         if match is None:
             raise ValueError("it is not an amount of memory")
-        return {field: number(math.ceil(int(match[1]) * _MEGABYTES[match[2].upper()]))}
+        return {field: _number(math.ceil(int(match[1]) * _MEGABYTES[match[2].upper()]))}
 
     return translate
 
@@ -105,7 +106,7 @@ def _minutes(field: str) -> Callable[[str], Json]:
         minutes = math.ceil(_seconds(value) / 60)  # as sbatch rounds
         if minutes == 0:
             raise ValueError("a limit of 0 is not supported")
-        return {field: number(minutes)}
+        return {field: _number(minutes)}
 
     return translate
 
@@ -125,7 +126,7 @@ def _signal(value: str) -> Json:
         raise ValueError("only [B:]NAME@SECONDS is supported")
     if int(delay) > _LONGEST_NOTICE_S:
         raise ValueError(f"the longest notice is {_LONGEST_NOTICE_S} seconds")
-    fields: Json = {"kill_warning_signal": name, "kill_warning_delay": number(int(delay))}
+    fields: Json = {"kill_warning_signal": name, "kill_warning_delay": _number(int(delay))}
     return {**fields, "kill_warning_flags": ["BATCH_JOB"]} if "B" in flags else fields
 
 
@@ -133,7 +134,7 @@ def _switches(value: str) -> Json:
     count, at, wait = value.partition("@")
     if not count.isdecimal() or int(count) == 0:
         raise ValueError("it is not a number above 0")
-    fields: Json = {"required_switches": number(int(count))}
+    fields: Json = {"required_switches": _number(int(count))}
     return {**fields, "wait_for_switch": math.ceil(_seconds(wait))} if at else fields
 
 

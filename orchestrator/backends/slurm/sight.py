@@ -51,7 +51,7 @@ class SightContext:
     ours: frozenset[int] = frozenset()  # ids of the Slurm jobs that the service ended
     canceller: str = ""  # who cancelled the job, if not the service
     broken: Mapping[str, str] = field(default_factory=dict)  # nodes that Slurm calls down or failing, with its words
-    step_over: bool = False  # Slurm has listed no step of a job without a script for `settle_s`
+    step_over: bool = False  # for `settle_s`, Slurm has listed no step of a job that lost its script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.backends import ship
-from orchestrator.backends.torchx.client import AppSight, TorchxClient
+from orchestrator.backends.torchx.client import AppStatus, TorchxClient
 from orchestrator.backends.torchx.render import render_app, render_native, render_node_launch
 from orchestrator.backends.torchx.sight import RUNS, WAITS, Context, Traces, choose, sight
 from orchestrator.backends.torchx.site import TorchxSite
@@ -32,8 +32,8 @@ from trainer.contract.node import ALIVE, ALIVE_EVERY_S
 from trainer.contract.node import render_node_launch as render_document
 
 _LAST_WORDS_BYTES = 4096
-_MISSED = 5  # touches of a node's file, until the node counts as silent
-_LONGEST_LOOK_S = 5.0  # for questions about apps in one pass
+_MISSED = 5  # a node counts as silent after so many missed touches of its file
+_LONGEST_LOOK_S = 5.0  # after this time in one pass, no further app is queried
 
 
 class TorchxBackend:
@@ -51,7 +51,7 @@ class TorchxBackend:
         self._site, self._client, self._package = site, client, package
         self._submissions = Submissions(folder)
         self._monotonic = monotonic
-        self._answers: dict[str, tuple[float, AppSight | None]] = {}  # the last ones, by app, and when they came
+        self._answers: dict[str, tuple[float, AppStatus | None]] = {}  # the last ones, by app, and when they came
         self._since: dict[AttemptKey, tuple[str, float]] = {}  # the state that torchx names, and since when
         self._marks: dict[tuple[AttemptKey, int], tuple[float, float]] = {}  # times of files, and when they changed
         self._cancelled: set[AttemptKey] = set()
@@ -107,7 +107,11 @@ class TorchxBackend:
                 self._submissions.note(AttemptKey(job_id, number), claim, app)
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
-        """Torchx has one way to cancel: the scheduler sends a signal first, and then kills."""
+        """Cancel the attempt's apps. Raises BackendUnavailable.
+
+        torchx has one way to cancel, so `force` changes nothing. Whether agents get a signal before they are killed
+        depends on the scheduler.
+        """
         errors = []
         with suppress(OSError):
             for app in filter(None, self._submissions.read(key).values()):
@@ -149,7 +153,7 @@ class TorchxBackend:
                 claim=claim,
                 departures={one.replica: one for one in found if one.claim == claim},
                 recorded=read_recorded(attempt, replicas),
-                shown=frozenset(marks),
+                ever_alive=frozenset(marks),
                 alive=frozenset(number for number, time in marks.items() if self._is_alive((key, number), time)),
             )
 
@@ -161,7 +165,7 @@ class TorchxBackend:
         return self._monotonic() - known[1] < self._site.settle_s + _MISSED * ALIVE_EVERY_S
 
     def _sight(self, key: AttemptKey, app: str | None, traces: Traces) -> Sighting:
-        not_asked = 0.0, AppSight("UNKNOWN", "torchx was not asked yet")
+        not_asked = 0.0, AppStatus("UNKNOWN", "torchx was not asked yet")
         said = None if app is None else self._answers.get(app, not_asked)[1]
         state = "" if said is None else said.state
         if state != self._since.get(key, (None,))[0]:

@@ -25,7 +25,7 @@ _END_S = 30.0  # for the runner to end its own jobs
 
 
 @dataclass(frozen=True, slots=True)
-class AppSight:
+class AppStatus:
     """What torchx says of an app: a name of `torchx.specs.AppState`, and the scheduler's words."""
 
     state: str
@@ -37,9 +37,9 @@ class _Runner:
     """A running process. One call is made at a time, and the next one only once the last one is answered."""
 
     process: subprocess.Popen[bytes]
-    asks: int  # descriptors, which do not block
-    answers: int
-    log: int  # what it prints
+    requests: int  # a pipe, which does not block
+    responses: int  # a pipe
+    log: int  # the file that gets its output
     calls: int = 0
     rest: bytes = b""
     unanswered: dict[int, str] = field(default_factory=dict)  # calls, each with the tag of its caller
@@ -68,10 +68,10 @@ class TorchxClient:
         """Return the scheduler's request, in the scheduler's words. Raises as `submit`."""
         return str(self._call("plan", app=render_appdef(app), cfg=dict(cfg)))
 
-    def look(self, app: str) -> AppSight | None:
+    def look(self, app: str) -> AppStatus | None:
         """Return what torchx says of an app. None if it does not know the app. Raises BackendUnavailable."""
         found: Mapping[str, str] | None = self._ask("look", app=app)
-        return None if found is None else AppSight(**found)
+        return None if found is None else AppStatus(**found)
 
     def cancel(self, app: str) -> None:
         """Raises BackendUnavailable."""
@@ -104,7 +104,7 @@ class TorchxClient:
                 runner.unanswered[runner.calls] = tag
                 answer = self._await_answers(runner, deadline)[runner.calls]
             except (OSError, ValueError, LookupError) as error:
-                words = f"torchx's runner has ended: {error}{self._last_words(runner)}"
+                words = f"torchx's runner failed: {error}{self._last_words(runner)}"
                 self._end()
                 raise BackendUnavailable(words) from error
         if "error" not in answer:
@@ -126,8 +126,8 @@ class TorchxClient:
                 if are_late and tag and "value" in answer:
                     self._late[tag] = str(answer["value"])
                 continue
-            self._wait(runner.answers, selectors.EVENT_READ, deadline)
-            read = os.read(runner.answers, _BYTES)
+            self._wait(runner.responses, selectors.EVENT_READ, deadline)
+            read = os.read(runner.responses, _BYTES)
             if not read:
                 raise OSError(_describe_end(runner.process))
             runner.rest += read
@@ -138,8 +138,8 @@ class TorchxClient:
         rest = request
         try:
             while rest:
-                self._wait(runner.asks, selectors.EVENT_WRITE, deadline)
-                rest = rest[os.write(runner.asks, rest) :]
+                self._wait(runner.requests, selectors.EVENT_WRITE, deadline)
+                rest = rest[os.write(runner.requests, rest) :]
         except BackendUnavailable:
             if rest != request:
                 runner.process.kill()
@@ -167,7 +167,7 @@ class TorchxClient:
                 process = subprocess.Popen(
                     [self._python, str(_PROGRAM), self._scheduler, str(written)],
                     stdin=read,
-                    stdout=printed,  # plug-ins may print
+                    stdout=printed,  # plugins may print
                     stderr=printed,
                     pass_fds=[written],
                     cwd=self._folder,
@@ -194,8 +194,8 @@ class TorchxClient:
         runner, self._runner = self._runner, None
         if runner is None:
             return
-        os.close(runner.asks)
-        os.close(runner.answers)
+        os.close(runner.requests)
+        os.close(runner.responses)
         os.close(runner.log)
         try:
             runner.process.wait(_END_S)
@@ -205,9 +205,11 @@ class TorchxClient:
 
 
 def _describe_end(process: subprocess.Popen[bytes]) -> str:
-    """The process has closed its answers, so it ends now, or never."""
+    """Say how the process ended, after it closed its answers. Kill it if it does not end within `_END_S`."""
     try:
-        return f"exit status {process.wait(_END_S)}"
+        status = process.wait(_END_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        return f"signal {-process.wait()}"
+        process.wait()
+        return "it closed its answers, did not end, and was killed"
+    return f"signal {-status}" if status < 0 else f"exit status {status}"

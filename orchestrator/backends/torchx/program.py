@@ -1,7 +1,7 @@
 """`PYTHON program.py SCHEDULER DESCRIPTOR`: torchx's runner for one scheduler, in a process of its own.
 
 It reads a request from each line of its input, and writes a line with each answer to the descriptor. It imports only
-torchx and the standard library, so it may run in an environment with any torchx and any scheduler plug-in.
+torchx and the standard library, so it may run in an environment with any torchx and any scheduler plugin.
 
     {"id": 1, "call": "submit", "app": {...}, "cfg": {...}} → {"id": 1, "value": "the app's id"}
     {"id": 2, "call": "plan", "app": {...}, "cfg": {...}}   → {"id": 2, "value": "the scheduler's request"}
@@ -30,7 +30,7 @@ from typing import Any
 from torchx import schedulers, specs
 from torchx.runner import Runner
 
-_MOST_PRINTED, _MOST_WORDS, _MOST_KEPT = 65536, 2000, 2**20
+_MOST_PRINTED, _MAX_CHARS, _MOST_KEPT = 65536, 2000, 2**20
 _NO_WORDS = "<NONE>"  # torchx's default
 SESSION = "torchx"  # as torchx names it
 
@@ -51,7 +51,7 @@ def main() -> None:
             printed = os.fstat(2).st_size
             try:
                 answer = {"value": carry_out(runner, sys.argv[1], request)}
-            except Exception as error:  # noqa: BLE001  # plug-ins raise anything
+            except Exception as error:  # noqa: BLE001  # plugins raise anything
                 answer = {"error": explain(error, since=printed), "refused": isinstance(error, Refused)}
             print(json.dumps({"id": request["id"], **answer}), file=answers, flush=True)
             if os.fstat(2).st_size > _MOST_KEPT:
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def open_runner() -> Any:
-    """Plug-ins make torchx 0.7.0 forget its own schedulers, so they are added again."""
+    """Return a runner with torchx's own schedulers and those of plugins, which hide the former in torchx 0.7.0."""
     own = {
         name: partial(create, module) for name, module in getattr(schedulers, "DEFAULT_SCHEDULER_MODULES", {}).items()
     }
@@ -122,7 +122,7 @@ def build_app(document: dict[str, Any]) -> Any:
 
 
 def known(kind: Any, document: dict[str, Any]) -> dict[str, Any]:
-    """The values that this version of torchx has fields for."""
+    """Return the values that this version of torchx has fields for."""
     names = {field.name for field in fields(kind) if field.init}
     return {name: value for name, value in document.items() if name in names}
 
@@ -136,8 +136,8 @@ def explain(error: Exception, *, since: int) -> str:
 
 
 def shorten(words: str) -> str:
-    """One line."""
-    return " ".join(words.split())[:_MOST_WORDS]
+    """Return the text as one line of at most _MAX_CHARS."""
+    return " ".join(words.split())[:_MAX_CHARS]
 
 
 if __name__ == "__main__":

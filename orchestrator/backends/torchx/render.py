@@ -11,7 +11,7 @@ from orchestrator.backends.torchx.site import TorchxSite
 from orchestrator.domain.job.appdef import escape, render_appdef
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.job.native_request import NativeRequest
-from trainer.contract import env, layout
+from trainer.contract import layout
 from trainer.contract.node import NodeLaunch
 
 _CLAIM = "CLAIM"  # stands for the claim of a submission
@@ -46,7 +46,5 @@ def render_native(plan: LaunchPlan, site: TorchxSite) -> NativeRequest:
 
 
 def render_node_launch(plan: LaunchPlan, site: TorchxSite, *, workdir: str) -> NodeLaunch:
-    environment = {**plan.secrets, **plan.shared_environment}
-    if plan.image is not None:
-        environment[env.IMAGE] = plan.image
+    environment = plan.node_environment
     return NodeLaunch(command=plan.command, environment=environment, workdir=workdir, interface=site.interface)

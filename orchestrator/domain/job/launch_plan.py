@@ -91,6 +91,12 @@ class LaunchPlan:
         """The environment of every replica, without its number."""
         return {name: fill_in(value) for name, value in self._role.env.items() if name != env.REPLICA}
 
+    @property
+    def node_environment(self) -> dict[str, str]:
+        """The shared environment with the secrets, and with the image in which the node starts the agent."""
+        image = {} if self.image is None else {env.IMAGE: self.image}
+        return {**self.secrets, **self.shared_environment, **image}
+
     def environment(self, replica: int) -> dict[str, str]:
         return {name: fill_in(value, replica_id=str(replica)) for name, value in self._role.env.items()}
 

@@ -147,7 +147,7 @@ def test_a_job_survives_the_loss_of_slurmdbd(lab: Lab) -> None:
     """The controller continues without slurmdbd."""
     job = lab.submit(trainer={"steps": 100})
     lab.at_step(job, 10)
-    lab.slurm.stop_slurmdbd()
+    lab.slurm.kill_slurmdbd()
     try:
         assert lab.succeeded(job).attempts == 1
         assert lab.succeeded(lab.submit(**sleeper())).attempts == 1

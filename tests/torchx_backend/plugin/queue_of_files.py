@@ -1,4 +1,4 @@
-"""A scheduler plug-in for torchx, as somebody else would write it. Its apps are detached processes and folders.
+"""A scheduler plugin for torchx, as somebody else would write it. Its apps are detached processes and folders.
 
 A file beside the apps chooses its moods: `holds` lets apps wait, `dumb` makes it fail after it has started an app,
 `forgets` makes it know no app, and `garbles` makes it unable to read what it knows.
@@ -27,7 +27,7 @@ _RUN = 'echo $$ >"$0.pid"; "$@"; echo $? >"$0.code"'
 class QueueOfFiles(Scheduler[dict[str, Any]]):
     def __init__(self, session_name: str) -> None:
         super().__init__(NAME, session_name)
-        print("plug-ins print what they like")
+        print("plugins print what they like")
 
     def _run_opts(self) -> runopts:
         options = runopts()

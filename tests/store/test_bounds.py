@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 
 from orchestrator.domain.explanation import row_limits as bounds
 from orchestrator.domain.explanation.row_limits import Room
-from orchestrator.store import history_reader
+from orchestrator.store import history_reader, journal_rows
 from orchestrator.store.tables import Base, EventRow, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 from tests.builders import NOW, make_attempt, make_batch, make_exit_record, make_journal_event, make_progress
 from tests.store.harness import Stores
@@ -275,7 +275,7 @@ def test_workers_of_a_node_are_limited(stores: Stores) -> None:
 def test_snapshots_of_a_job_are_limited_and_deleted_ones_go_first(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "MOST_SNAPSHOTS", 10)
+    monkeypatch.setattr(journal_rows, "MOST_SNAPSHOTS", 10)
     stores.add_with_attempt()
 
     def snapshot(kind: str, step: int) -> JournalEvent:

@@ -157,4 +157,4 @@ def test_a_job_survives_the_loss_of_slurmdbd(lab: Lab) -> None:
 
 def test_doctor_reports_accounting(keeping: ThrowawaySlurm, tmp_path: Path) -> None:
     _, found = examine(keeping, tmp_path)
-    assert found["accounting"] == ("ok", "sacct reports jobs that the controller has forgotten")
+    assert found["accounting"] == ("ok", "slurmdbd reports jobs that the controller has forgotten")

@@ -32,7 +32,7 @@ from orchestrator.store.tables import (
 from trainer.contract.chaos import Fault
 from trainer.contract.clock import parse_time, render_time
 from trainer.contract.failure import FailureKind, parse_failure, render_failure
-from trainer.contract.silence import PhaseTime, PhaseTimes
+from trainer.contract.silence import PhaseTimes
 
 # Equal for most of the waiting jobs, which may be thousands.
 _NOTHING_SPENT: Mapping[str, int] = MappingProxyType({})
@@ -199,7 +199,7 @@ def training_of(row: TrainingRow | None) -> Training:
         began_step=row.began_step,
         kept_step=row.kept_step,
         kept_at=row.kept_at,
-        phase_times={phase: PhaseTime(*summary) for phase, summary in row.pace.items()},  # type: ignore[misc]  # our own document
+        phase_times=_phase_times_of(row.pace_book).summary(),
     )
 
 
@@ -214,7 +214,6 @@ def summary_columns(summary: TrainingSummary) -> dict[str, object]:
     book = summary.phase_times
     since = None if book.since is None else render_time(book.since)
     columns = dict(zip(_SUMMARY_FIELDS, _read_summary(summary), strict=True))
-    columns["pace"] = {phase: [time.count, time.typical_s, time.longest_s] for phase, time in book.summary().items()}
     columns["pace_book"] = dict(zip(_PHASE_TIMES, _read_phase_times(book), strict=True)) | {"since": since}
     return columns
 

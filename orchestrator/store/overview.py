@@ -107,8 +107,8 @@ def _number_newest(which: ColumnElement[bool]) -> Subquery:
 
 
 def _columns_of(table: type[AttemptRow] | type[TrainingRow] | type[JournalRow]) -> Sequence[ColumnElement[Any]]:
-    """Return the columns, without those that only intake needs."""
-    return [column for column in table.__table__.columns if column.name not in ("pace_book", "stored")]
+    """Return the columns, without the one that only intake needs."""
+    return [column for column in table.__table__.columns if column.name != "stored"]
 
 
 def _exits(session: Session, ids: Sequence[str]) -> Mapping[tuple[str, int], dict[int, ExitRecord]]:

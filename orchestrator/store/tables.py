@@ -231,8 +231,7 @@ class TrainingRow(Base):
     began_step: Mapped[int | None]  # the earliest step that a generation restored
     kept_step: Mapped[int | None]  # the step of its newest snapshot
     kept_at: Mapped[datetime | None]  # when that snapshot was committed, by the worker's clock
-    pace: Mapped[Json]  # each phase's count, usual and longest seconds
-    pace_book: Mapped[Json]  # trainer.contract.silence.PhaseTimes, from which `pace` is computed
+    pace_book: Mapped[Json]  # trainer.contract.silence.PhaseTimes
     stored: Mapped[Json | None]  # how much its journals have stored in other tables, as row_limits.Stored
 
     __table_args__ = (_attempt_key(),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from typing import Any
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
@@ -12,9 +13,10 @@ from orchestrator.store.engine import Database
 from orchestrator.store.lookups import AT_REST
 from orchestrator.store.tables import DeletionRow, JobRow, TrainingRow
 
+_FIELDS = tuple(field.name for field in fields(Deletion))
 # Built once, because building an expression costs more than running it. Each pass runs it.
 _DUE = (
-    select(DeletionRow)
+    select(*(getattr(DeletionRow, name) for name in _FIELDS))
     .where(DeletionRow.cluster == bindparam("cluster"), DeletionRow.files_due)
     .order_by(DeletionRow.deleted_at)
 )
@@ -25,7 +27,6 @@ _TRAININGS = (
     .order_by(TrainingRow.attempt)
     .with_for_update()
 )
-_FIELDS = tuple(field.name for field in fields(Deletion))
 
 
 class DeletionStore:
@@ -60,8 +61,8 @@ class DeletionStore:
 
     def due(self, cluster: str) -> Sequence[Deletion]:
         """Return the cluster's deletions whose files must still be deleted, earliest first."""
-        with self._database.read() as session:
-            return [_deletion_of(row) for row in session.scalars(_DUE, {"cluster": cluster})]
+        with self._database.ask() as connection:
+            return [_deletion_of(row) for row in connection.execute(_DUE, {"cluster": cluster})]
 
     def files_deleted(self, job_id: str) -> None:
         """Note that the job's files are deleted. Idempotent."""
@@ -69,5 +70,6 @@ class DeletionStore:
             session.execute(update(DeletionRow).where(DeletionRow.job_id == job_id).values(files_due=False))
 
 
-def _deletion_of(row: DeletionRow) -> Deletion:
+def _deletion_of(row: Any) -> Deletion:
+    """`row` is a DeletionRow, or has its columns."""
     return Deletion(**{name: getattr(row, name) for name in _FIELDS})

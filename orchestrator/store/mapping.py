@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
-from datetime import datetime
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +23,6 @@ from orchestrator.store.tables import (
     EventRow,
     JobRow,
     JournalRow,
-    NodeFailureRow,
     SnapshotRow,
     TrainingRow,
     WorkerRow,
@@ -336,9 +334,8 @@ def rank_report_of(row: WorkerRow) -> RankReport:
     )
 
 
-def node_failure_of(
-    row: NodeFailureRow, cleared_at: datetime | None = None, began_at: datetime | None = None
-) -> NodeFailure:
+def node_failure_of(row: Any) -> NodeFailure:
+    """`row` has the columns of a NodeFailureRow, `cleared_at` and `began_at`."""
     return NodeFailure(
         cluster=row.cluster,
         node=row.node,
@@ -346,8 +343,8 @@ def node_failure_of(
         key=AttemptKey(row.job_id, row.attempt),
         kind=FailureKind(row.kind),
         sentence=row.sentence,
-        cleared_at=cleared_at,
-        began_at=began_at,
+        cleared_at=row.cleared_at,
+        began_at=row.began_at,
     )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Select, bindparam, select
+from sqlalchemy import Connection, Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.store.dialect import insert_into
 from orchestrator.store.engine import Database
+from orchestrator.store.many_rows import table_of
 from orchestrator.store.mapping import node_failure_columns, node_failure_of
 from orchestrator.store.tables import AttemptRow, NodeClearingRow, NodeFailureRow
 
@@ -29,11 +31,11 @@ class NodeStore:
             session.execute(clearing.on_conflict_do_update(index_elements=["cluster", "node"], set_=changed))
 
 
-def read_reports(session: Session, *, since: datetime, cluster: str | None = None) -> list[NodeFailure]:
+def read_reports(connection: Connection | Session, *, since: datetime, cluster: str | None = None) -> list[NodeFailure]:
     """Return the failures of a cluster, or of all, oldest first."""
     query, of = (_REPORTS, {}) if cluster is None else (_OF_CLUSTER, {"cluster": cluster})
-    rows = session.execute(query, {"since": since, **of}).all()
-    return [node_failure_of(row, cleared_at, began_at) for row, cleared_at, began_at in rows]
+    rows = connection.execute(query, {"since": since, **of})
+    return [node_failure_of(row) for row in rows]
 
 
 def write_marks(session: Session, marks: Sequence[NodeFailure]) -> None:
@@ -43,10 +45,11 @@ def write_marks(session: Session, marks: Sequence[NodeFailure]) -> None:
         session.execute(insert, [node_failure_columns(mark) for mark in marks])
 
 
-def _select_reports() -> Select[NodeFailureRow, datetime, datetime]:
+def _select_reports() -> Select[Any]:
     same_node = (NodeClearingRow.cluster == NodeFailureRow.cluster) & (NodeClearingRow.node == NodeFailureRow.node)
     its_attempt = (AttemptRow.job_id == NodeFailureRow.job_id) & (AttemptRow.number == NodeFailureRow.attempt)
-    query = select(NodeFailureRow, NodeClearingRow.cleared_at, AttemptRow.created_at)
+    columns = NodeClearingRow.cleared_at, AttemptRow.created_at.label("began_at")
+    query = select(*table_of(NodeFailureRow).columns, *columns)
     query = query.outerjoin(NodeClearingRow, same_node).outerjoin(AttemptRow, its_attempt)
     return query.where(NodeFailureRow.at >= bindparam("since")).order_by(NodeFailureRow.at)
 

@@ -71,10 +71,10 @@ class SqlSupervisorStore:
         self._lease = lease
 
     def changed(self, since: int | None) -> tuple[Set[str], int]:
-        with self._database.read() as session:
+        with self._database.ask() as connection:
             if since is None:
-                return set(), session.scalar(_NEWEST_EVENT) or 0
-            rows = session.execute(_CHANGED, {"since": since}).all()
+                return set(), connection.scalar(_NEWEST_EVENT) or 0
+            rows = connection.execute(_CHANGED, {"since": since}).all()
         return {job_id for job_id, _ in rows}, max((newest for _, newest in rows), default=since)
 
     def at_work(self, cluster: str) -> Set[str]:
@@ -119,8 +119,8 @@ class SqlSupervisorStore:
             return read_members(_read_reported(session, key), gone, partial(_read_events, session, key))
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
-        with self._database.read() as session:
-            return read_reports(session, since=since, cluster=cluster)
+        with self._database.ask() as connection:
+            return read_reports(connection, since=since, cluster=cluster)
 
     def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
         """Raises NotFound for an unknown job."""

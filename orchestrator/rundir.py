@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.event import EventKind
@@ -221,8 +221,7 @@ def _news_of(
 Line = tuple[int, bytes]  # (offset after the newline, the line without it)
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Complete lines of a journal from byte `start` to byte `end`. `more` means that the file has more data."""
 
     lines: list[Line]

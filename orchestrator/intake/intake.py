@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import replace
 from operator import attrgetter
 
 from orchestrator import rundir
@@ -157,7 +156,7 @@ class Intake:
 
 def _hide(batch: JournalBatch, mask: Mask) -> JournalBatch:
     events = [(offset, mask.hide_in_event(event)) for offset, event in batch.events]
-    return replace(batch, events=events, exit_record=mask.hide_in_exit(batch.exit_record))
+    return batch._replace(events=events, exit_record=mask.hide_in_exit(batch.exit_record))
 
 
 def _answer(key: AttemptKey, requested: Mapping[str, Requested]) -> DesiredView | NotFound:

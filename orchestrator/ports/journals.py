@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from orchestrator.domain.job.attempt import AttemptKey
 from trainer.contract.exit_record import ExitRecord, JournalEvent
 from trainer.contract.progress import Progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalBatch:
+class JournalBatch(NamedTuple):
     """New lines of one replica's journals. Offsets are bytes.
 
     If the batch overlaps with what is stored, the store takes only the rest. If it starts beyond that, the store skips
@@ -50,8 +48,7 @@ class JournalBatch:
         return self.progress_to - self.progress_from + self.events_to - self.events_from
 
 
-@dataclass(frozen=True, slots=True)
-class JournalOffsets:
+class JournalOffsets(NamedTuple):
     progress: int = 0
     events: int = 0
     exited: bool = False

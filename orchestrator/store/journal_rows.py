@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
+from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -46,8 +46,7 @@ _POINT_BYTES, _VALUE_BYTES = 100, 20  # of a row of metrics, and of each value i
 _NEWS = frozenset(kind.value for kind in EventKind)
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
+class Training(NamedTuple):
     """What intake needs of an attempt: its summary, how much it has stored, and its launch."""
 
     summary: TrainingSummary
@@ -117,10 +116,11 @@ class JournalRows:
         storable = [line for line in lines if _fits(line) and training.launch.has_worker(line.local_rank)]
         newest = {line.local_rank: line for line in storable}
         self._workers += [_worker(batch, line, self._arrived_at) for line in newest.values()]
-        level = stored.level()
+        level_before = stored.level()
         self._metrics += _metrics(batch.key, storable, stored, self._arrived_at)
-        if stored.level() > level and stored.mark_said(f"{Room.POINTS}-{stored.level()}"):
-            self._add_own_event(batch.key, tell_thinned(stored.level()), {"room": Room.POINTS.value})
+        level = stored.level()
+        if level > level_before and stored.mark_said(f"{Room.POINTS}-{level}"):
+            self._add_own_event(batch.key, tell_thinned(level), {"room": Room.POINTS.value})
 
     def _add_own_event(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import httpx
 import pytest
 
@@ -129,7 +127,7 @@ def test_stacks_are_requested_and_read(world: World) -> None:
     assert world.job(job_id).desired.stacks == RequestedStacks(number=1, attempt=1)
     for replica, evidence in enumerate(({"stacks": {"0": "at line 7"}}, {"silent": [1]})):
         saved = make_journal_event("stacks.saved", evidence={"wish": 1, **evidence})
-        batch = replace(make_batch(job_id, replica=replica, events=[(30, saved)]), events_from=20, progress_to=0)
+        batch = make_batch(job_id, replica=replica, events=[(30, saved)])._replace(events_from=20, progress_to=0)
         world.journals.ingest([batch], arrived_at=world.clock.now())
     found = world.client.get(f"/api/v1/jobs/{job_id}/stacks").json()["items"]
     assert [(each["rank"], each["wish"], each["text"]) for each in found] == [(0, 1, "at line 7"), (1, 1, None)]
@@ -164,7 +162,7 @@ def test_why_shows_that_a_failure_was_injected(world: World) -> None:
     )
     failed = make_journal_event("worker.failed", evidence={"kind": "unknown", "message": "killed", "rank": 1})
     batch = make_batch(job_id, replica=1, events=[(30, injected), (40, failed)])
-    world.journals.ingest([replace(batch, events_from=20, progress_to=0)], arrived_at=world.clock.now())
+    world.journals.ingest([batch._replace(events_from=20, progress_to=0)], arrived_at=world.clock.now())
     why = world.client.get(f"/api/v1/jobs/{job_id}/why").json()
     assert why["cause"]["chaos"]["actor"] == "local"
     assert (why["cause"]["chaos"]["fault"], why["cause"]["chaos"]["number"]) == ("kill", 1)

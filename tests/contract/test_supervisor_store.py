@@ -307,7 +307,7 @@ def test_a_replica_is_read_as_lost_and_as_rejoined_until_each_is_recorded(world:
             more = {"incarnation": life} if kind is EventKind.AGENT_STARTED else evidence
             event = make_journal_event(kind, generation=generation, at=render_time(at(generation)), evidence=more)
             batch = make_batch(replica=replica, incarnation=life, events=[(end, event)])
-            world.journals.ingest([replace(batch, events_from=begin)], arrived_at=at(generation))
+            world.journals.ingest([batch._replace(events_from=begin)], arrived_at=at(generation))
 
     def record(kind: OwnKind, incarnation: int) -> None:
         evidence: dict[str, object] = {"replica": 1, "incarnation": incarnation, "words": "pod p was deleted"}

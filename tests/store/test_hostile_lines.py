@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -83,7 +82,7 @@ def test_any_lines_are_stored_or_skipped_and_the_job_can_be_read(
     stores.add_with_attempt(job_id)
     lines, event_lines = lines_of(progress), lines_of(events)
     batch = batch_of(job_id, lines, event_lines)
-    stores.journals.ingest([replace(batch, exit_record=exit_record_of(ending))], arrived_at=NOW)
+    stores.journals.ingest([batch._replace(exit_record=exit_record_of(ending))], arrived_at=NOW)
     found = stores.offsets(job_id)[0, 1]
     assert (found.progress, found.events) == (lines[-1][0], event_lines[-1][0])
     read_all(stores, job_id)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -249,7 +248,7 @@ def test_large_evidence_is_shortened(stores: Stores) -> None:
 
 def test_a_batch_after_a_gap_is_not_stored(stores: Stores) -> None:
     stores.add_with_attempt()
-    beyond = replace(make_batch(progress=[(30, make_progress(3))]), progress_from=20)
+    beyond = make_batch(progress=[(30, make_progress(3))])._replace(progress_from=20)
     stores.ingest(beyond)
     assert stores.offsets()[0, 1].progress == 0
     between = make_batch(progress=[(10, make_progress(1)), (20, make_progress(2))])

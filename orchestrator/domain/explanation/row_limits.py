@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from orchestrator.domain.accounting.chronicle import KINDS
 from orchestrator.domain.job.attempt import AttemptKey
@@ -62,8 +63,7 @@ _WHAT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """The size of an attempt: `replicas` agents with `workers` each, None if not known."""
 
     key: AttemptKey
@@ -143,6 +143,8 @@ class Stored:
 
     def take_names(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics whose name is usual or among the first MOST_NAMES of the attempt."""
+        if metrics.keys() <= _USUAL_NAMES:
+            return dict(metrics)
         known = _USUAL_NAMES.union(self.names)
         for name in metrics:
             if name not in known and len(name) <= MOST_NAME_CHARS and len(self.names) < MOST_NAMES:
@@ -177,8 +179,9 @@ class Stored:
         return rows.get(room, 0) < most and size_bytes.get(room, 0) < most * ROW_BYTES
 
     def _count(self, room: Room, size_bytes: int) -> None:
-        self.rows[room.value] = self.rows.get(room, 0) + 1
-        self.size_bytes[room.value] = self.size_bytes.get(room, 0) + size_bytes
+        name = room.value
+        self.rows[name] = self.rows.get(name, 0) + 1
+        self.size_bytes[name] = self.size_bytes.get(name, 0) + size_bytes
 
     def _rows(self, room: Room) -> int:
         return self.rows_before.get(room, 0) + self.rows.get(room, 0)

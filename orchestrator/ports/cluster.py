@@ -62,6 +62,6 @@ class Journals(Protocol):
     def collect(self, launched: Mapping[AttemptKey, int], must_read: Set[AttemptKey]) -> Mapping[AttemptKey, str]:
         """Store what the attempts wrote since the last call. `launched` has the number of replicas of each attempt.
 
-        Reads all `must_read`. May leave out other attempts whose files show no sign of a change. Returns the reason for
-        each attempt that cannot be read. Raises StoreUnavailable.
+        Reads the attempts in `must_read`, and all others whose files may have changed. Returns the reason for each
+        attempt that cannot be read. Raises StoreUnavailable.
         """

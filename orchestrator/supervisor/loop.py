@@ -105,8 +105,8 @@ class SupervisorLoop:
             began = time.thread_time()
             look_again_at = self._pass()
             worked_s = time.thread_time() - began
-            # After a pass of up to a second of CPU time, the API has three quarters of the time, however often requests
-            # wake the loop. After a longer one, the loop rests for the longest rest.
+            # However often requests wake the loop, the API has three quarters of the time, if a pass takes no more than
+            # a second of CPU time. After a longer pass, the loop rests for three seconds.
             self._ending.wait(min(_LONGEST_REST_S, _REST * worked_s))
             self._news.wait(self._pause_s(look_again_at, worked_s))
 

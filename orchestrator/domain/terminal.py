@@ -36,4 +36,4 @@ def dump_json(document: object, *, indent: int | None = None) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     """`json.dumps` leaves U+007F as it is."""
-    return "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1]
+    return json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f")

@@ -127,6 +127,12 @@ def test_a_submission_must_not_keep_its_snapshots_in_the_services_folder(desk: D
     assert problems(error) == ["/snapshot/dir"]
 
 
+def test_a_folder_that_is_named_like_one_of_a_job_but_is_none_may_be_used(desk: Desk, tmp_path: Path) -> None:
+    workdir = tmp_path / "demo-abcdefgh"
+    workdir.mkdir()
+    desk.commands.submit(a_spec(run={"command": ["true"], "workdir": str(workdir)}), None)
+
+
 def test_a_job_whose_cluster_was_removed_has_no_warnings(desk: Desk) -> None:
     idle = {"resources": {"cpus": 2}}
     assert len(desk.commands.list_warnings(a_spec(**idle))) == 1

@@ -87,6 +87,14 @@ def test_no_error_is_in_the_words_of_pydantic(model: type[BaseModel], data: st.D
     assert not [message for message in messages if FOREIGN.search(message)]
 
 
+def test_a_rule_of_ours_is_told_in_its_own_words() -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        parse_model(ArraySpec, {"name": "gpt", "run": {"script": "a.py"}, "sweep": {}})
+    assert [each.message for each in refused.value.problems] == [
+        "needs exactly one of product, zip and list; found none of them"
+    ]
+
+
 def test_each_form_of_a_text_has_its_sentence() -> None:
     schemas = [model.model_json_schema() for model in (*BODIES, *MORE_BODIES, Settings)]
     used = {form for schema in schemas for form in patterns(schema)}

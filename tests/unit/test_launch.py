@@ -10,6 +10,7 @@ from torchx.specs import macros
 
 from orchestrator.backends.local.render import render_processes
 from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.group_flags import Group, render_group_flags
 from orchestrator.domain.job.launch_plan import ELASTICRUN, LaunchPlan, Site, build_plan, restarts_left
 from orchestrator.domain.job.worker_token import issue_worker_token
 from tests.launch_text import check_launch
@@ -148,3 +149,16 @@ def test_only_elasticrun_takes_a_replica_back() -> None:
         )
         found[launcher] = build_plan(a_job(spec=spec), an_attempt(nodes="1:2"), SITE).takes_back
     assert found == {"elasticrun": True, "torchrun": False}
+    assert not planned("script-two-nodes").takes_back, "the group needs all its nodes"
+
+
+def test_a_plan_says_how_many_nodes_it_needs_and_takes() -> None:
+    plans = [planned(name) for name in ("script-two-nodes", "command-elastic")]
+    assert [(plan.min_nodes, plan.max_nodes) for plan in plans] == [(2, 2), (1, 3)]
+
+
+def test_a_group_without_an_endpoint_needs_no_rendezvous() -> None:
+    group = Group(nodes="1", workers_per_node=2, endpoint=None, rendezvous_id="a", conf="b", max_restarts=3)
+    flags = render_group_flags(group)
+    assert "--standalone" in flags
+    assert not [flag for flag in flags if flag.startswith("--rdzv")]

@@ -71,3 +71,11 @@ def test_a_spec_that_is_too_long_to_be_remembered_is_shown_too() -> None:
     stored = json.loads(render(make_spec()))
     stored["run"]["env"] = {f"NAME_{number}": "x" * 1000 for number in range(30)}
     assert show(stored) == show(stored) == render(JobSpec.model_validate(stored))
+
+
+def test_texts_of_the_usual_size_are_remembered() -> None:
+    usual, large = (
+        render(make_spec(run={"command": ["true"], "env": {"A": "x" * size}})).decode() for size in (10, 20_000)
+    )
+    assert show_stored_spec(usual) is show_stored_spec(usual)
+    assert show_stored_spec(large) is not show_stored_spec(large)

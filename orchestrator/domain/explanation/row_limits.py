@@ -143,8 +143,6 @@ class Stored:
 
     def take_names(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics whose name is usual or among the first MOST_NAMES of the attempt."""
-        if metrics.keys() <= _USUAL_NAMES:
-            return dict(metrics)
         known = _USUAL_NAMES.union(self.names)
         for name in metrics:
             if name not in known and len(name) <= MOST_NAME_CHARS and len(self.names) < MOST_NAMES:

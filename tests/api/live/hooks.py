@@ -42,6 +42,8 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
         if number % 4 != 3:
             body |= {"cluster": "local", "run": _RUNS[number % 3], "after": [], "notify": [], "placement": {}}
             body["project"] = _KNOWN["project"][number // 4 % len(_KNOWN["project"])]
+            if "sweep" in body and number // 4 % 2:
+                body["sweep"] = {"list": [{"run.env.SEED": 1}, {"run.env.SEED": 2}]}
     elif isinstance(body, dict) and "incarnation" in body:
         number = _number(body)
         if number % 4 != 3:

@@ -380,3 +380,19 @@ def test_a_completing_job_is_not_cancelled(scripted: Scripted) -> None:
     scripted.list_job(State="RUNNING", Name=str(plan.key))
     scripted.backend.cancel(plan.key, force=True)
     assert (Path(plan.workdir) / "scancel.calls").read_text() == "--quiet 17\n"
+
+
+def test_a_cluster_that_answers_again_is_noticed_even_without_an_attempt(scripted: Scripted) -> None:
+    """While Slurm does not answer, the last attempt may end by its own record."""
+    key = scripted.plan("1").key
+    scripted.script("squeue", "echo 'slurm_load_jobs error: Socket timed out' >&2; exit 1")
+    with pytest.raises(BackendUnavailable):
+        scripted.backend.observe({key: 1})
+    with pytest.raises(BackendUnavailable):
+        scripted.backend.observe({})
+    scripted.list_job(JobName=str(key), state="RUNNING")
+    assert scripted.backend.observe({}) == {}
+    assert scripted.backend.slots() is None
+    calls = scripted.calls("squeue")
+    assert scripted.backend.observe({}) == {}
+    assert scripted.calls("squeue") == calls, "without attempts, a cluster that answers is not asked"

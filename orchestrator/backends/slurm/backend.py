@@ -110,7 +110,8 @@ class SlurmBackend:
         return str(number)
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
-        jobs = self._list() if launched else {}
+        # A cluster that did not answer is asked again, even without attempts, because no job starts until it answers.
+        jobs = self._list() if launched or self._memory.silent is not None else {}
         self._cancellations.ask({str(key): jobs.get(str(key), ()) for key in launched}, ours=self._memory.cancelled)
         seen: dict[AttemptKey, Sighting] = {}
         missing: dict[AttemptKey, Traces] = {}

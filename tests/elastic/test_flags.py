@@ -6,6 +6,8 @@ import sys
 from argparse import Namespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.distributed.run import get_args_parser
 
 from trainer.elastic.flags import Flags, parse_flags
@@ -100,6 +102,16 @@ def test_the_command_of_one_worker() -> None:
     assert parse("-m").command == (sys.executable, "-u", "-m", "script.py", "--lr", "1")
     assert parse("--no-python").command == ("script.py", "--lr", "1")
     assert parse(PYTHON_EXEC="/opt/python").command[0] == "/opt/python"
+
+
+# Argparse takes each beginning of a flag for an abbreviation, and checks the script's arguments for them, too.
+OPTIONS = st.from_regex(r"--?(n|no|nnodes|nproc|log|m|max|r|rdzv|s|e|t|x)[a-z_-]{0,8}(=[a-z0-9]{0,3})?", fullmatch=True)
+
+
+@given(st.lists(st.one_of(OPTIONS, st.sampled_from(["--", "-", "9", ""])), max_size=5))
+def test_the_arguments_of_a_script_are_its_own(arguments: list[str]) -> None:
+    found = parse_flags(["--nnodes=2", "--rdzv-endpoint=h:1", "script.py", "a", *arguments], {}).command
+    assert found == (sys.executable, "-u", "script.py", "a", *arguments)
 
 
 def test_pass_local_rank_gives_each_worker_its_local_rank() -> None:

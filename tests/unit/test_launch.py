@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.run import get_args_parser
 from torchx.specs import macros
 
 from orchestrator.backends.local.render import render_processes
@@ -16,6 +19,7 @@ from orchestrator.domain.job.worker_token import issue_worker_token
 from tests.launch_text import check_launch
 from tests.unit.situations import a_job, a_spec, an_attempt
 from trainer.contract import env
+from trainer.elastic.flags import parse_flags
 
 SITE = Site(
     root=Path("/runs"),
@@ -150,6 +154,26 @@ def test_only_elasticrun_takes_a_replica_back() -> None:
         found[launcher] = build_plan(a_job(spec=spec), an_attempt(nodes="1:2"), SITE).takes_back
     assert found == {"elasticrun": True, "torchrun": False}
     assert not planned("script-two-nodes").takes_back, "the group needs all its nodes"
+
+
+@pytest.mark.parametrize("launcher", ["elasticrun", "torchrun"])
+@pytest.mark.parametrize(
+    "program", [{"script": "a.py"}, {"module": "pkg.a"}, {"command": ["./a"]}], ids=lambda program: next(iter(program))
+)
+@given(arguments=st.lists(st.from_regex(r"--?(n|log|m|max|r|t)[a-z-]{0,6}(=9)?", fullmatch=True), max_size=4))
+def test_no_argument_of_a_program_is_taken_for_one_of_the_launcher(
+    program: dict[str, object], launcher: str, arguments: list[str]
+) -> None:
+    run = {"workdir": "/w", **program} | ({} if "command" in program else {"args": arguments})
+    if "command" in program:
+        run["command"] = ["./a", *arguments]
+    plan = build_plan(a_job(spec=a_spec(run=run, launcher=launcher)), an_attempt(), SITE)
+    flags = plan.command[plan.command.index("--nnodes=1") :]
+    if launcher == "elasticrun":
+        command = parse_flags(flags, {}).command
+    else:
+        command = tuple(get_args_parser().parse_args(flags).training_script_args)
+    assert command[len(command) - len(arguments) :] == tuple(arguments)
 
 
 def test_a_plan_says_how_many_nodes_it_needs_and_takes() -> None:

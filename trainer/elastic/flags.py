@@ -143,7 +143,8 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] = os.environ) ->
 
 def _build_parser(environ: Mapping[str, str]) -> ArgumentParser:
     description = "A launcher with torchrun's flags and fast, safe restarts: see docs/elasticrun.md"
-    parser = ArgumentParser("elasticrun", description=description)
+    # With abbreviations, argparse would also refuse a script's arguments that begin several flags, such as --n.
+    parser = ArgumentParser("elasticrun", description=description, allow_abbrev=False)
     for name, default, text in _OPTIONS:
         inherited = environ.get(_variable(name), default)
         parser.add_argument(*_spellings(name), default=inherited, help=text, metavar="VALUE")

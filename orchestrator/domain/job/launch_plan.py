@@ -220,7 +220,8 @@ def _wrapped_target(spec: JobSpec, site: Site) -> tuple[str, ...]:
     flag, *rest = _target(spec)
     python = (site.python, "-u")
     program = {"--module": (*python, "-m", *rest), "--no-python": tuple(rest)}.get(flag, (*python, flag, *rest))
-    return ("--no-python", site.python, "-I", "-S", site.child, *program)
+    # After "--", argparse does not take the arguments of a program for abbreviations of the launcher's flags.
+    return ("--no-python", "--", site.python, "-I", "-S", site.child, *program)
 
 
 def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:

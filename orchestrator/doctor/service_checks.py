@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from orchestrator.api.edge import LOOPBACK_HOSTS
-from orchestrator.cluster_settings import KubernetesClusterSettings, LocalClusterSettings
+from orchestrator.cluster_settings import KubernetesClusterSettings, LocalClusterSettings, SlurmClusterSettings
 from orchestrator.doctor.finding import CheckResult, Finding, Verdict
 from orchestrator.domain.access.identity import Role
 from orchestrator.domain.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
@@ -258,6 +258,10 @@ def _secrets(settings: Settings) -> Iterator[CheckResult]:
     for name, webhook in sorted(settings.webhooks.items()):
         if webhook.secret_file is not None:
             yield _private(f"secret of {name}", webhook.secret_file, required=True)
+    for name, cluster in sorted(settings.clusters.items()):
+        token = cluster.rest_token_file if isinstance(cluster, SlurmClusterSettings) else None
+        if token is not None and token.exists():  # the check of the cluster says if it is missing
+            yield _private(f"token of {name}", token, required=True)
 
 
 def _keys(settings: Settings) -> CheckResult:

@@ -199,6 +199,17 @@ def test_what_is_no_certificate_fails(tmp_path: Path) -> None:
     assert examine(tmp_path, **files)["TLS"][0] is Verdict.FAILED
 
 
+def test_a_token_of_slurmrestd_that_others_may_read_fails(tmp_path: Path) -> None:
+    token = tmp_path / "slurm-token"
+    slurm = {"backend": "slurm", "rest_url": "http://api:6820", "defaults": {"partition": "main"}}
+    clusters = {"lab": {**slurm, "rest_token_file": str(token)}, "here": {"backend": "local"}}
+    assert "token of lab" not in examine(tmp_path, clusters=clusters), "the cluster's own checks say that it is missing"
+    token.write_text("token")
+    for mode, verdict in ((0o600, Verdict.OK), (0o640, Verdict.FAILED)):
+        token.chmod(mode)
+        assert examine(tmp_path, clusters=clusters)["token of lab"][0] is verdict
+
+
 def test_keys_that_others_may_read_fail(tmp_path: Path) -> None:
     (tmp_path / "secret.key").write_text("secret")
     (tmp_path / "secret.key").chmod(0o640)

@@ -250,7 +250,8 @@ def _read(answer: httpx.Response) -> Json:
     said = "; ".join(map(_describe, errors))[:_MAX_CHARS]
     if not said or answer.status_code == httpx.codes.UNAUTHORIZED:
         raise BackendUnavailable(f"slurmrestd answered {answer.status_code} {said}".rstrip())
-    require_answer(said, complaint=said)
+    hint = "; the token in rest_token_file may have expired, or be another user's"
+    require_answer(said, complaint=f"{said}{hint}" if "authentication error" in said else said)
     if any(number in _COMMUNICATION for number in map(_find_number, errors)):
         raise BackendUnavailable(said)
     raise _SlurmError(said)

@@ -92,7 +92,7 @@ class Observer:
             sightings, slots, silence = dict(self._backend.observe(live)), self._backend.slots(), None
         except BackendUnavailable as error:
             self._repeats.warn("cluster does not answer", str(error), self._clock.now(), cluster=self._cluster)
-            sightings = {key: _unknown(key, f"cluster {self._cluster} does not answer: {error}") for key in live}
+            sightings = {key: _unknown(key, str(error)) for key in live}
             slots, silence = None, str(error)
         self._compare(sightings)
         unread = self._journals.collect(live, self.roster.awake_attempts())

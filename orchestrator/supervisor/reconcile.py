@@ -141,7 +141,8 @@ class Reconciler:
             # The edge of the loop for one job: a cluster that does not answer, a full disk, no free port, or a defect.
             is_defect = not isinstance(error, _EXPECTED)
             self._repeats.warn("job left for the next pass", str(error), s.now, exc_info=is_defect, job=s.job.id)
-            return _Outcome(new_reason=f"cannot continue now: {error}")
+            stopping = "" if s.live is None or s.unwanted is None else f"stopping: {s.unwanted}; "
+            return _Outcome(new_reason=f"{stopping}cannot continue now: {error}")
         waits = isinstance(decision.action, Wait)
         if not waits and self._observer.roster.is_only_checked(s.job.id):
             self._observer.roster.wake([s.job.id])  # count the change only once

@@ -208,8 +208,8 @@ class SlurmBackend:
         try:
             listed = self._client.jobs()
         except BackendUnavailable as error:
-            self._memory.silent = str(error)
-            raise
+            self._memory.silent = f"Slurm cannot be observed: {error}"
+            raise BackendUnavailable(self._memory.silent) from error
         jobs: defaultdict[str, list[SlurmJob]] = defaultdict(list)
         for job in listed:
             jobs[job.name].append(job)

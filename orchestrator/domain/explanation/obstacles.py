@@ -104,7 +104,40 @@ KUEUE: tuple[Obstacle, ...] = (
         next="Kueue admits the job once its queue has room: when other jobs of the queue or its cohort end.",
     ),
 )
+# What the service itself says of a job: its admission, and what it does with the job's attempt.
+_OWN: tuple[Obstacle, ...] = (
+    Obstacle(
+        name="stopping",
+        pattern=r"^stopping",
+        next="Nothing to do. The attempt ends.",
+    ),
+    Obstacle(
+        name="too large",
+        pattern=r"^needs .*; scale or cancel it",
+        next="The job can never start like this. Run `orchestrator scale {job} NODES`, submit it again with fewer "
+        "workers on each node, or run `orchestrator cancel {job}`.",
+    ),
+    Obstacle(
+        name="ended dependency",
+        pattern=r"^waits for job .*cancel this job",
+        next="The job starts only if that job succeeds. Retry that job, or run `orchestrator cancel {job}`.",
+    ),
+)
+_SLURM: tuple[Obstacle, ...] = (
+    Obstacle(
+        name="held in Slurm",
+        pattern=r"waits in Slurm's queue.*(release it with|an administrator holds it)",
+        next="The job starts after the hold is released. `orchestrator cancel {job}` takes it out of the queue.",
+    ),
+    Obstacle(
+        name="never in Slurm",
+        pattern=r"waits in Slurm's queue.*(cancel it|ask its administrator)",
+        next="Slurm does not start the job until this is corrected. `orchestrator cancel {job}` takes it out of the "
+        "queue.",
+    ),
+)
 OBSTACLES: tuple[Obstacle, ...] = (
+    *_OWN,
     Obstacle(
         name="never",
         pattern=re.escape(CAN_NEVER_START),
@@ -118,11 +151,18 @@ OBSTACLES: tuple[Obstacle, ...] = (
     ),
     Obstacle(
         name="no answer",
-        pattern=r"has not answered since",
-        next="Nothing to do. The job starts once the cluster answers. Until then the service starts and stops nothing "
-        "there.",
+        pattern=r"has not answered since|Slurm cannot be observed: ",
+        next="The job continues once the cluster answers. Until then the service starts and stops nothing there. "
+        "`orchestrator doctor --cluster {cluster}` examines the cluster.",
+    ),
+    Obstacle(
+        name="error",
+        pattern=r"^cannot continue now: ",
+        next="The service tries again by itself. If the message stays, `orchestrator doctor --cluster {cluster}` "
+        "examines the cluster.",
     ),
     *KUEUE,
+    *_SLURM,
     Obstacle(
         name="missing claim",
         pattern=r'persistentvolumeclaim "[^"]*" (is )?not found|unbound immediate PersistentVolumeClaims',

@@ -65,6 +65,7 @@ WAITING = an_attempt(AttemptState.PENDING)
 @pytest.mark.parametrize(
     ("reason", "attempt", "told"),
     [
+        ("waits for job a-1, which no longer exists; cancel this job", None, "The job can never start."),
         ("stopping: cancelled by its owner", WAITING, "Nothing to do. The attempt ends."),
         ("waits: Slurm cannot be observed: no answer within 5 s", WAITING, "orchestrator doctor --cluster "),
         ("waits: Slurm cannot be observed: no answer within 5 s", None, "orchestrator doctor --cluster "),

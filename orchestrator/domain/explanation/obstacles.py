@@ -118,6 +118,11 @@ _OWN: tuple[Obstacle, ...] = (
         "workers on each node, or run `orchestrator cancel {job}`.",
     ),
     Obstacle(
+        name="deleted dependency",
+        pattern=r"^waits for job .* no longer exists",
+        next="The job can never start. Run `orchestrator cancel {job}`.",
+    ),
+    Obstacle(
         name="ended dependency",
         pattern=r"^waits for job .*cancel this job",
         next="The job starts only if that job succeeds. Retry that job, or run `orchestrator cancel {job}`.",

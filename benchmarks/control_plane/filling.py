@@ -57,6 +57,7 @@ def fill(url: str, jobs: int, metric_rows: int) -> None:
     """Store `jobs` jobs that began in the last DAYS, and `metric_rows` rows of metrics, in tables of any version."""
     long_rows = min(_LONG_ROWS, metric_rows // 10)
     with Database(url, migrating=True) as database, database.engine.connect() as connection:
+        _give_defaults(connection)
         columns = _list_columns(connection)
         ended, live = _add_templates(connection, columns)
         dialect = _POSTGRES if database.file is None else _SQLITE
@@ -71,6 +72,13 @@ def fill(url: str, jobs: int, metric_rows: int) -> None:
         _add_metrics(connection, dialect, parts[-1], long_rows)
         _run(connection, "DROP TABLE copies")
         settle(database)
+
+
+def _give_defaults(connection: Connection) -> None:
+    """Give a default to the column that version 0015 has dropped and earlier ones require."""
+    if any(column["name"] == "pace" for column in inspect(connection).get_columns("trainings")):
+        _run(connection, "ALTER TABLE trainings DROP COLUMN pace")
+        _run(connection, "ALTER TABLE trainings ADD COLUMN pace JSON DEFAULT '{}' NOT NULL")
 
 
 def _list_columns(connection: Connection) -> dict[Table, list[Column[object]]]:

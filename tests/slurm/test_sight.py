@@ -317,3 +317,17 @@ def test_the_terminal_states_of_slurm() -> None:
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
         "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
     }  # fmt: skip
+
+
+def test_only_a_job_that_may_have_run_waits_for_late_records() -> None:
+    just_now = {"state": "CANCELLED", "ended_at": NOW - 1}
+    waited = a_job(**just_now, nodes=(), batch_host=None)
+    assert sight(KEY, waited, Traces(replicas=2), TERMS).presence is Presence.GONE
+    for job, left in (
+        (a_job(**just_now), Traces(replicas=2)),
+        (waited, traces()),
+        (waited, Traces(replicas=2, claim="slurm-lab-12")),
+        (replace(waited, restarts=1), Traces(replicas=2)),
+        (replace(waited, state="NODE_FAIL"), Traces(replicas=2)),
+    ):
+        assert sight(KEY, job, left, TERMS).presence is Presence.UNKNOWN, (job, left)

@@ -193,7 +193,7 @@ def _judge_over(
 ) -> Sighting:
     detail = f" ({job.reason})" if job.reason else ""
     evidence = f"Slurm job {job.id} is over: {job.state}{detail}"
-    settled = job.ended_at is None or context.now - job.ended_at >= context.settle_s
+    settled = _never_ran(job, traces) or job.ended_at is None or context.now - job.ended_at >= context.settle_s
     replicas = tuple(
         _judge_ended(
             replica, nodes[replica] if replica < len(nodes) else None, evidence, traces, context, settled=settled
@@ -211,6 +211,12 @@ def _judge_over(
         cause=_cause(job, traces, context, down, settled=settled),
         nodes=len(nodes) or None,
     )
+
+
+def _never_ran(job: SlurmJob, traces: Traces) -> bool:
+    """Whether the job was cancelled while it waited. Then no record can appear late."""
+    no_trace = traces.claim is None and job.id not in traces.allocations
+    return job.state == "CANCELLED" and not job.nodes and job.restarts == 0 and no_trace
 
 
 def _cause(

@@ -257,6 +257,14 @@ def test_an_error_with_one_job_is_its_reason_and_does_not_affect_other_jobs(
     assert world.rules == {"job-2": "start"}
 
 
+def test_an_error_does_not_hide_that_an_attempt_is_being_stopped(world: World) -> None:
+    world.add("job-1", AttemptState.RUNNING, state=JobState.RUNNING, desired=Desired(number=1, cancelled=True))
+    world.trouble = {"job-1": BackendUnavailable("no answer")}
+    with capture_logs():
+        world.reconcile()
+    assert world.memory.get("job-1").reason == "stopping: cancelled by its owner; cannot continue now: no answer"
+
+
 def test_a_decision_that_only_changes_the_store_is_followed_by_a_pass_at_once(world: World) -> None:
     world.add("job-1", state=JobState.QUEUED, desired=Desired(number=1, cancelled=True))
     assert world.reconcile() == world.clock.now() + timedelta(milliseconds=10)

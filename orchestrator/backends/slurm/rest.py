@@ -31,6 +31,7 @@ API = "v0.0.42"
 _UNIX = "unix:"
 _MAX_CHARS = 500
 _TOKEN = re.compile(r"[!-~]+")
+_TOKEN_HEADER = "X-SLURM-USER-TOKEN"
 _COMMUNICATION = {*range(1000, 1900), *range(5000, 7000)}  # slurm_errno.h: with the controller, and authentication
 
 
@@ -213,7 +214,7 @@ class SlurmRest:
             raise BackendUnavailable(f"cannot read the token for slurmrestd: {error}") from error
         if _TOKEN.fullmatch(token) is None:  # in a header it would be an error that quotes it
             raise BackendUnavailable(f"{self._access.token_file} does not hold one token")
-        return {"X-SLURM-USER-NAME": self._user_name, "X-SLURM-USER-TOKEN": token}
+        return {"X-SLURM-USER-NAME": self._user_name, _TOKEN_HEADER: token}
 
 
 def _objects(answer: Json, name: str) -> list[Json]:
@@ -250,8 +251,9 @@ def _read(answer: httpx.Response) -> Json:
     said = "; ".join(map(_describe, errors))[:_MAX_CHARS]
     if not said or answer.status_code == httpx.codes.UNAUTHORIZED:
         raise BackendUnavailable(f"slurmrestd answered {answer.status_code} {said}".rstrip())
-    hint = "; the token in rest_token_file may have expired, or be another user's"
-    require_answer(said, complaint=f"{said}{hint}" if "authentication error" in said else said)
+    is_about_token = "authentication error" in said and _TOKEN_HEADER in answer.request.headers
+    hint = "; the token in rest_token_file may have expired, or be another user's" if is_about_token else ""
+    require_answer(said, complaint=said + hint)
     if any(number in _COMMUNICATION for number in map(_find_number, errors)):
         raise BackendUnavailable(said)
     raise _SlurmError(said)

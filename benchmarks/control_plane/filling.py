@@ -13,7 +13,8 @@ from sqlalchemy import Column, Connection, Table, insert, inspect, select, text
 from benchmarks.control_plane.load import fresh_database
 from benchmarks.control_plane.stored import add_templates, settle
 from orchestrator.store.engine import Database
-from orchestrator.store.tables import Base
+from orchestrator.store.many_rows import table_of
+from orchestrator.store.tables import Base, TrainingRow
 from orchestrator.store.types import UtcDateTime
 
 DAYS = 400  # from the oldest job to the newest. By default, metrics of the oldest 35 days are due for removal
@@ -75,10 +76,12 @@ def fill(url: str, jobs: int, metric_rows: int) -> None:
 
 
 def _give_defaults(connection: Connection) -> None:
-    """Give a default to the column that version 0015 has dropped and earlier ones require."""
-    if any(column["name"] == "pace" for column in inspect(connection).get_columns("trainings")):
-        _run(connection, "ALTER TABLE trainings DROP COLUMN pace")
-        _run(connection, "ALTER TABLE trainings ADD COLUMN pace JSON DEFAULT '{}' NOT NULL")
+    """Give a default to the columns of JSON that an old version requires and the newest one does not have."""
+    table = table_of(TrainingRow)
+    for column in inspect(connection).get_columns(table.name):
+        if column["name"] not in table.columns:
+            _run(connection, f"ALTER TABLE {table.name} DROP COLUMN {column['name']}")
+            _run(connection, f"ALTER TABLE {table.name} ADD COLUMN {column['name']} JSON DEFAULT '{{}}' NOT NULL")
 
 
 def _list_columns(connection: Connection) -> dict[Table, list[Column[object]]]:

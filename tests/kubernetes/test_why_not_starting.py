@@ -57,7 +57,7 @@ def why(reason: str, state: JobState = JobState.STARTING, attempt: AttemptState 
         (RIGHT, "the missing rights, which `orchestrator doctor --cluster k8s` lists"),
         (TAINT, "no node may take the job now"),
         (MIXED, "The scheduler places the job once enough of it is free"),
-        (AWAY, "once the cluster answers"),
+        (AWAY, "starts and stops nothing on the cluster until it answers"),
     ],
 )
 def test_the_verdict_is_the_cluster_s_message_with_what_happens_next(reason: str, then: str) -> None:

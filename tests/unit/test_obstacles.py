@@ -20,7 +20,7 @@ OF_THE_OWNER = re.compile(r"cancel (it|this job)|scale it|release it|change [a-z
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "next_step"),
     [
         (AttemptState.PENDING, "The cluster starts the job once it has room."),
         (AttemptState.SUBMITTED, "Nothing to do. The job starts by itself."),
@@ -28,10 +28,10 @@ OF_THE_OWNER = re.compile(r"cancel (it|this job)|scale it|release it|change [a-z
     ],
 )
 def test_a_job_without_an_obstacle_waits_for_the_cluster_only_if_it_was_submitted(
-    state: AttemptState | None, told: str
+    state: AttemptState | None, next_step: str
 ) -> None:
     attempt = None if state is None else an_attempt(state=state)
-    assert tell_next(a_job(reason=""), attempt).startswith(told)
+    assert tell_next(a_job(reason=""), attempt).startswith(next_step)
 
 
 def reasons() -> Iterator[tuple[str, Attempt | None]]:
@@ -51,7 +51,14 @@ def reasons() -> Iterator[tuple[str, Attempt | None]]:
         yield explain_wait(SlurmJob(id=7, name="a", state="PENDING", reason=word)), an_attempt(AttemptState.PENDING)
 
 
-@pytest.mark.parametrize(("reason", "attempt"), [each for each in reasons() if OF_THE_OWNER.search(each[0])])
+ASKING = [each for each in reasons() if OF_THE_OWNER.search(each[0])]
+
+
+def test_every_sentence_that_asks_something_of_the_owner_is_recognized() -> None:
+    assert len(ASKING) == 14, [reason for reason, _ in ASKING]
+
+
+@pytest.mark.parametrize(("reason", "attempt"), ASKING)
 def test_a_reason_that_asks_something_of_the_owner_is_not_followed_by_nothing_to_do(
     reason: str, attempt: Attempt | None
 ) -> None:
@@ -63,10 +70,13 @@ WAITING = an_attempt(AttemptState.PENDING)
 
 
 @pytest.mark.parametrize(
-    ("reason", "attempt", "told"),
+    ("reason", "attempt", "next_step"),
     [
+        ("waits: torchx (lsf) has not answered for 10 s", WAITING, "orchestrator doctor --cluster "),
         ("waits for job a-1, which no longer exists; cancel this job", None, "The job can never start."),
         ("stopping: cancelled by its owner", WAITING, "Nothing to do. The attempt ends."),
+        ("stopping: cancelled; cannot continue now: cannot reach slurmrestd", WAITING, "The service tries again"),
+        ("stopping: cancelled; cannot continue now: Slurm cannot be observed: x", WAITING, "starts and stops nothing"),
         ("waits: Slurm cannot be observed: no answer within 5 s", WAITING, "orchestrator doctor --cluster "),
         ("waits: Slurm cannot be observed: no answer within 5 s", None, "orchestrator doctor --cluster "),
         ("cannot continue now: cannot reach slurmrestd", WAITING, "The service tries again by itself."),
@@ -74,6 +84,6 @@ WAITING = an_attempt(AttemptState.PENDING)
         ("waits in Slurm's queue as job 7: Resources (no nodes are free for it)", WAITING, "once it has room"),
     ],
 )
-def test_the_next_step_fits_the_reason(reason: str, attempt: Attempt | None, told: str) -> None:
+def test_the_next_step_fits_the_reason(reason: str, attempt: Attempt | None, next_step: str) -> None:
     state = JobState.QUEUED if attempt is None else JobState.STARTING
-    assert told in tell_next(a_job(state, reason=reason), attempt)
+    assert next_step in tell_next(a_job(state, reason=reason), attempt)

@@ -1,7 +1,8 @@
 """What a job that has not started waits for, and what happens next. The first obstacle that matches counts. Pure.
 
-The job's reason quotes the cluster. Most patterns match the words of Kubernetes 1.36 (kube-scheduler, kubelet, quota
-and RBAC of the API server). Those of KUEUE match the words of Kueue 0.19.
+The patterns match the job's reason. Those of _OWN match the service's own sentences, those of _SLURM match
+backends/slurm/states.py, and those of KUEUE match the words of Kueue 0.19. Most others match the words of Kubernetes
+1.36 (kube-scheduler, kubelet, quota and RBAC of the API server).
 """
 
 from __future__ import annotations
@@ -108,14 +109,14 @@ KUEUE: tuple[Obstacle, ...] = (
 _OWN: tuple[Obstacle, ...] = (
     Obstacle(
         name="stopping",
-        pattern=r"^stopping",
+        pattern=r"^stopping(?!.*; cannot continue now: )",
         next="Nothing to do. The attempt ends.",
     ),
     Obstacle(
         name="too large",
         pattern=r"^needs .*; scale or cancel it",
-        next="The job can never start like this. Run `orchestrator scale {job} NODES`, submit it again with fewer "
-        "workers on each node, or run `orchestrator cancel {job}`.",
+        next="The job can never start at this size and with this limit. Run `orchestrator scale {job} NODES` with "
+        "fewer nodes. Or run `orchestrator cancel {job}` and submit the job with fewer workers on each node.",
     ),
     Obstacle(
         name="deleted dependency",
@@ -125,20 +126,26 @@ _OWN: tuple[Obstacle, ...] = (
     Obstacle(
         name="ended dependency",
         pattern=r"^waits for job .*cancel this job",
-        next="The job starts only if that job succeeds. Retry that job, or run `orchestrator cancel {job}`.",
+        next="The job starts only after the job that it waits for succeeds. Retry that one, or run "
+        "`orchestrator cancel {job}`.",
     ),
 )
 _SLURM: tuple[Obstacle, ...] = (
     Obstacle(
         name="held in Slurm",
         pattern=r"waits in Slurm's queue.*(release it with|an administrator holds it)",
-        next="The job starts after the hold is released. `orchestrator cancel {job}` takes it out of the queue.",
+        next="The job starts after the hold is released. `orchestrator cancel {job}` takes the job out of the queue.",
     ),
     Obstacle(
-        name="never in Slurm",
-        pattern=r"waits in Slurm's queue.*(cancel it|ask its administrator)",
-        next="Slurm does not start the job until this is corrected. `orchestrator cancel {job}` takes it out of the "
-        "queue.",
+        name="failed dependency in Slurm",
+        pattern=r"waits in Slurm's queue.*can never be satisfied",
+        next="The job can never start. Run `orchestrator cancel {job}`.",
+    ),
+    Obstacle(
+        name="error in Slurm",
+        pattern=r"waits in Slurm's queue.*ask its administrator",
+        next="The job starts after the administrator has corrected the error and released the job. "
+        "`orchestrator cancel {job}` takes the job out of the queue.",
     ),
 )
 OBSTACLES: tuple[Obstacle, ...] = (
@@ -156,15 +163,15 @@ OBSTACLES: tuple[Obstacle, ...] = (
     ),
     Obstacle(
         name="no answer",
-        pattern=r"has not answered since|Slurm cannot be observed: ",
-        next="The job continues once the cluster answers. Until then the service starts and stops nothing there. "
-        "`orchestrator doctor --cluster {cluster}` examines the cluster.",
+        pattern=r"has not answered (since|for) |Slurm cannot be observed: ",
+        next="The service starts and stops nothing on the cluster until it answers. "
+        "`orchestrator doctor --cluster {cluster}` checks the cluster.",
     ),
     Obstacle(
         name="error",
-        pattern=r"^cannot continue now: ",
+        pattern=r"(^|; )cannot continue now: ",
         next="The service tries again by itself. If the message stays, `orchestrator doctor --cluster {cluster}` "
-        "examines the cluster.",
+        "checks the cluster.",
     ),
     *KUEUE,
     *_SLURM,

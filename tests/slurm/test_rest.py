@@ -286,12 +286,13 @@ def test_a_job_whose_user_is_not_reported_is_not_refused(client_of: Any) -> None
     assert client_of(answer).submit(REQUEST) == 17
 
 
-def test_a_token_that_is_not_accepted_is_named(client_of: Any, tmp_path: Path) -> None:
-    token, answer = tmp_path / "token", said(500, "Protocol authentication error")
+def test_an_authentication_error_names_rest_token_file_if_a_token_was_sent(client_of: Any, tmp_path: Path) -> None:
+    token = tmp_path / "token"
     token.write_text("a.b.c")
-    for access, hint in (({"token_file": token}, "; the token in rest_token_file may have expired"), ({}, "$")):
-        with pytest.raises(BackendUnavailable, match=f"^Protocol authentication error{hint}"):
-            client_of(answer, **access).jobs()
+    for answer in (said(500, "Protocol authentication error"), said(401, "Authentication failure"), said(401)):
+        for access, hint in (({"token_file": token}, "; the token in rest_token_file may have expired"), ({}, "$")):
+            with pytest.raises(BackendUnavailable, match=f"^[^;]+{hint}"):
+                client_of(answer, **access).jobs()
 
 
 def test_a_refusal_is_told_apart_from_a_full_and_a_silent_controller(client_of: Any) -> None:

@@ -32,6 +32,7 @@ _UNIX = "unix:"
 _MAX_CHARS = 500
 _TOKEN = re.compile(r"[!-~]+")
 _TOKEN_HEADER = "X-SLURM-USER-TOKEN"
+_TOKEN_HINT = "; the token in rest_token_file may have expired, or belong to another user"
 _COMMUNICATION = {*range(1000, 1900), *range(5000, 7000)}  # slurm_errno.h: with the controller, and authentication
 
 
@@ -249,10 +250,11 @@ def _read(answer: httpx.Response) -> Json:
     if answer.is_success and not errors:
         return document
     said = "; ".join(map(_describe, errors))[:_MAX_CHARS]
-    if not said or answer.status_code == httpx.codes.UNAUTHORIZED:
-        raise BackendUnavailable(f"slurmrestd answered {answer.status_code} {said}".rstrip())
-    is_about_token = "authentication error" in said and _TOKEN_HEADER in answer.request.headers
-    hint = "; the token in rest_token_file may have expired, or be another user's" if is_about_token else ""
+    is_refused = answer.status_code == httpx.codes.UNAUTHORIZED
+    has_token = _TOKEN_HEADER in answer.request.headers
+    hint = _TOKEN_HINT if has_token and (is_refused or "authentication error" in said) else ""
+    if not said or is_refused:
+        raise BackendUnavailable(f"slurmrestd answered {answer.status_code} {said}".rstrip() + hint)
     require_answer(said, complaint=said + hint)
     if any(number in _COMMUNICATION for number in map(_find_number, errors)):
         raise BackendUnavailable(said)

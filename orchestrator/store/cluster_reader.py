@@ -37,8 +37,8 @@ class ClusterReader:
 
     def node_failures(self, *, since: datetime) -> Sequence[NodeFailure]:
         """Return the failures in the node records of all clusters."""
-        with self._database.read() as session:
-            return read_reports(session, since=since)
+        with self._database.ask() as connection:
+            return read_reports(connection, since=since)
 
     def ages(self) -> Sequence[ClusterAges]:
         """Return the longest waits of each cluster that has any."""

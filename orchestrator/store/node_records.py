@@ -31,7 +31,7 @@ class NodeStore:
             session.execute(clearing.on_conflict_do_update(index_elements=["cluster", "node"], set_=changed))
 
 
-def read_reports(connection: Connection | Session, *, since: datetime, cluster: str | None = None) -> list[NodeFailure]:
+def read_reports(connection: Connection, *, since: datetime, cluster: str | None = None) -> list[NodeFailure]:
     """Return the failures of a cluster, or of all, oldest first."""
     query, of = (_REPORTS, {}) if cluster is None else (_OF_CLUSTER, {"cluster": cluster})
     rows = connection.execute(query, {"since": since, **of})

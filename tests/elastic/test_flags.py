@@ -104,7 +104,7 @@ def test_the_command_of_one_worker() -> None:
     assert parse(PYTHON_EXEC="/opt/python").command[0] == "/opt/python"
 
 
-# Argparse takes each beginning of a flag for an abbreviation, and checks the script's arguments for them, too.
+# By default argparse takes the beginning of a flag for an abbreviation, even among the script's arguments.
 OPTIONS = st.from_regex(r"--?(n|no|nnodes|nproc|log|m|max|r|rdzv|s|e|t|x)[a-z_-]{0,8}(=[a-z0-9]{0,3})?", fullmatch=True)
 
 

@@ -127,7 +127,7 @@ def test_a_submission_must_not_keep_its_snapshots_in_the_services_folder(desk: D
     assert problems(error) == ["/snapshot/dir"]
 
 
-def test_a_folder_that_is_named_like_one_of_a_job_but_is_none_may_be_used(desk: Desk, tmp_path: Path) -> None:
+def test_a_workdir_may_be_named_like_a_job_directory(desk: Desk, tmp_path: Path) -> None:
     workdir = tmp_path / "demo-abcdefgh"
     workdir.mkdir()
     desk.commands.submit(a_spec(run={"command": ["true"], "workdir": str(workdir)}), None)

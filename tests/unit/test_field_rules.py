@@ -87,7 +87,7 @@ def test_no_error_is_in_the_words_of_pydantic(model: type[BaseModel], data: st.D
     assert not [message for message in messages if FOREIGN.search(message)]
 
 
-def test_a_rule_of_ours_is_told_in_its_own_words() -> None:
+def test_an_error_of_our_own_rule_keeps_its_message() -> None:
     with pytest.raises(InvalidSpec) as refused:
         parse_model(ArraySpec, {"name": "gpt", "run": {"script": "a.py"}, "sweep": {}})
     assert [each.message for each in refused.value.problems] == [

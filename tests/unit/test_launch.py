@@ -153,20 +153,20 @@ def test_only_elasticrun_takes_a_replica_back() -> None:
         )
         found[launcher] = build_plan(a_job(spec=spec), an_attempt(nodes="1:2"), SITE).takes_back
     assert found == {"elasticrun": True, "torchrun": False}
-    assert not planned("script-two-nodes").takes_back, "the group needs all its nodes"
+
+
+def test_a_group_that_needs_all_its_nodes_takes_no_replica_back() -> None:
+    assert not planned("script-two-nodes").takes_back
 
 
 @pytest.mark.parametrize("launcher", ["elasticrun", "torchrun"])
-@pytest.mark.parametrize(
-    "program", [{"script": "a.py"}, {"module": "pkg.a"}, {"command": ["./a"]}], ids=lambda program: next(iter(program))
-)
+@pytest.mark.parametrize("kind", ["script", "module", "command"])
 @given(arguments=st.lists(st.from_regex(r"--?(n|log|m|max|r|t)[a-z-]{0,6}(=9)?", fullmatch=True), max_size=4))
 def test_no_argument_of_a_program_is_taken_for_one_of_the_launcher(
-    program: dict[str, object], launcher: str, arguments: list[str]
+    kind: str, launcher: str, arguments: list[str]
 ) -> None:
-    run = {"workdir": "/w", **program} | ({} if "command" in program else {"args": arguments})
-    if "command" in program:
-        run["command"] = ["./a", *arguments]
+    program = {"command": ["./a", *arguments]} if kind == "command" else {kind: "pkg", "args": arguments}
+    run: dict[str, object] = {"workdir": "/w", **program}
     plan = build_plan(a_job(spec=a_spec(run=run, launcher=launcher)), an_attempt(), SITE)
     flags = plan.command[plan.command.index("--nnodes=1") :]
     if launcher == "elasticrun":

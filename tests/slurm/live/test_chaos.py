@@ -19,7 +19,7 @@ def test_a_requested_fault_on_the_second_node_is_recovered_and_named_as_chaos(
     patience: dict[str, float] = {"heartbeat_timeout_s": 15} if fault == "hang" else {}
     job = lab.submit(trainer=LONG, snapshot={"interval": "1000"}, supervise={"backoff_s": [0.1, 0.2], **patience})
     lab.at_step(job, 25)
-    # No fault hits a snapshot: a rank that hangs in one is found only after ten minutes.
+    # Take the only snapshot before the fault: a rank that hangs in a snapshot is found only after ten minutes.
     assert lab.cli("snapshot", job).returncode == 0
     lab.until(job, lambda job: job.newest_snapshot is not None or job.ended)
     done = lab.cli("chaos", job, fault, "--node", "n2")

@@ -1,4 +1,4 @@
-"""drop a column that is computed from another
+"""drop trainings.pace, which is computed from pace_book when it is read
 
 Revision ID: 0015
 Revises: 0014

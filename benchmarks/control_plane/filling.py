@@ -58,7 +58,7 @@ def fill(url: str, jobs: int, metric_rows: int) -> None:
     """Store `jobs` jobs that began in the last DAYS, and `metric_rows` rows of metrics, in tables of any version."""
     long_rows = min(_LONG_ROWS, metric_rows // 10)
     with Database(url, migrating=True) as database, database.engine.connect() as connection:
-        _give_defaults(connection)
+        _default_dropped_columns(connection)
         columns = _list_columns(connection)
         ended, live = _add_templates(connection, columns)
         dialect = _POSTGRES if database.file is None else _SQLITE
@@ -75,13 +75,16 @@ def fill(url: str, jobs: int, metric_rows: int) -> None:
         settle(database)
 
 
-def _give_defaults(connection: Connection) -> None:
-    """Give a default to the columns of JSON that an old version requires and the newest one does not have."""
+def _default_dropped_columns(connection: Connection) -> None:
+    """Recreate, with a default, the columns of `trainings` that the newest version has dropped.
+
+    All of them are JSON. SQLite cannot add a default to a column.
+    """
     table = table_of(TrainingRow)
-    for column in inspect(connection).get_columns(table.name):
-        if column["name"] not in table.columns:
-            _run(connection, f"ALTER TABLE {table.name} DROP COLUMN {column['name']}")
-            _run(connection, f"ALTER TABLE {table.name} ADD COLUMN {column['name']} JSON DEFAULT '{{}}' NOT NULL")
+    stored = {column["name"] for column in inspect(connection).get_columns(table.name)}
+    for name in stored - {column.name for column in table.columns}:
+        _run(connection, f"ALTER TABLE {table.name} DROP COLUMN {name}")
+        _run(connection, f"ALTER TABLE {table.name} ADD COLUMN {name} JSON DEFAULT '{{}}' NOT NULL")
 
 
 def _list_columns(connection: Connection) -> dict[Table, list[Column[object]]]:

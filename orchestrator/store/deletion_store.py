@@ -71,5 +71,5 @@ class DeletionStore:
 
 
 def _deletion_of(row: Any) -> Deletion:
-    """`row` is a DeletionRow, or has its columns."""
+    """`row` is a DeletionRow or a row of `_DUE`."""
     return Deletion(**{name: getattr(row, name) for name in _FIELDS})

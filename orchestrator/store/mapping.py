@@ -335,7 +335,7 @@ def rank_report_of(row: WorkerRow) -> RankReport:
 
 
 def node_failure_of(row: Any) -> NodeFailure:
-    """`row` has the columns of a NodeFailureRow, `cleared_at` and `began_at`."""
+    """`row` has the columns of NodeFailureRow, and also `cleared_at` and `began_at`."""
     return NodeFailure(
         cluster=row.cluster,
         node=row.node,

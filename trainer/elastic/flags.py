@@ -143,7 +143,7 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] = os.environ) ->
 
 def _build_parser(environ: Mapping[str, str]) -> ArgumentParser:
     description = "A launcher with torchrun's flags and fast, safe restarts: see docs/elasticrun.md"
-    # With abbreviations, argparse would also refuse a script's arguments that begin several flags, such as --n.
+    # With abbreviations, argparse would also refuse a script's own --n, the beginning of several flags.
     parser = ArgumentParser("elasticrun", description=description, allow_abbrev=False)
     for name, default, text in _OPTIONS:
         inherited = environ.get(_variable(name), default)

@@ -14,21 +14,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from deploy.dev.slurm.conf import mariadb_port, render_dbd_conf, slurmdbd_port
+from deploy.dev.slurm.conf import MARIADB_USER, mariadb_port, render_dbd_conf, slurmdbd_port
 
 PROGRAMS = ("slurmdbd", "sacctmgr", "sacct", "mariadbd", "mariadb-install-db", "my_print_defaults")
 ACCOUNT = "research"  # this user's account, without limits at first
-_USER = "slurm"
 _INSTALL_S = 120.0
 
 Spawn = Callable[[list[str], Path], subprocess.Popen[bytes]]  # starts a daemon with this command and log
 
 
 class Accounting:
-    """MariaDB and slurmdbd. `spawn` starts processes that end with this one."""
+    """MariaDB and slurmdbd. `key` signs tokens. `spawn` starts processes that end with this one."""
 
-    def __init__(self, folder: Path, slot: int, spawn: Spawn) -> None:
-        self._folder, self._slot, self._spawn = folder, slot, spawn
+    def __init__(self, folder: Path, slot: int, spawn: Spawn, *, key: Path | None) -> None:
+        self._folder, self._slot, self._spawn, self._key = folder, slot, spawn, key
         self._mariadb: subprocess.Popen[bytes] | None = None
         self._slurmdbd: subprocess.Popen[bytes] | None = None
 
@@ -51,13 +50,13 @@ class Accounting:
         password, begin = secrets.token_hex(16), self._folder / "begin.sql"
         begin.touch(mode=0o600)
         begin.write_text(
-            f"CREATE OR REPLACE USER {_USER}@'127.0.0.1' IDENTIFIED BY '{password}';\n"
-            f"GRANT ALL ON *.* TO {_USER}@'127.0.0.1';\n"
+            f"CREATE OR REPLACE USER {MARIADB_USER}@'127.0.0.1' IDENTIFIED BY '{password}';\n"
+            f"GRANT ALL ON *.* TO {MARIADB_USER}@'127.0.0.1';\n"
         )
         conf = self._folder / "slurmdbd.conf"
         conf.touch(mode=0o600)  # slurmdbd refuses a file that others can read
         host = socket.gethostname().partition(".")[0]
-        conf.write_text(render_dbd_conf(self._folder, self._slot, host=host, user=_USER, password=password))
+        conf.write_text(render_dbd_conf(self._folder, self._slot, host=host, password=password, key=self._key))
         command = [
             "mariadbd",
             "--no-defaults",

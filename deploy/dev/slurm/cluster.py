@@ -256,17 +256,17 @@ class ThrowawaySlurm:
         (files / "nsswitch.conf").write_text(NSSWITCH)
         (files / "state").mkdir()
         if self.shape.accounting:
-            self._start_accounting()
+            self._start_accounting(key)
         self.start_controller()
         for node in self.shape.names:
             self._add_cable(node)
             self.start_node(node)
         self.await_idle()
 
-    def _start_accounting(self) -> None:
+    def _start_accounting(self, key: Path | None) -> None:
         """Start MariaDB and slurmdbd. The controller does not start without them."""
         daemons = self._accounting = accounting.Accounting(
-            self.folder, self.slot, lambda command, log: self._spawn(command, log=log)
+            self.folder, self.slot, lambda command, log: self._spawn(command, log=log), key=key
         )
         daemons.install(_path())
         daemons.start_mariadb()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+MARIADB_USER = "slurm"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -82,7 +84,7 @@ def render_conf(folder: Path, slot: int, shape: Shape, *, host: str, user: str, 
         **({"GresTypes": "gpu"} if shape.gpus else {}),
         # Clusters share one tree of groups, by node and job id, so each cluster has its own range of ids.
         **({"TaskPlugin": "task/cgroup", "FirstJobId": str(1 + 1000 * slot)} if shape.memory_limits else {}),
-        **({} if key is None else {"AuthAltTypes": "auth/jwt", "AuthAltParameters": f"jwt_key={key}"}),
+        **_tokens(key),
         **shape.changes,
     }
     gres = f" Gres=gpu:{shape.gpus}" if shape.gpus else ""
@@ -98,6 +100,10 @@ def render_conf(folder: Path, slot: int, shape: Shape, *, host: str, user: str, 
     return "\n".join([*(f"{name}={value}" for name, value in settings.items()), *nodes, *partitions]) + "\n"
 
 
+def _tokens(key: Path | None) -> dict[str, str]:
+    return {} if key is None else {"AuthAltTypes": "auth/jwt", "AuthAltParameters": f"jwt_key={key}"}
+
+
 def _accounting(slot: int) -> dict[str, str]:
     return {
         "AccountingStorageType": "accounting_storage/slurmdbd",
@@ -107,10 +113,11 @@ def _accounting(slot: int) -> dict[str, str]:
     }
 
 
-def render_dbd_conf(folder: Path, slot: int, *, host: str, user: str, password: str) -> str:
-    """Render slurmdbd.conf(5). `user` and `password` are MariaDB's."""
+def render_dbd_conf(folder: Path, slot: int, *, host: str, password: str, key: Path | None) -> str:
+    """Render slurmdbd.conf(5). `password` is that of MariaDB's user, and `key` signs tokens."""
     settings = {
         "AuthType": "auth/none",
+        **_tokens(key),
         "DbdHost": host,
         "DbdAddr": "127.0.0.1",
         "DbdPort": str(slurmdbd_port(slot)),
@@ -120,7 +127,7 @@ def render_dbd_conf(folder: Path, slot: int, *, host: str, user: str, password: 
         "StorageType": "accounting_storage/mysql",
         "StorageHost": "127.0.0.1",
         "StoragePort": str(mariadb_port(slot)),
-        "StorageUser": user,
+        "StorageUser": MARIADB_USER,
         "StoragePass": password,
         "StorageLoc": "slurm_acct",
         "CommitDelay": "1",

@@ -85,14 +85,8 @@ def _examine(
     yield _version(version)
     if conf is not None:
         yield from _times(conf, given)
-    yield _accounting(_reaches_accounting(client, conf or {}))
+    yield _accounting(client, conf or {})
     yield from _probe(client, build_slurm_site(given, settings), settings, given)
-
-
-def _reaches_accounting(client: SlurmCommands | SlurmRest, conf: Mapping[str, str]) -> bool:
-    if isinstance(client, SlurmRest):
-        return client.reaches_accounting()
-    return conf.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
 def _version(text: str) -> CheckResult:
@@ -119,10 +113,18 @@ def _times(conf: Mapping[str, str], given: SlurmClusterSettings) -> Iterator[Che
     yield "KillWait", Verdict.OK, f"{kill_s} s from SIGTERM to SIGKILL, where a preemption gives no notice"
 
 
-def _accounting(is_there: bool) -> CheckResult:
+def _accounting(client: SlurmCommands | SlurmRest, conf: Mapping[str, str]) -> CheckResult:
+    without = "jobs that the controller has forgotten are judged by their exit records"
+    try:
+        if isinstance(client, SlurmRest):
+            is_there = client.has_accounting()
+        else:
+            is_there = conf.get("AccountingStorageType", "").endswith("slurmdbd")
+    except BackendUnavailable as error:
+        return "accounting", Verdict.WARNING, f"slurmdbd does not answer slurmrestd: {error}; {without}"
     if is_there:
         return "accounting", Verdict.OK, "slurmdbd reports jobs that the controller has forgotten"
-    return "accounting", Verdict.OK, "none; jobs that the controller has forgotten are judged by their exit records"
+    return "accounting", Verdict.OK, f"none; {without}"
 
 
 def _probe(

@@ -153,12 +153,14 @@ class SlurmRest:
     def nodes(self) -> list[SlurmNode]:
         return parse_nodes(self._list("slurm", "nodes/", "nodes"), default=self._access.default_partition)
 
-    def reaches_accounting(self) -> bool:
-        """Whether slurmdbd answers through slurmrestd now."""
+    def has_accounting(self) -> bool:
+        """Whether slurmrestd serves accounting. Raises BackendUnavailable if slurmdbd does not answer it."""
         try:
             self._ask("GET", "slurmdb", "ping/")
-        except (_SlurmError, BackendUnavailable):
+        except _NotServed:
             return False
+        except _SlurmError as error:
+            raise BackendUnavailable(str(error)) from None
         return True
 
     def version(self) -> str:

@@ -19,7 +19,7 @@ from deploy.dev.slurm.cluster import NoSlurm, ThrowawaySlurm
 from deploy.dev.slurm.conf import Shape
 from tests.contract.backend_contract import BackendContract
 from tests.contract.backends import BackendWorld
-from tests.slurm.live.lab import Lab, open_labs, slurm_world, soon
+from tests.slurm.live.lab import BY_REST, Lab, open_labs, slurm_world, soon
 from tests.slurm.live.test_doctor import examine
 
 pytestmark = pytest.mark.timeout(1200)
@@ -158,3 +158,15 @@ def test_a_job_survives_the_loss_of_slurmdbd(lab: Lab) -> None:
 def test_doctor_reports_accounting(keeping: ThrowawaySlurm, tmp_path: Path) -> None:
     _, found = examine(keeping, tmp_path)
     assert found["accounting"] == ("ok", "slurmdbd reports jobs that the controller has forgotten")
+
+
+@pytest.mark.skipif(not BY_REST, reason="the commands know only whether accounting is configured")
+def test_doctor_warns_of_a_slurmdbd_that_does_not_answer(keeping: ThrowawaySlurm, tmp_path: Path) -> None:
+    keeping.kill_slurmdbd()
+    try:
+        _, found = examine(keeping, tmp_path)
+    finally:
+        keeping.start_slurmdbd()
+    verdict, words = found["accounting"]
+    assert verdict == "warning"
+    assert words.startswith("slurmdbd does not answer slurmrestd: Unable to connect to database")

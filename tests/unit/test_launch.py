@@ -186,3 +186,11 @@ def test_a_group_without_an_endpoint_needs_no_rendezvous() -> None:
     flags = render_group_flags(group)
     assert "--standalone" in flags
     assert not [flag for flag in flags if flag.startswith("--rdzv")]
+
+
+@pytest.mark.parametrize(
+    "program", [{"script": "--nproc-per-node=3"}, {"module": "-x"}, {"command": ["--nproc-per-node=3", "sh"]}]
+)
+def test_a_program_that_the_launcher_would_take_for_a_flag_is_refused(program: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="run"):
+        a_spec(run={"workdir": "/w", **program})

@@ -91,6 +91,13 @@ class Run(_Part):
             raise ValueError(f"would be read as an option; write './{value}'")
         return value
 
+    @field_validator("command")
+    @classmethod
+    def _command_is_no_flag(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and value[0].startswith("-"):
+            raise ValueError(f"'{value[0]}' would be read as an option; write './{value[0]}'")
+        return value
+
     @field_validator("env", "secrets")
     @classmethod
     def _env_is_the_users(cls, value: dict[str, str] | tuple[str, ...]) -> dict[str, str] | tuple[str, ...]:

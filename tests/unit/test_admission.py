@@ -99,6 +99,13 @@ def test_a_job_scaled_beyond_the_free_slots_waits_and_blocks_the_others() -> Non
     assert not verdicts["next"].admitted
 
 
+def test_a_job_that_waits_while_more_slots_are_held_than_exist_says_what_is_free_for_it() -> None:
+    verdicts = judge(a_holder(4, JobState.RECOVERING, asked="2"), a_holder(1), slots=2)
+    assert verdicts["holder-4"] == Admission(
+        False, "needs 2 slots; 1 of 2 is free", blocks=True, contended=Contended.SLOTS
+    )
+
+
 def test_a_cancelled_or_suspended_job_keeps_no_nodes_between_attempts() -> None:
     kept = a_holder(2, JobState.RECOVERING)
     for request in (Desired(cancelled=True), Desired(suspended=True)):
@@ -134,10 +141,10 @@ def test_of_jobs_that_keep_nodes_from_each_other_the_first_starts() -> None:
     assert not verdicts["next"].admitted
 
 
-def test_what_the_only_waiting_job_keeps_is_free_for_it_even_if_the_others_use_too_much() -> None:
+def test_nothing_is_free_for_a_waiting_job_while_the_others_alone_use_too_much() -> None:
     others = replace(a_holder(5), job=replace(a_holder(5).job, id="others"))
     verdicts = judge(a_holder(1, JobState.RECOVERING, asked="3"), others, slots=4)
-    assert verdicts["holder-1"].sentence == "needs 3 slots; 1 of 4 is free"
+    assert verdicts["holder-1"].sentence == "needs 3 slots; 0 of 4 are free"
 
 
 def test_a_job_that_waits_between_attempts_keeps_its_nodes() -> None:
@@ -190,6 +197,12 @@ def test_a_cluster_with_its_own_queue_admits_every_job() -> None:
     resized = a_holder(1, asked="1:4")
     wanted = Held(replace(resized.job, spec=a_spec(topology={"nodes": "2"})), resized.attempt)
     assert judge(wanted, slots=None)["holder-1"].nodes == 2
+
+
+def test_a_job_that_can_never_fit_says_so_even_behind_a_job_that_waits() -> None:
+    verdicts = judge(a_waiting_job("first", 4, age=2), a_waiting_job("large", 9, age=1), a_holder(), slots=4)
+    assert verdicts["first"].blocks
+    assert verdicts["large"] == Admission(False, "needs 9 slots, but the cluster has 4; scale or cancel it")
 
 
 def test_a_job_that_can_never_fit_blocks_no_other() -> None:

@@ -117,7 +117,7 @@ def admit(
             admissions[each.id] = use.judge(each, held=each.held_devices(limits.gpus_per_node))
             behind = behind or (_judge_behind(each) if admissions[each.id].blocks else None)
         elif each.state is JobState.QUEUED and each.held_nodes == 0 and not each.suspended:
-            own = _waits_for_others(each, dependencies or {}) or use.over_quota(each)
+            own = _waits_for_others(each, dependencies or {}) or use.too_large(each) or use.over_quota(each)
             admissions[each.id] = own or behind or use.judge(each, held=0)
             behind = behind or (_judge_behind(each) if admissions[each.id].blocks else None)
     admissions |= use.make_way([each for each in line if _awaits_next_attempt(each) and admissions[each.id].blocks])
@@ -153,7 +153,7 @@ class _Use:
         least, most = job.spec.topology.min_nodes, job.spec.topology.max_nodes
         fitting = self._fitting(job, held)
         if fitting < least:
-            return self._too_few(job, least * wpn, held)
+            return self.too_large(job) or self._too_few(job, least * wpn, held)
         nodes = min(most, fitting)
         self._give_back(job, held)
         self.take(job, nodes * wpn)
@@ -163,11 +163,17 @@ class _Use:
         part = "" if nodes == most else f" ({nodes} of up to {most} nodes)"
         return Admission(True, f"it takes {nodes * wpn} of {counted(slots, 'slot')}{part}", nodes)
 
+    def too_large(self, job: Claimant) -> Admission | None:
+        """Return that the job needs more slots than the cluster has, so that it can never start at this size."""
+        needed = job.spec.topology.min_nodes * job.spec.topology.count_workers(self._limits.gpus_per_node)
+        slots = self._limits.slots
+        if slots is None or needed <= slots:
+            return None
+        return Admission(False, f"needs {counted(needed, 'slot')}, but the cluster has {slots}; scale or cancel it")
+
     def _too_few(self, job: Claimant, needed: int, held: int) -> Admission:
-        """Return what a job that does not fit waits for. It blocks the jobs behind it only if it can fit later."""
-        slots, free = self._limits.slots, max(0, self._free or 0) + held
-        if slots is not None and needed > slots:
-            return Admission(False, f"needs {counted(needed, 'slot')}, but the cluster has {slots}; scale or cancel it")
+        """Return what a job that does not fit now waits for. It blocks the jobs behind it only if that is slots."""
+        slots, free = self._limits.slots, max(0, (self._free or 0) + held)
         if slots is not None and free < needed:
             verb = "is" if free == 1 else "are"
             sentence = f"needs {counted(needed, 'slot')}; {free} of {slots} {verb} free"

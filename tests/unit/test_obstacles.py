@@ -73,6 +73,8 @@ WAITING = an_attempt(AttemptState.PENDING)
     ("reason", "attempt", "next_step"),
     [
         ("waits: torchx (lsf) has not answered for 10 s", WAITING, "orchestrator doctor --cluster "),
+        ("waits for job a-1 to succeed; it is SUSPENDED", None, "Resume the job that it waits for"),
+        ("waits for job a-1 to succeed; it is QUEUED", None, "`orchestrator why` of that one"),
         ("waits for job a-1, which no longer exists; cancel this job", None, "The job can never start."),
         ("stopping: cancelled by its owner", WAITING, "Nothing to do. The attempt ends."),
         ("stopping: cancelled; cannot continue now: cannot reach slurmrestd", WAITING, "The service tries again"),
@@ -87,3 +89,8 @@ WAITING = an_attempt(AttemptState.PENDING)
 def test_the_next_step_fits_the_reason(reason: str, attempt: Attempt | None, next_step: str) -> None:
     state = JobState.QUEUED if attempt is None else JobState.STARTING
     assert next_step in tell_next(a_job(state, reason=reason), attempt)
+
+
+def test_a_job_that_is_too_large_between_attempts_is_not_told_to_wait() -> None:
+    job = a_job(JobState.RECOVERING, reason="needs 4 slots, but the cluster has 2; scale or cancel it")
+    assert tell_next(job, an_attempt(AttemptState.LOST)).startswith("The job can never start at this size")

@@ -124,6 +124,17 @@ _OWN: tuple[Obstacle, ...] = (
         next="The job can never start. Run `orchestrator cancel {job}`.",
     ),
     Obstacle(
+        name="suspended dependency",
+        pattern=r"^waits for job .* to succeed; it is SUSPENDED",
+        next="Resume the job that it waits for, or run `orchestrator cancel {job}`.",
+    ),
+    Obstacle(
+        name="dependency",
+        pattern=r"^waits for job .* to succeed; it is ",
+        next="The job starts after the job that it waits for has succeeded. `orchestrator why` of that one says what "
+        "it waits for.",
+    ),
+    Obstacle(
         name="ended dependency",
         pattern=r"^waits for job .*cancel this job",
         next="The job starts only after the job that it waits for succeeds. Retry that one, or run "
@@ -232,7 +243,7 @@ def tell_next(job: Job, attempt: Attempt | None, obstacles: Iterable[Obstacle] =
     live = attempt is not None and not attempt.state.terminal
     between = job.state is JobState.RECOVERING and not live
     # Between two attempts the reason quotes the program that failed, unless the next attempt waits.
-    quotes_program = between and not job.reason.startswith("waits: ")
+    quotes_program = between and not job.reason.startswith(("waits: ", "needs "))
     found = next((each for each in obstacles if not quotes_program and re.search(each.pattern, job.reason)), None)
     if found is not None:
         return found.next.format(job=job.id, cluster=job.spec.cluster)

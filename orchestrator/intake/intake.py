@@ -176,12 +176,13 @@ def desired_of(requested: Requested, key: AttemptKey) -> DesiredView:
 
 def _batch(body: ReportBody) -> JournalBatch | InvalidSpec:
     try:
-        return _parse_batch(body)
+        return parse_report(body)
     except InvalidSpec as error:
         return error
 
 
-def _parse_batch(body: ReportBody) -> JournalBatch:
+def parse_report(body: ReportBody) -> JournalBatch:
+    """Raises InvalidSpec if the lines do not end where the report says, or for an invalid exit record."""
     return JournalBatch(
         key=AttemptKey(body.job_id, body.attempt),
         replica=body.replica,
@@ -198,9 +199,11 @@ def _parse_batch(body: ReportBody) -> JournalBatch:
 
 
 def _lines(pointer: str, lines: Sequence[str], start: int, end: int) -> list[rundir.Line]:
-    """Return the lines with their offsets. Raises InvalidSpec if they do not end at `end`."""
-    text = "\n".join(lines).encode(errors="surrogatepass")
-    split, reached = rundir.split_lines(text, start) if lines else ([], start)
+    """Return the lines with their offsets. Raises InvalidSpec if they do not end at `end`. A report without lines may
+    skip what is no line."""
+    if not lines:
+        return []
+    split, reached = rundir.split_lines("\n".join(lines).encode(errors="surrogatepass"), start)
     if reached != end:
         raise InvalidSpec([FieldProblem(pointer, f"the lines end at byte {reached}, {pointer[1:]}_to says {end}")])
     return split

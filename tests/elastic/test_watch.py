@@ -97,6 +97,16 @@ def test_a_report_ends_the_silence(journal: Path) -> None:
     assert silent_for(watch, 12, 21) == []
 
 
+def test_a_journal_that_its_job_has_cut_is_read_from_its_start(journal: Path) -> None:
+    watch = begun(journal, 0)
+    for step in range(9):
+        report(journal, 0, step=step)
+    assert silent_for(watch, 1, 11) == []
+    journal.write_bytes(b"")
+    report(journal, 0, step=9)
+    assert silent_for(watch, 12, 21) == []
+
+
 def test_a_rank_is_judged_only_if_it_has_reported_and_then_also_while_it_starts_again(journal: Path) -> None:
     watch = begun(journal, 0, 1)
     report(journal, 0)

@@ -90,7 +90,7 @@ class Watch:
         if since_s < _LOOK_EVERY_S:
             return []
         self._looked_s = now_s
-        lines, self._offset = read_lines(self._journal, self._offset, _BATCH_BYTES)
+        lines, _, self._offset = read_lines(self._journal, self._offset, _BATCH_BYTES)
         for line in lines:
             with suppress(ValueError, RecursionError):
                 document = json.loads(line)

@@ -11,9 +11,10 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_MOST_LINES = 10_000  # that a report may have
 
 
 def say(text: str) -> None:
@@ -87,22 +88,38 @@ def append_line(path: Path, document: Mapping[str, object]) -> None:
         os.close(descriptor)
 
 
-def read_lines(path: Path, offset: int, limit_bytes: int) -> tuple[list[str], int]:
-    """The complete lines of a journal from byte `offset` on, at most `limit_bytes`, and the offset after them.
+class Lines(NamedTuple):
+    """Complete lines of a journal from byte `start` to byte `end`."""
 
-    A line longer than the limit is skipped. Agents and the trainer write none.
+    texts: list[str]
+    start: int
+    end: int
+
+
+def read_lines(path: Path, offset: int, limit_bytes: int) -> Lines:
+    """Read complete lines from `offset` on, at most `limit_bytes`. Reads a file that became shorter from its start.
+
+    Each text has as many bytes as its line. A line longer than the limit is skipped. Agents and the trainer write none.
     """
     try:
         with open_to_read(path) as file:
-            file.seek(offset)
+            start = offset if offset <= file.seek(0, os.SEEK_END) else 0
+            file.seek(start)
             chunk = file.read(limit_bytes)
     except OSError:
-        return [], offset
-    end = chunk.rfind(b"\n") + 1
-    if end == 0:
-        return [], offset + (len(chunk) if len(chunk) == limit_bytes else 0)
-    lines = chunk[:end].decode(errors="replace").split("\n")
-    return [line for line in lines if line.strip()], offset + end
+        return Lines([], offset, offset)
+    whole, newline, _torn = chunk.rpartition(b"\n")
+    if not newline:
+        return Lines([], start, start + len(chunk) if len(chunk) == limit_bytes else start)
+    lines = whole.split(b"\n", _MOST_LINES)[:_MOST_LINES]
+    return Lines([_text(line) for line in lines], start, start + len(lines) + sum(map(len, lines)))
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:  # not ours: ours is JSON
+        return "?" * len(line)
 
 
 def read_text(path: Path) -> str:

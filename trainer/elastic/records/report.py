@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import ExitRecord, render_exit_record
@@ -46,23 +46,23 @@ def backoff_s(failures: int) -> float:
 def build_report(record: Record, offsets: Offsets, final: ExitRecord | None) -> tuple[dict[str, object], Offsets]:
     """The next report and the offsets after it. Journal lines are sent as they were written."""
     folder = record.incarnation_dir
-    progress, progress_to = read_lines(folder / layout.PROGRESS, offsets.progress, _BATCH_BYTES)
-    events, events_to = read_lines(folder / layout.EVENTS, offsets.events, _BATCH_BYTES)
+    progress = read_lines(folder / layout.PROGRESS, offsets.progress, _BATCH_BYTES)
+    events = read_lines(folder / layout.EVENTS, offsets.events, _BATCH_BYTES)
     document: dict[str, object] = {
         "version": 1,
         "job_id": record.job_id,
         "attempt": record.attempt,
         "replica": record.replica,
         "incarnation": record.incarnation,
-        "progress_from": offsets.progress,
-        "progress": progress,
-        "progress_to": progress_to,
-        "events_from": offsets.events,
-        "events": events,
-        "events_to": events_to,
+        "progress_from": progress.start,
+        "progress": progress.texts,
+        "progress_to": progress.end,
+        "events_from": events.start,
+        "events": events.texts,
+        "events_to": events.end,
         "exit_record": None if final is None else render_exit_record(final),
     }
-    return document, replace(offsets, progress=progress_to, events=events_to)
+    return document, Offsets(progress=progress.end, events=events.end)
 
 
 class Reporter:

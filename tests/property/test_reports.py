@@ -1,0 +1,74 @@
+"""Whatever a job writes into its journals, the service accepts the agent's reports and stores what it reads itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.api.bodies import REPORT
+from orchestrator.api.documents import parse_document
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.specs.validation import parse_model
+from orchestrator.intake.intake import parse_report
+from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.ports.journals import JournalOffsets
+from orchestrator.rundir import read_news
+from tests.elastic.harness import build_record
+from tests.examples import examples
+from trainer.contract.progress import Progress
+from trainer.elastic.records.record import Record
+from trainer.elastic.records.report import Offsets, build_report
+
+LINE = b'{"rank":0,"local_rank":0,"generation":1,"phase":"step","step":%d,"at":"2026-01-01T00:00:00+00:00"}\n'
+PIECES = [
+    *(LINE % step for step in range(3)),
+    b"\n",
+    b" \r\n",
+    b"\0\n",
+    b"\xff\xfe\n",
+    b"\xed\xa0\x80\n",  # half of a surrogate pair
+    "é\u2028😀\n".encode(),
+    b"torn",
+    b",",
+    b"[",
+]
+BYTES = 300_000  # more than the agent reads at once
+pieces = st.sampled_from(PIECES) | st.binary(min_size=1, max_size=20)
+repeated = st.tuples(pieces, st.sampled_from([1, 1, 1, 1, BYTES]))
+
+
+def reported(record: Record) -> Iterator[Progress]:
+    """Yield what the service takes from the agent's reports."""
+    offsets, moved = Offsets(), True
+    while moved:
+        document, after = build_report(record, offsets, None)
+        body = parse_document(json.dumps(document).encode(), "application/json", REPORT.most_values)
+        yield from (line for _, line in parse_report(parse_model(REPORT.model, body)).progress)
+        offsets, moved = after, after != offsets
+
+
+def read(root: Path, record: Record) -> Iterator[Progress]:
+    """Yield what the service reads itself."""
+    key, place = AttemptKey(record.job_id, record.attempt), (record.replica, record.incarnation)
+    offset, moved = 0, True
+    while moved:
+        known = {place: JournalOffsets(progress=offset)}
+        (news,) = read_news(JobFolder(root, record.job_id), key, 1, known)  # the events have always grown
+        yield from (line for _, line in news.progress)
+        offset, moved = news.progress_to, news.progress_to != offset
+
+
+@settings(max_examples=examples(25, 500), deadline=None)
+@given(st.lists(repeated, max_size=4))
+def test_reports_of_any_journal_are_accepted_and_bring_what_the_service_reads(written: list[tuple[bytes, int]]) -> None:
+    with TemporaryDirectory() as name:
+        record = build_record(Path(name) / "j")
+        (record.incarnation_dir / "progress.jsonl").write_bytes(
+            b"".join(piece * (1 + size // len(piece)) for piece, size in written)
+        )
+        assert list(reported(record)) == list(read(Path(name), record))

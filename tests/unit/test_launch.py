@@ -161,7 +161,7 @@ def test_a_group_that_needs_all_its_nodes_takes_no_replica_back() -> None:
 
 @pytest.mark.parametrize("launcher", ["elasticrun", "torchrun"])
 @pytest.mark.parametrize("kind", ["script", "module", "command"])
-@given(arguments=st.lists(st.from_regex(r"--?(n|log|m|max|r|t)[a-z-]{0,6}(=9)?", fullmatch=True), max_size=4))
+@given(arguments=st.lists(st.from_regex(r"--?(n|log|m|max|r|t)[a-z-]{0,6}(=9)?|--", fullmatch=True), max_size=4))
 def test_no_argument_of_a_program_is_taken_for_one_of_the_launcher(
     kind: str, launcher: str, arguments: list[str]
 ) -> None:

@@ -181,8 +181,11 @@ def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tu
         if job.spec.launcher == "elasticrun"
         else (site.python, "-m", "trainer.elastic.guard", "--", site.python, "-m", "torch.distributed.run")
     )
-    target = _target(job.spec) if job.spec.launcher == "elasticrun" else _wrapped_target(job.spec, site)
-    return (*launcher, *render_group_flags(_group(job, attempt, site, policy)), *target)
+    flags, program = _target(job.spec)
+    if job.spec.launcher != "elasticrun":
+        flags, program = ("--no-python",), _wrapped(flags, program, site)
+    # After "--", the launcher takes no argument of the program for one of its own flags, and drops none.
+    return (*launcher, *render_group_flags(_group(job, attempt, site, policy)), *flags, "--", *program)
 
 
 def _group(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> Group:
@@ -197,17 +200,17 @@ def _group(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> Grou
     )
 
 
-def _target(spec: JobSpec) -> tuple[str, ...]:
-    """Return what the launcher starts for each worker, as arguments of torchrun."""
+def _target(spec: JobSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what each worker runs: the launcher's flags for this kind of program, and the program with arguments."""
     config = spec.trainer_config()
     if config is not None:
-        return ("--module", "trainer", "--config", json.dumps(render_config(config), sort_keys=True))
+        return ("--module",), ("trainer", "--config", json.dumps(render_config(config), sort_keys=True))
     arguments = (*_local_rank(spec), *spec.run.args)
     if spec.run.module is not None:
-        return ("--module", spec.run.module, *arguments)
+        return ("--module",), (spec.run.module, *arguments)
     if spec.run.script is not None:
-        return (spec.run.script, *arguments)
-    return ("--no-python", *(spec.run.command or ()))
+        return (), (spec.run.script, *arguments)
+    return ("--no-python",), tuple(spec.run.command or ())
 
 
 def _local_rank(spec: JobSpec) -> tuple[str, ...]:
@@ -215,13 +218,10 @@ def _local_rank(spec: JobSpec) -> tuple[str, ...]:
     return ("--local-rank=${local_rank}",) if spec.run.pass_local_rank else ()
 
 
-def _wrapped_target(spec: JobSpec, site: Site) -> tuple[str, ...]:
-    """Return the target under plain torchrun, wrapped so that each worker has its log in the run directory."""
-    flag, *rest = _target(spec)
-    python = (site.python, "-u")
-    program = {"--module": (*python, "-m", *rest), "--no-python": tuple(rest)}.get(flag, (*python, flag, *rest))
-    # After "--", argparse does not take the arguments of a program for abbreviations of the launcher's flags.
-    return ("--no-python", "--", site.python, "-I", "-S", site.child, *program)
+def _wrapped(flags: tuple[str, ...], program: tuple[str, ...], site: Site) -> tuple[str, ...]:
+    """Return the program under plain torchrun, wrapped so that each worker has its log in the run directory."""
+    python = {(): (site.python, "-u"), ("--module",): (site.python, "-u", "-m")}.get(flags, ())
+    return (site.python, "-I", "-S", site.child, *python, *program)
 
 
 def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:

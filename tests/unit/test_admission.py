@@ -68,7 +68,7 @@ def test_one_slot_and_one_device_are_singular() -> None:
     assert waiting.sentence == "needs 1 slot; 0 of 1 are free"
     none = Limits(slots=9, quotas={"default": Quota(max_devices=0)})
     assert judge(a_waiting_job("banned", 1), limits=none)["banned"].sentence == (
-        "needs 1 device, more than the 0 of project default; scale or cancel it"
+        "needs 1 device, more than the 0 of project default; cancel it"
     )
 
 
@@ -203,6 +203,12 @@ def test_a_job_that_can_never_fit_says_so_even_behind_a_job_that_waits() -> None
     verdicts = judge(a_waiting_job("first", 4, age=2), a_waiting_job("large", 9, age=1), a_holder(), slots=4)
     assert verdicts["first"].blocks
     assert verdicts["large"] == Admission(False, "needs 9 slots, but the cluster has 4; scale or cancel it")
+
+
+def test_a_job_that_fits_on_no_node_is_not_to_be_scaled() -> None:
+    spec = a_spec(topology={"nodes": "2", "workers_per_node": 5})
+    wide = replace(a_waiting_job("wide", 2), spec=spec)
+    assert judge(wide, slots=4)["wide"].sentence == "needs 10 slots, but the cluster has 4; cancel it"
 
 
 def test_a_job_that_can_never_fit_blocks_no_other() -> None:

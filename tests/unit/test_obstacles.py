@@ -91,6 +91,10 @@ def test_the_next_step_fits_the_reason(reason: str, attempt: Attempt | None, nex
     assert next_step in tell_next(a_job(state, reason=reason), attempt)
 
 
-def test_a_job_that_is_too_large_between_attempts_is_not_told_to_wait() -> None:
-    job = a_job(JobState.RECOVERING, reason="needs 4 slots, but the cluster has 2; scale or cancel it")
-    assert tell_next(job, an_attempt(AttemptState.LOST)).startswith("The job can never start at this size")
+@pytest.mark.parametrize(
+    ("remedy", "next_step"),
+    [("scale or cancel it", "The job can never start with so many nodes"), ("cancel it", "The job cannot start even")],
+)
+def test_a_job_that_is_too_large_between_attempts_is_not_told_to_wait(remedy: str, next_step: str) -> None:
+    job = a_job(JobState.RECOVERING, reason=f"needs 4 slots, but the cluster has 2; {remedy}")
+    assert tell_next(job, an_attempt(AttemptState.LOST)).startswith(next_step)

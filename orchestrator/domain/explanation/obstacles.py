@@ -113,10 +113,16 @@ _OWN: tuple[Obstacle, ...] = (
         next="Nothing to do. The attempt ends.",
     ),
     Obstacle(
-        name="too large",
+        name="too many nodes",
         pattern=r"^needs .*; scale or cancel it",
-        next="The job can never start at this size and with this limit. Run `orchestrator scale {job} NODES` with "
-        "fewer nodes. Or run `orchestrator cancel {job}` and submit the job with fewer workers on each node.",
+        next="The job can never start with so many nodes. Run `orchestrator scale {job} NODES` with fewer, or run "
+        "`orchestrator cancel {job}`.",
+    ),
+    Obstacle(
+        name="too large",
+        pattern=r"^needs .*; cancel it",
+        next="The job cannot start even on one node. Run `orchestrator cancel {job}`, then submit it with fewer "
+        "workers on each node.",
     ),
     Obstacle(
         name="deleted dependency",

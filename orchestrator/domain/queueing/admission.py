@@ -169,7 +169,7 @@ class _Use:
         slots = self._limits.slots
         if slots is None or needed <= slots:
             return None
-        return Admission(False, f"needs {counted(needed, 'slot')}, but the cluster has {slots}; scale or cancel it")
+        return self._refuse(job, f"needs {counted(needed, 'slot')}, but the cluster has {slots}", slots)
 
     def _too_few(self, job: Claimant, needed: int, held: int) -> Admission:
         """Return what a job that does not fit now waits for. It blocks the jobs behind it only if that is slots."""
@@ -178,8 +178,14 @@ class _Use:
             verb = "is" if free == 1 else "are"
             sentence = f"needs {counted(needed, 'slot')}; {free} of {slots} {verb} free"
             return Admission(False, sentence, blocks=True, contended=Contended.SLOTS)
-        limit = f"project {job.spec.project} may use"
-        return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}; scale or cancel it")
+        project = job.spec.project
+        most = self._limits.quotas.get(project, Quota()).max_devices or 0
+        return self._refuse(job, f"needs {counted(needed, 'device')}, more than project {project} may use", most)
+
+    def _refuse(self, job: Claimant, sentence: str, most: int) -> Admission:
+        """Return that a job that needs more than `most` devices can never start. Fewer nodes help if one fits."""
+        fits_on_one = job.spec.topology.count_workers(self._limits.gpus_per_node) <= most
+        return Admission(False, f"{sentence}; {'scale or cancel it' if fits_on_one else 'cancel it'}")
 
     def make_way(self, stuck: Sequence[Claimant]) -> dict[str, Admission]:
         """If several jobs between attempts wait for nodes that they keep from each other, the first one gets them."""
@@ -214,8 +220,8 @@ class _Use:
             sentence = f"waits: project {project} runs {running}; its limit is {quota.max_jobs}"
             return Admission(False, sentence, contended=Contended.PROJECT)
         if quota.max_devices is not None and needed > quota.max_devices:
-            limit = f"the {quota.max_devices} of project {project}"
-            return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}; scale or cancel it")
+            sentence = f"needs {counted(needed, 'device')}, more than the {quota.max_devices} of project {project}"
+            return self._refuse(job, sentence, quota.max_devices)
         if quota.max_devices is not None and devices + needed > quota.max_devices:
             sentence = f"needs {counted(needed, 'device')}; project {project} uses {devices} of its {quota.max_devices}"
             return Admission(False, sentence, contended=Contended.PROJECT)

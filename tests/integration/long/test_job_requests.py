@@ -200,7 +200,7 @@ def test_a_job_beyond_its_projects_quota_waits_without_blocking_other_projects(t
         assert until(client, passing.id, ended).state == "SUCCEEDED"
         large = client.submit(python_job("pass", workers=2, project="small"))
         refused = until(client, large.id, lambda job: "devices" in job.reason)
-        assert refused.reason == "needs 2 devices, more than the 1 of project small; scale or cancel it"
+        assert refused.reason == "needs 2 devices, more than the 1 of project small; cancel it"
         use = {project.name: project for project in client.projects()}
         assert (use["research"].max_jobs, use["research"].use[0].jobs, use["research"].use[0].queued) == (2, 2, 1)
         client.suspend(held[0].id)

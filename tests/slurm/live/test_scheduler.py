@@ -112,6 +112,8 @@ def test_a_job_that_ends_while_the_controller_is_down_succeeds(lab: Lab) -> None
     finally:
         lab.slurm.start_controller()
     assert done.attempts == 1
+    soon(lambda: lab.client.clusters()[0].answers, "the end of the outage is not noticed")
+    assert lab.succeeded(lab.submit(trainer={"steps": 20})).attempts == 1
 
 
 def test_a_job_that_an_administrator_requeues_is_trained_once(lab: Lab) -> None:
@@ -172,6 +174,19 @@ def test_a_held_job_says_how_to_release_it(lab: Lab) -> None:
     assert lab.client.job(job).state == "STARTING"
     lab.slurm.run("scontrol", "release", number)
     assert lab.succeeded(job).attempts == 1
+
+
+def test_a_job_that_is_cancelled_while_slurm_lets_it_wait_is_over_at_once(open_lab: Callable[..., Lab]) -> None:
+    lab = open_lab(settle_s=3600)
+    blocker = lab.slurm.run("sbatch", "--parsable", "-N4", "--cpus-per-task=4", "--wrap=sleep 300", "-o", "/dev/null")
+    try:
+        job = lab.submit(trainer={"steps": 20})
+        lab.until(job, lambda job: "waits in Slurm's queue" in job.reason)
+        lab.client.cancel(job)
+        assert lab.until(job, lambda job: job.ended).state == "CANCELLED"
+        assert {state for _, _, state in lab.slurm_jobs(job)} <= {"CANCELLED"}
+    finally:
+        lab.slurm.run("scancel", blocker.strip())
 
 
 def test_a_job_that_no_node_can_hold_fails_with_the_limits(lab: Lab) -> None:

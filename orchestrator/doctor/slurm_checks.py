@@ -121,7 +121,7 @@ def _accounting(client: SlurmCommands | SlurmRest, conf: Mapping[str, str]) -> C
         else:
             is_there = conf.get("AccountingStorageType", "").endswith("slurmdbd")
     except BackendUnavailable as error:
-        return "accounting", Verdict.WARNING, f"slurmdbd does not answer slurmrestd: {error}; {without}"
+        return "accounting", Verdict.WARNING, f"accounting does not answer: {error}; {without}"
     if is_there:
         return "accounting", Verdict.OK, "slurmdbd reports jobs that the controller has forgotten"
     return "accounting", Verdict.OK, f"none; {without}"

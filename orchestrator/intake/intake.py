@@ -182,7 +182,7 @@ def _batch(body: ReportBody) -> JournalBatch | InvalidSpec:
 
 
 def parse_report(body: ReportBody) -> JournalBatch:
-    """Raises InvalidSpec if the lines do not end where the report says, or for an invalid exit record."""
+    """Parse a report. Raises InvalidSpec if its lines do not end where it says, or for an invalid exit record."""
     return JournalBatch(
         key=AttemptKey(body.job_id, body.attempt),
         replica=body.replica,
@@ -199,8 +199,10 @@ def parse_report(body: ReportBody) -> JournalBatch:
 
 
 def _lines(pointer: str, lines: Sequence[str], start: int, end: int) -> list[rundir.Line]:
-    """Return the lines with their offsets. Raises InvalidSpec if they do not end at `end`. A report without lines may
-    skip what is no line."""
+    """Return the lines with their offsets. Raises InvalidSpec if they do not end at `end`.
+
+    Without lines, `end` is not checked: the agent skips a line that is too long for a report.
+    """
     if not lines:
         return []
     split, reached = rundir.split_lines("\n".join(lines).encode(errors="surrogatepass"), start)

@@ -79,7 +79,7 @@ def elastic(
         conf=_CONF,
         max_restarts=max_restarts,
     )
-    program = [script] if script is not None else ["-m", str(m)]
+    program = ["--", script] if script is not None else ["-m", "--", str(m)]
     title = Path(script).stem if script is not None else str(m).rpartition(".")[2]
     return specs.AppDef(
         name=name.strip("/") or title,

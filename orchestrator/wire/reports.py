@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.wire.answers import Answer
 from orchestrator.wire.problems import Problem
+from trainer.contract.progress import MAX_REPORTED_LINES
 
 
 class ReportBody(BaseModel):
@@ -21,10 +22,10 @@ class ReportBody(BaseModel):
     replica: int = Field(ge=0, le=2**31 - 1)
     incarnation: int = Field(ge=1, le=2**31 - 1)
     progress_from: int = Field(default=0, ge=0, le=2**62)
-    progress: list[str] = Field(default_factory=list, max_length=10_000)
+    progress: list[str] = Field(default_factory=list, max_length=MAX_REPORTED_LINES)
     progress_to: int = Field(default=0, ge=0, le=2**62)
     events_from: int = Field(default=0, ge=0, le=2**62)
-    events: list[str] = Field(default_factory=list, max_length=10_000)
+    events: list[str] = Field(default_factory=list, max_length=MAX_REPORTED_LINES)
     events_to: int = Field(default=0, ge=0, le=2**62)
     exit_record: dict[str, Any] | None = None
 

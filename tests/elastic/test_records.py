@@ -123,10 +123,11 @@ def test_a_line_after_a_torn_one_is_complete(tmp_path: Path) -> None:
 def test_a_reader_gets_complete_lines_once(tmp_path: Path) -> None:
     journal = tmp_path / "progress.jsonl"
     journal.write_text("1\n2\n3")
-    assert read_lines(journal, 0, 100) == (["1", "2"], 4)
-    assert read_lines(journal, 4, 100) == ([], 4)
-    assert read_lines(journal, 0, 3) == (["1"], 2)
-    assert read_lines(tmp_path / "absent", 7, 100) == ([], 7)
+    assert read_lines(journal, 0, 100) == (["1", "2"], 0, 4)
+    assert read_lines(journal, 4, 100) == ([], 4, 4)
+    assert read_lines(journal, 0, 3) == (["1"], 0, 2)
+    assert read_lines(journal, 6, 100) == (["1", "2"], 0, 4), "the file is shorter"
+    assert read_lines(tmp_path / "absent", 7, 100) == ([], 7, 7)
 
 
 def test_the_exit_record_and_the_events_are_written(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Whatever a job writes into its journals, the service accepts the agent's reports and stores what it reads itself."""
+"""Whatever a job writes into its progress journal, the service accepts the agent's reports, and they have the same
+lines as the run directory."""
 
 from __future__ import annotations
 
@@ -37,38 +38,36 @@ PIECES = [
     b",",
     b"[",
 ]
-BYTES = 300_000  # more than the agent reads at once
+BATCH_BYTES = 300_000  # more than a report has
 pieces = st.sampled_from(PIECES) | st.binary(min_size=1, max_size=20)
-repeated = st.tuples(pieces, st.sampled_from([1, 1, 1, 1, BYTES]))
+written = st.builds(lambda piece, often: piece * (1 + often * BATCH_BYTES // len(piece)), pieces, st.booleans())
 
 
-def reported(record: Record) -> Iterator[Progress]:
-    """Yield what the service takes from the agent's reports."""
+def lines_of_reports(record: Record) -> Iterator[tuple[int, Progress]]:
     offsets, moved = Offsets(), True
     while moved:
         document, after = build_report(record, offsets, None)
         body = parse_document(json.dumps(document).encode(), "application/json", REPORT.most_values)
-        yield from (line for _, line in parse_report(parse_model(REPORT.model, body)).progress)
+        yield from parse_report(parse_model(REPORT.model, body)).progress
         offsets, moved = after, after != offsets
 
 
-def read(root: Path, record: Record) -> Iterator[Progress]:
-    """Yield what the service reads itself."""
+def lines_of_the_run_directory(root: Path, record: Record) -> Iterator[tuple[int, Progress]]:
     key, place = AttemptKey(record.job_id, record.attempt), (record.replica, record.incarnation)
     offset, moved = 0, True
     while moved:
         known = {place: JournalOffsets(progress=offset)}
-        (news,) = read_news(JobFolder(root, record.job_id), key, 1, known)  # the events have always grown
-        yield from (line for _, line in news.progress)
+        (news,) = read_news(
+            JobFolder(root, record.job_id), key, 1, known
+        )  # one, because the events are always read from 0
+        yield from news.progress
         offset, moved = news.progress_to, news.progress_to != offset
 
 
 @settings(max_examples=examples(25, 500), deadline=None)
-@given(st.lists(repeated, max_size=4))
-def test_reports_of_any_journal_are_accepted_and_bring_what_the_service_reads(written: list[tuple[bytes, int]]) -> None:
+@given(st.lists(written, max_size=4))
+def test_reports_are_accepted_and_have_the_lines_of_the_run_directory(journal: list[bytes]) -> None:
     with TemporaryDirectory() as name:
         record = build_record(Path(name) / "j")
-        (record.incarnation_dir / "progress.jsonl").write_bytes(
-            b"".join(piece * (1 + size // len(piece)) for piece, size in written)
-        )
-        assert list(reported(record)) == list(read(Path(name), record))
+        (record.incarnation_dir / "progress.jsonl").write_bytes(b"".join(journal))
+        assert list(lines_of_reports(record)) == list(lines_of_the_run_directory(Path(name), record))

@@ -295,9 +295,12 @@ def test_an_authentication_error_names_rest_token_file_if_a_token_was_sent(clien
                 client_of(answer, **access).jobs()
 
 
-def test_accounting_is_there_or_not_served_or_does_not_answer(client_of: Any) -> None:
+def test_a_404_means_that_slurmrestd_serves_no_accounting(client_of: Any) -> None:
     assert client_of(said(200, pings=[])).has_accounting()
     assert not client_of(httpx.Response(404, text="Unable find requested URL.")).has_accounting()
+
+
+def test_an_error_of_accounting_is_not_taken_for_its_absence(client_of: Any) -> None:
     for answer in (said(502, "Unable to connect to database"), said(401, "Authentication failure")):
         with pytest.raises(BackendUnavailable):
             client_of(answer).has_accounting()

@@ -40,7 +40,7 @@ def test_only_replica_0_hosts_the_rendezvous() -> None:
     assert flag(second, "--rdzv-conf").split(",")[0] == "is_host=0"
     assert flag(first, "--rdzv-id") == "app-1-2", "a requeued job has its own id"
     assert [flag(first, name) for name in ("--nnodes", "--nproc-per-node", "--max-restarts")] == ["1:2", "4", "3"]
-    assert first[-3:] == ["train.py", "--lr", "a $HOME 'b'"]
+    assert first[-4:] == ["--", "train.py", "--lr", "a $HOME 'b'"]
     assert (app.roles[0].min_replicas, app.roles[0].num_replicas) == (1, 2)
 
 
@@ -53,7 +53,7 @@ def test_the_launch_fails_if_the_scheduler_names_no_first_host() -> None:
 def test_one_node_starts_standalone() -> None:
     words = words_on(component.elastic(m="pkg.train", j="1x3"), 0)
     assert words[:3] == ["--nnodes=1", "--nproc-per-node=3", "--standalone"]
-    assert words[-2:] == ["-m", "pkg.train"]
+    assert words[-3:] == ["-m", "--", "pkg.train"]
 
 
 def test_the_component_has_the_flags_and_variables_of_an_attempt() -> None:

@@ -99,7 +99,7 @@ def test_a_job_scaled_beyond_the_free_slots_waits_and_blocks_the_others() -> Non
     assert not verdicts["next"].admitted
 
 
-def test_a_job_that_waits_while_more_slots_are_held_than_exist_says_what_is_free_for_it() -> None:
+def test_a_job_between_attempts_sees_what_is_free_for_it_while_more_slots_are_held_than_exist() -> None:
     verdicts = judge(a_holder(4, JobState.RECOVERING, asked="2"), a_holder(1), slots=2)
     assert verdicts["holder-4"] == Admission(
         False, "needs 2 slots; 1 of 2 is free", blocks=True, contended=Contended.SLOTS
@@ -141,7 +141,7 @@ def test_of_jobs_that_keep_nodes_from_each_other_the_first_starts() -> None:
     assert not verdicts["next"].admitted
 
 
-def test_nothing_is_free_for_a_waiting_job_while_the_others_alone_use_too_much() -> None:
+def test_nothing_is_free_for_a_job_while_others_hold_more_slots_than_exist() -> None:
     others = replace(a_holder(5), job=replace(a_holder(5).job, id="others"))
     verdicts = judge(a_holder(1, JobState.RECOVERING, asked="3"), others, slots=4)
     assert verdicts["holder-1"].sentence == "needs 3 slots; 0 of 4 are free"
@@ -205,7 +205,7 @@ def test_a_job_that_can_never_fit_says_so_even_behind_a_job_that_waits() -> None
     assert verdicts["large"] == Admission(False, "needs 9 slots, but the cluster has 4; scale or cancel it")
 
 
-def test_a_job_that_fits_on_no_node_is_not_to_be_scaled() -> None:
+def test_a_job_with_one_node_larger_than_the_cluster_is_to_be_cancelled() -> None:
     spec = a_spec(topology={"nodes": "2", "workers_per_node": 5})
     wide = replace(a_waiting_job("wide", 2), spec=spec)
     assert judge(wide, slots=4)["wide"].sentence == "needs 10 slots, but the cluster has 4; cancel it"
@@ -219,11 +219,18 @@ def test_a_job_that_can_never_fit_blocks_no_other() -> None:
     limits = Limits(slots=8, quotas={"default": Quota(max_devices=1)})
     scaled = a_holder(1, JobState.RECOVERING, asked="2")
     verdicts = judge(scaled, a_waiting_job("other", 1, project="other"), limits=limits)
-    sentence = "needs 2 devices, more than project default may use; scale or cancel it"
+    sentence = "needs 2 devices, more than the 1 of project default; scale or cancel it"
     assert verdicts["holder-1"] == Admission(False, sentence)
     assert verdicts["other"].admitted
     without_slots = replace(limits, slots=None)
     assert judge(scaled, limits=without_slots)["holder-1"] == Admission(False, sentence)
+
+
+def test_a_job_between_attempts_waits_for_devices_that_others_of_its_project_use() -> None:
+    limits = Limits(slots=8, quotas={"default": Quota(max_devices=4)})
+    verdicts = judge(a_holder(1, JobState.RECOVERING, asked="3"), a_holder(2), limits=limits)
+    sentence = "needs 3 devices; project default uses 2 of its 4"
+    assert verdicts["holder-1"] == Admission(False, sentence, contended=Contended.PROJECT)
 
 
 def test_a_live_attempt_counts_with_the_width_that_it_was_started_with() -> None:

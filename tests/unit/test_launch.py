@@ -189,8 +189,13 @@ def test_a_group_without_an_endpoint_needs_no_rendezvous() -> None:
 
 
 @pytest.mark.parametrize(
-    "program", [{"script": "--nproc-per-node=3"}, {"module": "-x"}, {"command": ["--nproc-per-node=3", "sh"]}]
+    ("program", "problem"),
+    [
+        ({"script": "--nproc-per-node=3"}, r"script\n.*read as an option"),
+        ({"module": "-x"}, r"module\n"),
+        ({"command": ["--nproc-per-node=3", "sh"]}, r"command\n.*must not begin with '-'"),
+    ],
 )
-def test_a_program_that_the_launcher_would_take_for_a_flag_is_refused(program: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="run"):
+def test_a_program_whose_name_begins_with_a_dash_is_refused(program: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
         a_spec(run={"workdir": "/w", **program})

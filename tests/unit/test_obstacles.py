@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -36,11 +37,12 @@ def test_a_job_without_an_obstacle_waits_for_the_cluster_only_if_it_was_submitte
 
 def reasons() -> Iterator[tuple[str, Attempt | None]]:
     """Yield what the queue and Slurm say of jobs that wait."""
-    for limits in (
-        Limits(slots=1),
-        Limits(quotas={"default": Quota(max_devices=1)}),
-    ):
-        job = a_job(JobState.QUEUED, spec=a_spec(topology={"workers_per_node": 3}))
+    too_large = itertools.product(
+        (Limits(slots=1), Limits(quotas={"default": Quota(max_devices=1)})),
+        ({"workers_per_node": 3}, {"nodes": "2", "workers_per_node": 1}),
+    )
+    for limits, topology in too_large:
+        job = a_job(JobState.QUEUED, spec=a_spec(topology=topology))
         (verdict,) = admit([claimant_of(job, None)], limits, dependencies={}).values()
         yield verdict.sentence, None
     for states in ({}, {"other": JobState.FAILED}):
@@ -55,7 +57,7 @@ ASKING = [each for each in reasons() if OF_THE_OWNER.search(each[0])]
 
 
 def test_every_sentence_that_asks_something_of_the_owner_is_recognized() -> None:
-    assert len(ASKING) == 14, [reason for reason, _ in ASKING]
+    assert len(ASKING) == 16, [reason for reason, _ in ASKING]
 
 
 @pytest.mark.parametrize(("reason", "attempt"), ASKING)
@@ -73,8 +75,8 @@ WAITING = an_attempt(AttemptState.PENDING)
     ("reason", "attempt", "next_step"),
     [
         ("waits: torchx (lsf) has not answered for 10 s", WAITING, "orchestrator doctor --cluster "),
-        ("waits for job a-1 to succeed; it is SUSPENDED", None, "Resume the job that it waits for"),
-        ("waits for job a-1 to succeed; it is QUEUED", None, "`orchestrator why` of that one"),
+        ("waits for job a-1 to succeed; it is SUSPENDED", None, "is suspended"),
+        ("waits for job a-1 to succeed; it is QUEUED", None, "Run `orchestrator why` on that job"),
         ("waits for job a-1, which no longer exists; cancel this job", None, "The job can never start."),
         ("stopping: cancelled by its owner", WAITING, "Nothing to do. The attempt ends."),
         ("stopping: cancelled; cannot continue now: cannot reach slurmrestd", WAITING, "The service tries again"),
@@ -93,8 +95,11 @@ def test_the_next_step_fits_the_reason(reason: str, attempt: Attempt | None, nex
 
 @pytest.mark.parametrize(
     ("remedy", "next_step"),
-    [("scale or cancel it", "The job can never start with so many nodes"), ("cancel it", "The job cannot start even")],
+    [
+        ("scale or cancel it", "The job can never start with so many nodes"),
+        ("cancel it", "One node of the job already exceeds"),
+    ],
 )
-def test_a_job_that_is_too_large_between_attempts_is_not_told_to_wait(remedy: str, next_step: str) -> None:
+def test_a_job_between_attempts_that_is_too_large_is_told_to_scale_or_cancel(remedy: str, next_step: str) -> None:
     job = a_job(JobState.RECOVERING, reason=f"needs 4 slots, but the cluster has 2; {remedy}")
     assert tell_next(job, an_attempt(AttemptState.LOST)).startswith(next_step)

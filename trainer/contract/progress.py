@@ -19,6 +19,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
+MAX_REPORTED_LINES = 10_000  # of one journal in one report of an agent
+
 
 class Phase(str, Enum):
     """What a worker does. Limits differ by phase, so that a slow snapshot is not taken for a hang."""

@@ -4,7 +4,7 @@ For each replica of an attempt the service renders
 
     elasticrun --nnodes=N --nproc-per-node=K --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT --rdzv-id=JOB-aATTEMPT
       --rdzv-conf=join_timeout=600,read_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5
-      --local-addr=ADDRESS --monitor-interval=0.05 [-m] SCRIPT ARGUMENTS
+      --local-addr=ADDRESS --monitor-interval=0.1 [--module | --no-python] -- PROGRAM ARGUMENTS
 
 HOST:PORT is the same for all replicas. Replica 0 binds the port, and fails within two seconds if the port is taken. The
 others wait up to read_timeout for it. ADDRESS is this node's address as other nodes reach it, or 127.0.0.1 if there is

@@ -1,7 +1,7 @@
 """An agent without torch. Claim, journal, requests and exit record are the real ones.
 
-It takes the arguments of `python -m trainer.elastic.elasticrun FLAGS --no-python COMMAND` and saves the two seconds of
-CPU that importing torch takes. It forms no group and restarts nothing in place.
+It takes the arguments of `python -m trainer.elastic.elasticrun FLAGS --no-python -- COMMAND` and saves the two seconds
+of CPU that importing torch takes. It forms no group and restarts nothing in place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STOP_S = 5
 def run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
     assert record is not None
     flags = dict(flag.removeprefix("--").split("=", 1) for flag in argv if flag.startswith("--") and "=" in flag)
-    command = argv[argv.index("--no-python") + 1 :]
+    command = argv[argv.index("--") + 1 :]
     size = int(flags["nproc-per-node"])
     os.environ |= {env.GENERATION: "1", env.REPLICA_DIR: str(record.incarnation_dir), "WORLD_SIZE": str(size)}
     workers: list[subprocess.Popen[bytes]] = []

@@ -154,7 +154,7 @@ class SlurmRest:
         return parse_nodes(self._list("slurm", "nodes/", "nodes"), default=self._access.default_partition)
 
     def has_accounting(self) -> bool:
-        """Whether slurmrestd serves accounting. Raises BackendUnavailable if slurmdbd does not answer it."""
+        """Whether slurmrestd serves accounting. Raises BackendUnavailable without an answer."""
         try:
             self._ask("GET", "slurmdb", "ping/")
         except _NotServed:

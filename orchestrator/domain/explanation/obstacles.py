@@ -119,10 +119,10 @@ _OWN: tuple[Obstacle, ...] = (
         "`orchestrator cancel {job}`.",
     ),
     Obstacle(
-        name="too large",
+        name="too many workers on a node",
         pattern=r"^needs .*; cancel it",
-        next="The job cannot start even on one node. Run `orchestrator cancel {job}`, then submit it with fewer "
-        "workers on each node.",
+        next="One node of the job already exceeds the limit. Run `orchestrator cancel {job}`, then submit the job with "
+        "fewer workers on each node, or ask for a larger limit.",
     ),
     Obstacle(
         name="deleted dependency",
@@ -132,13 +132,14 @@ _OWN: tuple[Obstacle, ...] = (
     Obstacle(
         name="suspended dependency",
         pattern=r"^waits for job .* to succeed; it is SUSPENDED",
-        next="Resume the job that it waits for, or run `orchestrator cancel {job}`.",
+        next="The job that it waits for is suspended. Run `orchestrator resume` on that job, or "
+        "`orchestrator cancel {job}`.",
     ),
     Obstacle(
         name="dependency",
         pattern=r"^waits for job .* to succeed; it is ",
-        next="The job starts after the job that it waits for has succeeded. `orchestrator why` of that one says what "
-        "it waits for.",
+        next="The job starts after the job that it waits for has succeeded. Run `orchestrator why` on that job to see "
+        "what it does.",
     ),
     Obstacle(
         name="ended dependency",

@@ -28,6 +28,8 @@ from trainer.contract.location import join
 # Replaced by the job's id in values of `run.env`. The name is torchx's.
 JOB_ID_MACRO = "${app_id}"
 ELASTICRUN = "trainer.elastic.elasticrun"
+# The launcher's flags for each kind of program.
+_SCRIPT, _MODULE, _COMMAND = (), ("--module",), ("--no-python",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,16 +178,13 @@ def _resource(spec: JobSpec, gpus_per_node: int) -> Resource:
 
 
 def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tuple[str, ...]:
-    launcher = (
-        (site.python, "-m", ELASTICRUN)
-        if job.spec.launcher == "elasticrun"
-        else (site.python, "-m", "trainer.elastic.guard", "--", site.python, "-m", "torch.distributed.run")
-    )
-    flags, program = _target(job.spec)
-    if job.spec.launcher != "elasticrun":
-        flags, program = ("--no-python",), _wrapped(flags, program, site)
-    # After "--", the launcher takes no argument of the program for one of its own flags, and drops none.
-    return (*launcher, *render_group_flags(_group(job, attempt, site, policy)), *flags, "--", *program)
+    kind, program = _target(job.spec)
+    launcher: tuple[str, ...] = (site.python, "-m", ELASTICRUN)
+    if job.spec.launcher == "torchrun":
+        launcher = (site.python, "-m", "trainer.elastic.guard", "--", site.python, "-m", "torch.distributed.run")
+        kind, program = _COMMAND, _wrap(kind, program, site)
+    # After "--", argparse reads no argument of the program as a flag of the launcher, and keeps a later "--".
+    return (*launcher, *render_group_flags(_group(job, attempt, site, policy)), *kind, "--", *program)
 
 
 def _group(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> Group:
@@ -201,16 +200,16 @@ def _group(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> Grou
 
 
 def _target(spec: JobSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what each worker runs: the launcher's flags for this kind of program, and the program with arguments."""
+    """Return the launcher's flags for this kind of program, and the program with its arguments."""
     config = spec.trainer_config()
     if config is not None:
-        return ("--module",), ("trainer", "--config", json.dumps(render_config(config), sort_keys=True))
+        return _MODULE, ("trainer", "--config", json.dumps(render_config(config), sort_keys=True))
     arguments = (*_local_rank(spec), *spec.run.args)
     if spec.run.module is not None:
-        return ("--module",), (spec.run.module, *arguments)
+        return _MODULE, (spec.run.module, *arguments)
     if spec.run.script is not None:
-        return (), (spec.run.script, *arguments)
-    return ("--no-python",), tuple(spec.run.command or ())
+        return _SCRIPT, (spec.run.script, *arguments)
+    return _COMMAND, tuple(spec.run.command or ())
 
 
 def _local_rank(spec: JobSpec) -> tuple[str, ...]:
@@ -218,9 +217,9 @@ def _local_rank(spec: JobSpec) -> tuple[str, ...]:
     return ("--local-rank=${local_rank}",) if spec.run.pass_local_rank else ()
 
 
-def _wrapped(flags: tuple[str, ...], program: tuple[str, ...], site: Site) -> tuple[str, ...]:
+def _wrap(kind: tuple[str, ...], program: tuple[str, ...], site: Site) -> tuple[str, ...]:
     """Return the program under plain torchrun, wrapped so that each worker has its log in the run directory."""
-    python = {(): (site.python, "-u"), ("--module",): (site.python, "-u", "-m")}.get(flags, ())
+    python = {_SCRIPT: (site.python, "-u"), _MODULE: (site.python, "-u", "-m"), _COMMAND: ()}[kind]
     return (site.python, "-I", "-S", site.child, *python, *program)
 
 

@@ -164,26 +164,44 @@ class _Use:
         return Admission(True, f"it takes {nodes * wpn} of {counted(slots, 'slot')}{part}", nodes)
 
     def too_large(self, job: Claimant) -> Admission | None:
-        """Return that the job needs more slots than the cluster has, so that it can never start at this size."""
-        needed = job.spec.topology.min_nodes * job.spec.topology.count_workers(self._limits.gpus_per_node)
+        """Refuse a job that needs more slots than the cluster has, even on its least number of nodes."""
+        needed = self._least(job)
         slots = self._limits.slots
         if slots is None or needed <= slots:
             return None
         return self._refuse(job, f"needs {counted(needed, 'slot')}, but the cluster has {slots}", slots)
 
     def _too_few(self, job: Claimant, needed: int, held: int) -> Admission:
-        """Return what a job that does not fit now waits for. It blocks the jobs behind it only if that is slots."""
+        """Return what a job between attempts waits for. It blocks the jobs behind it only if it waits for slots."""
         slots, free = self._limits.slots, max(0, (self._free or 0) + held)
         if slots is not None and free < needed:
             verb = "is" if free == 1 else "are"
             sentence = f"needs {counted(needed, 'slot')}; {free} of {slots} {verb} free"
             return Admission(False, sentence, blocks=True, contended=Contended.SLOTS)
+        beyond = self._beyond_quota(job, held)
+        assert beyond is not None, "with enough slots and devices it fits"
+        return beyond
+
+    def _beyond_quota(self, job: Claimant, held: int) -> Admission | None:
+        """Return the quota of devices that the job would exceed even on its least number of nodes."""
         project = job.spec.project
-        most = self._limits.quotas.get(project, Quota()).max_devices or 0
-        return self._refuse(job, f"needs {counted(needed, 'device')}, more than project {project} may use", most)
+        most = self._limits.quotas.get(project, Quota()).max_devices
+        needed = self._least(job)
+        used = self._devices[project] - held
+        if most is None or used + needed <= most:
+            return None
+        sentence = f"needs {counted(needed, 'device')}"
+        if needed > most:
+            return self._refuse(job, f"{sentence}, more than the {most} of project {project}", most)
+        sentence += f"; project {project} uses {used} of its {most}"
+        return Admission(False, sentence, contended=Contended.PROJECT)
+
+    def _least(self, job: Claimant) -> int:
+        """Return the devices of the job's least number of nodes."""
+        return job.spec.topology.min_nodes * job.spec.topology.count_workers(self._limits.gpus_per_node)
 
     def _refuse(self, job: Claimant, sentence: str, most: int) -> Admission:
-        """Return that a job that needs more than `most` devices can never start. Fewer nodes help if one fits."""
+        """Refuse a job that exceeds a limit of `most` devices. Fewer nodes help if one of them is within the limit."""
         fits_on_one = job.spec.topology.count_workers(self._limits.gpus_per_node) <= most
         return Admission(False, f"{sentence}; {'scale or cancel it' if fits_on_one else 'cancel it'}")
 
@@ -206,8 +224,6 @@ class _Use:
         project's."""
         project, limits, array = job.spec.project, self._limits, job.spec.array
         quota = limits.quotas.get(project, Quota())
-        needed = job.spec.topology.min_nodes * job.spec.topology.count_workers(limits.gpus_per_node)
-        devices = self._devices[project]
         if limits.max_jobs is not None and self._jobs.total() >= limits.max_jobs:
             running = counted(self._jobs.total(), "job")
             sentence = f"waits: the cluster runs {running}; its limit is {limits.max_jobs}"
@@ -219,13 +235,7 @@ class _Use:
             running = counted(self._jobs[project], "job")
             sentence = f"waits: project {project} runs {running}; its limit is {quota.max_jobs}"
             return Admission(False, sentence, contended=Contended.PROJECT)
-        if quota.max_devices is not None and needed > quota.max_devices:
-            sentence = f"needs {counted(needed, 'device')}, more than the {quota.max_devices} of project {project}"
-            return self._refuse(job, sentence, quota.max_devices)
-        if quota.max_devices is not None and devices + needed > quota.max_devices:
-            sentence = f"needs {counted(needed, 'device')}; project {project} uses {devices} of its {quota.max_devices}"
-            return Admission(False, sentence, contended=Contended.PROJECT)
-        return None
+        return self._beyond_quota(job, held=0)
 
     def room(self, claimant: Claimant) -> Admission:
         """Return how many nodes a running elastic job could have now. Takes none."""

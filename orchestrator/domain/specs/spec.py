@@ -95,7 +95,7 @@ class Run(_Part):
     @classmethod
     def _command_is_no_flag(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and value[0].startswith("-"):
-            raise ValueError(f"'{value[0]}' would be read as an option; write './{value[0]}'")
+            raise ValueError(f"is {value[0]!r}; the name of a program must not begin with '-'")
         return value
 
     @field_validator("env", "secrets")

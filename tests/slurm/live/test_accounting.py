@@ -169,4 +169,4 @@ def test_doctor_warns_of_a_slurmdbd_that_does_not_answer(keeping: ThrowawaySlurm
         keeping.start_slurmdbd()
     verdict, words = found["accounting"]
     assert verdict == "warning"
-    assert words.startswith("slurmdbd does not answer slurmrestd: Unable to connect to database")
+    assert words.startswith("accounting does not answer: Unable to connect to database")

@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from trainer.contract.progress import MAX_REPORTED_LINES
+
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-_MOST_LINES = 10_000  # that a report may have
 
 
 def say(text: str) -> None:
@@ -89,7 +90,7 @@ def append_line(path: Path, document: Mapping[str, object]) -> None:
 
 
 class Lines(NamedTuple):
-    """Complete lines of a journal from byte `start` to byte `end`."""
+    """Complete lines of a journal, and the bytes that were read, from `start` to `end`."""
 
     texts: list[str]
     start: int
@@ -97,9 +98,10 @@ class Lines(NamedTuple):
 
 
 def read_lines(path: Path, offset: int, limit_bytes: int) -> Lines:
-    """Read complete lines from `offset` on, at most `limit_bytes`. Reads a file that became shorter from its start.
+    """Read complete lines of at most `limit_bytes`, from `offset` on or, if the file is shorter, from its start.
 
-    Each text has as many bytes as its line. A line longer than the limit is skipped. Agents and the trainer write none.
+    A line longer than the limit is skipped: agents and the trainer write none. A line that is not UTF-8 becomes
+    question marks of the same length, so that offsets stay right.
     """
     try:
         with open_to_read(path) as file:
@@ -111,14 +113,14 @@ def read_lines(path: Path, offset: int, limit_bytes: int) -> Lines:
     whole, newline, _torn = chunk.rpartition(b"\n")
     if not newline:
         return Lines([], start, start + len(chunk) if len(chunk) == limit_bytes else start)
-    lines = whole.split(b"\n", _MOST_LINES)[:_MOST_LINES]
-    return Lines([_text(line) for line in lines], start, start + len(lines) + sum(map(len, lines)))
+    lines = whole.split(b"\n", MAX_REPORTED_LINES)[:MAX_REPORTED_LINES]
+    return Lines([_decode_line(line) for line in lines], start, start + len(lines) + sum(map(len, lines)))
 
 
-def _text(line: bytes) -> str:
+def _decode_line(line: bytes) -> str:
     try:
         return line.decode()
-    except UnicodeDecodeError:  # not ours: ours is JSON
+    except UnicodeDecodeError:  # the job wrote it: agents and the trainer write JSON
         return "?" * len(line)
 
 

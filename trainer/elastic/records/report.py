@@ -44,7 +44,10 @@ def backoff_s(failures: int) -> float:
 
 
 def build_report(record: Record, offsets: Offsets, final: ExitRecord | None) -> tuple[dict[str, object], Offsets]:
-    """The next report and the offsets after it. Journal lines are sent as they were written."""
+    """The next report and the offsets after it. Journal lines are sent as they were written.
+
+    The service ignores lines before an offset that it has. So after a cut, it takes them from the run directory only.
+    """
     folder = record.incarnation_dir
     progress = read_lines(folder / layout.PROGRESS, offsets.progress, _BATCH_BYTES)
     events = read_lines(folder / layout.EVENTS, offsets.events, _BATCH_BYTES)
@@ -98,7 +101,7 @@ class Reporter:
         while True:
             document, offsets = build_report(self._record, self._offsets, final)
             moved = offsets.progress - self._offsets.progress + offsets.events - self._offsets.events
-            if not moved and final is None and time.monotonic() < self._posted_s + _EMPTY_INTERVAL_S:
+            if offsets == self._offsets and final is None and time.monotonic() < self._posted_s + _EMPTY_INTERVAL_S:
                 return True
             try:
                 self._post(document, min(_REQUEST_TIMEOUT_S, deadline - time.monotonic()))

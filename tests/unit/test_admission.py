@@ -226,6 +226,12 @@ def test_a_job_that_can_never_fit_blocks_no_other() -> None:
     assert judge(scaled, limits=without_slots)["holder-1"] == Admission(False, sentence)
 
 
+def test_a_job_between_attempts_that_is_too_large_says_so_and_blocks_no_other() -> None:
+    verdicts = judge(a_holder(1, JobState.RECOVERING, asked="5"), a_waiting_job("next", 1), slots=4)
+    assert verdicts["holder-1"] == Admission(False, "needs 5 slots, but the cluster has 4; scale or cancel it")
+    assert verdicts["next"].admitted
+
+
 def test_a_job_between_attempts_waits_for_devices_that_others_of_its_project_use() -> None:
     limits = Limits(slots=8, quotas={"default": Quota(max_devices=4)})
     verdicts = judge(a_holder(1, JobState.RECOVERING, asked="3"), a_holder(2), limits=limits)

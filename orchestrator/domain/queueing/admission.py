@@ -207,8 +207,6 @@ class _Use:
 
     def make_way(self, stuck: Sequence[Claimant]) -> dict[str, Admission]:
         """If several jobs between attempts wait for nodes that they keep from each other, the first one gets them."""
-        if len(stuck) < 2:
-            return {}
         kept = {each.id: each.held_devices(self._limits.gpus_per_node) for each in stuck}
         for each in stuck:
             self._give_back(each, kept[each.id])

@@ -21,7 +21,7 @@ import pytest
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.torchx_scheduler import component
-from tests.elastic.harness import wait_for
+from tests.elastic.harness import free_port, wait_for
 from tests.torchx.installed import ROOT, Installed, write_entry_points
 
 pytestmark = pytest.mark.timeout(300)
@@ -188,9 +188,8 @@ def test_our_component_runs_on_torchxs_own_scheduler(
         "dist.barrier()\ndist.destroy_process_group()\n"
     )
     own = "orchestrator.torchx_scheduler.component.elastic" if installed.is_nightly else f"{component.__file__}:elastic"
-    port = "29533" if installed.is_nightly else "29534"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where elasticrun and torch are
-    command = ("run", "-s", "local_cwd", own, "-j", "1:2x1", "--rdzv_port", port, "--script", "train.py")
+    command = ("run", "-s", "local_cwd", own, "-j", "1:2x1", "--rdzv_port", str(free_port()), "--script", "train.py")
     done = installed.run(
         *command, env={**environment(service, tmp_path), "PATH": path, "PYTHONPATH": str(ROOT)}, cwd=tmp_path
     )

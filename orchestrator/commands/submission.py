@@ -109,10 +109,11 @@ def _check_demand(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
             "/resources/gpus", f"needs {counted(spec.resources.gpus, 'GPU')}, cluster {cluster.name} has {cluster.gpus}"
         )
     if spec.topology.workers_per_node == "gpu" and cluster.gpus == 0:
-        message = f"is 'gpu', but cluster {cluster.name} has no GPU; give a number of workers"
-        yield FieldProblem("/topology/workers_per_node", message)
+        if not spec.resources.gpus:
+            message = f"is 'gpu', but cluster {cluster.name} has no GPU; give a number of workers"
+            yield FieldProblem("/topology/workers_per_node", message)
         return
-    needed = spec.topology.max_nodes * spec.topology.count_workers(cluster.gpus)
+    needed = spec.topology.min_nodes * spec.topology.count_workers(cluster.gpus)
     try:
         slots = cluster.backend.slots()
     except BackendUnavailable:

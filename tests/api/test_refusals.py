@@ -41,7 +41,7 @@ def test_an_unknown_field_is_named(world: World) -> None:
         ("/topology/workers_per_node", {"topology": {"workers_per_node": "gpu"}}, "no GPU"),
         (
             "/topology",
-            {"topology": {"nodes": "1:4", "workers_per_node": 2}},
+            {"topology": {"nodes": "4:6", "workers_per_node": 2}},
             "needs 8 workers, cluster local has 4",
         ),
         ("/resources/gpus", {"resources": {"gpus": 1}}, "has 0"),
@@ -66,6 +66,10 @@ def test_an_invalid_field_is_refused_with_its_pointer(
     world: World, pointer: str, fields: dict[str, Any], words: str
 ) -> None:
     assert words in problem_at(world, pointer, **fields)
+
+
+def test_the_cluster_needs_room_for_the_fewest_nodes_of_a_range_only(world: World) -> None:
+    assert world.post_spec(topology={"nodes": "1:9", "workers_per_node": 2}).status_code == 201
 
 
 def test_a_missing_field_is_named(world: World) -> None:

@@ -52,7 +52,12 @@ def test_a_job_that_waits_for_a_quota_or_another_job_does_not_stop_growth() -> N
 
 
 def test_growth_needs_free_slots() -> None:
-    assert growth_of(limits=Limits(slots=1)) == "It grows back when the slots of another node are free."
+    other = claimant_of(a_job(JobState.RUNNING), an_attempt(nodes="2", asked="2"))
+    assert growth_of(other) == "It grows back when the slots of another node are free."
+
+
+def test_no_growth_is_announced_beyond_the_slots_of_the_cluster() -> None:
+    assert growth_of(limits=Limits(slots=1)) == "It cannot grow, because the cluster has 1 slot."
 
 
 def test_growth_needs_a_snapshot_and_then_the_pause() -> None:

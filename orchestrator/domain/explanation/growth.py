@@ -13,7 +13,7 @@ from orchestrator.domain.counted import counted, lasting
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.observation.observation import Training
-from orchestrator.domain.queueing.admission import Admission, Contended, admit
+from orchestrator.domain.queueing.admission import Admission, Contended, Limits, admit
 from orchestrator.domain.queueing.waiting import ClusterQueue
 
 
@@ -53,8 +53,15 @@ def tell_growth(shrunken: Shrunken, queue: ClusterQueue, now: datetime) -> str:
         return f"It grows back when no other job waits for slots. {_tell_waiting(job, queue, admissions)}"
     room = admissions[job.id].nodes
     if room <= shrunken.nodes:
-        return "It grows back when the slots of another node are free."
+        return _tell_full(shrunken, queue.limits)
     return _tell_pause(shrunken, room, now)
+
+
+def _tell_full(shrunken: Shrunken, limits: Limits) -> str:
+    another = (shrunken.nodes + 1) * shrunken.job.spec.topology.count_workers(limits.gpus_per_node)
+    if limits.slots is not None and limits.slots < another:
+        return f"It cannot grow, because the cluster has {counted(limits.slots, 'slot')}."
+    return "It grows back when the slots of another node are free."
 
 
 def _tell_waiting(job: Job, queue: ClusterQueue, admissions: Mapping[str, Admission]) -> str:

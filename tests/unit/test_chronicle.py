@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.domain.accounting.chronicle import KINDS, Chronicle, read_life
 from orchestrator.domain.accounting.gains import list_gains
-from orchestrator.domain.accounting.goodput import add_up
+from orchestrator.domain.accounting.goodput import Bin, add_up
 from orchestrator.domain.accounting.life import AttemptLife, GenerationLife, Kept, lay_out
 from orchestrator.domain.explanation.why import explain
+from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.wire.job_views import FailureView
@@ -83,6 +86,33 @@ def test_with_a_worker_for_each_gpu_the_largest_group_shows_their_number() -> No
     started = event("generation.started", 1, world_size=16)
     chronicle = Chronicle(job=job, attempts=[make_attempt(nodes="2")], events=[started], kept={}, heard_at={})
     assert [read_life(chronicle).devices, *(each.devices for each in read_life(chronicle).attempts)] == [16, 16]
+
+
+@pytest.mark.parametrize(
+    ("run", "reported", "lost"),
+    [
+        ({"script": "train.py"}, (), Bin.NOT_REPORTED),
+        ({"script": "train.py"}, (1,), Bin.FAILED),  # with Supervised
+        ({"trainer": {}}, (), Bin.FAILED),
+    ],
+)
+def test_the_work_of_a_failed_script_that_reports_nothing_is_not_called_lost(
+    run: dict[str, object], reported: Sequence[int], lost: Bin
+) -> None:
+    failed = make_attempt(
+        state=AttemptState.FAILED, failure=Failure(kind=FailureKind.APPLICATION, message="x"), ended_at=at(50)
+    )
+    life = read_life(
+        Chronicle(
+            job=make_job(spec=make_spec(run=run), state=JobState.FAILED, finished_at=at(50)),
+            attempts=[failed],
+            events=[event("generation.started", 0, world_size=1)],
+            kept={},
+            heard_at={},
+            reported=reported,
+        )
+    )
+    assert add_up(lay_out(life, at(50))).bins[lost] == 50_000_000
 
 
 def test_a_suspended_job_rests_until_it_is_resumed() -> None:

@@ -18,21 +18,18 @@ from trainer.contract import layout
 MOST_LOOKED_AT = 1024  # workers, from the first replicas on, since the first ranks usually print
 _ALL_ENTRIES = 200_000  # all folders together
 _FEWEST_ENTRIES = 1000  # per folder, however many folders there are
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def find_last_output(job: JobFolder, attempt: int, replicas: int) -> Output | None:
     """Return the last output of the replicas' newest generations. None if there is no log. Raises OSError."""
     with job.open() as folder:
-        newest: tuple[datetime, str] | None = None
-        found_any = False
-        for place, worker in _workers(folder, attempt, replicas):
-            found_any = True
-            at = _last_written(folder, place)
-            if at is not None and (newest is None or at > newest[0]):
-                newest = at, worker
-    if newest is not None:
-        return Output(at=newest[0], worker=newest[1])
-    return Output(at=None) if found_any else None
+        outputs = [_read_output(folder, *each) for each in _workers(folder, attempt, replicas)]
+    return max(outputs, key=_recency, default=None)
+
+
+def _recency(output: Output) -> tuple[bool, datetime]:
+    return output.at is not None, output.at or output.started_at or _LONG_AGO
 
 
 def _workers(folder: Folder, attempt: int, replicas: int) -> Iterator[tuple[Path, str]]:
@@ -50,14 +47,19 @@ def _workers(folder: Folder, attempt: int, replicas: int) -> Iterator[tuple[Path
             yield place / layout.WORKER_LOG, worker
 
 
-def _last_written(folder: Folder, log: Path) -> datetime | None:
-    """Return the later time of a log and its older part. A log that was just rotated may be empty."""
-    moments = [
-        read_moment(status.st_mtime)
-        for each in (log, older_of(log))
-        if (status := folder.status(each)) and stat.S_ISREG(status.st_mode) and status.st_size
-    ]
-    return max((moment for moment in moments if moment is not None), default=None)
+def _read_output(folder: Folder, log: Path, worker: str) -> Output:
+    """Read the times of a log and its older part. A log that was just rotated may be empty, and so is a new one."""
+    at = started_at = None
+    for each in (older_of(log), log):
+        status = folder.status(each)
+        if status is None or not stat.S_ISREG(status.st_mode):
+            continue
+        moment = read_moment(status.st_mtime)
+        if status.st_size:
+            at = max(filter(None, (at, moment)), default=None)
+        else:
+            started_at = moment
+    return Output(at=None, started_at=started_at) if at is None else Output(at=at, worker=worker)
 
 
 def read_moment(seconds: float) -> datetime | None:

@@ -47,7 +47,7 @@ def test_only_the_newest_generation_of_the_newest_incarnation_counts(tmp_path: P
 
 def test_an_empty_log_is_no_output_but_a_shortened_one_is(tmp_path: Path) -> None:
     write(tmp_path, "replica-0/1/g1/local-0/log", seconds=50, text="")
-    assert look(tmp_path) == Output(at=None)
+    assert look(tmp_path) == Output(at=None, started_at=at(50))
     write(tmp_path, "replica-0/1/g1/local-0/log.1", seconds=40)
     assert look(tmp_path, replicas=1) == Output(at=at(40), worker="rank 0")
 

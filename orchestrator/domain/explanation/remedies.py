@@ -44,8 +44,8 @@ KILLED = Remedy(
     pattern=r"SIGKILL|SIGTERM|SIGINT|SIGHUP",
     cause="A signal ended the worker. The service and the agents did not send it, so it came from a person, from the "
     "scheduler, or from the kernel when memory ran out.",
-    fix="Run `dmesg` on the node. It names processes that the kernel killed. The scheduler's log names those that the "
-    "scheduler killed.",
+    fix="Run `dmesg` on the node. It names processes that the kernel killed. If a scheduler killed the worker, its log "
+    "says so.",
 )
 
 REMEDIES: tuple[Remedy, ...] = (
@@ -236,7 +236,8 @@ REMEDIES: tuple[Remedy, ...] = (
         name="lost node",
         kinds=frozenset({FailureKind.NODE}),
         cause="A machine failed, or all processes of the job on it were killed.",
-        fix="Check the node's power and console log. `orchestrator nodes` lists the nodes that attempts avoid.",
+        fix="Check whether the node is up, and its system log of that time. `orchestrator nodes` lists the nodes that "
+        "attempts avoid.",
     ),
     Remedy(
         name="storage",

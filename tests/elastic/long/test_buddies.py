@@ -98,7 +98,7 @@ def test_after_a_killed_worker_each_node_reads_its_own_copies(fleet: Fleet) -> N
 @pytest.mark.parametrize(
     ("nodes", "config"),
     [
-        pytest.param(3, {"strategy": "fsdp"}, marks=pytest.mark.smoke),
+        (3, {"strategy": "fsdp"}),
         (3, {"strategy": "fsdp", "snapshot_memory": "off"}),
         (5, {"strategy": "hsdp", "shard_size": 2, "global_batch": 20}),
     ],

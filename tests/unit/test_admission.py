@@ -211,6 +211,20 @@ def test_a_job_with_one_node_larger_than_the_cluster_is_to_be_cancelled() -> Non
     assert judge(wide, slots=4)["wide"].sentence == "needs 10 slots, but the cluster has 4; cancel it"
 
 
+def test_a_job_whose_node_exceeds_the_quota_is_to_be_cancelled_even_if_it_fits_the_cluster() -> None:
+    limits = Limits(slots=1, quotas={"default": Quota(max_devices=0)})
+    assert judge(a_waiting_job("job", 2), limits=limits)["job"].sentence == (
+        "needs 2 slots, but the cluster has 1; cancel it"
+    )
+
+
+@pytest.mark.parametrize("limits", [Limits(slots=1), Limits(quotas={"default": Quota(max_devices=1)})])
+def test_a_job_with_a_worker_for_each_gpu_waits_on_a_cluster_that_has_lost_its_gpus(limits: Limits) -> None:
+    topology = {"nodes": 1, "workers_per_node": "gpu"}
+    job = replace(a_job(JobState.QUEUED, spec=a_spec(topology=topology)), id="job")
+    assert not judge(a_holder(1), job, limits=limits)["job"].admitted
+
+
 def test_a_job_that_can_never_fit_blocks_no_other() -> None:
     too_large = a_waiting_job("large", 9, age=2)
     verdicts = judge(too_large, a_waiting_job("small", 1), slots=4)

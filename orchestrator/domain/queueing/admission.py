@@ -149,7 +149,7 @@ class _Use:
 
     def judge(self, job: Claimant, *, held: int) -> Admission:
         """Admit the job to as many nodes as are free for it, if that is enough, and take them."""
-        wpn = job.spec.topology.count_workers(self._limits.gpus_per_node)
+        wpn = self._width(job)
         least, most = job.spec.topology.min_nodes, job.spec.topology.max_nodes
         fitting = self._fitting(job, held)
         if fitting < least:
@@ -169,7 +169,7 @@ class _Use:
         slots = self._limits.slots
         if slots is None or needed <= slots:
             return None
-        return self._refuse(job, f"needs {counted(needed, 'slot')}, but the cluster has {slots}", slots)
+        return self._refuse(job, f"needs {counted(needed, 'slot')}, but the cluster has {slots}")
 
     def _too_few(self, job: Claimant, needed: int, held: int) -> Admission:
         """Return what a job between attempts waits for. It blocks the jobs behind it only if it waits for slots."""
@@ -192,17 +192,22 @@ class _Use:
             return None
         sentence = f"needs {counted(needed, 'device')}"
         if needed > most:
-            return self._refuse(job, f"{sentence}, more than the {most} of project {project}", most)
+            return self._refuse(job, f"{sentence}, more than the {most} of project {project}")
         sentence += f"; project {project} uses {used} of its {most}"
         return Admission(False, sentence, contended=Contended.PROJECT)
 
     def _least(self, job: Claimant) -> int:
         """Return the devices of the job's least number of nodes."""
-        return job.spec.topology.min_nodes * job.spec.topology.count_workers(self._limits.gpus_per_node)
+        return job.spec.topology.min_nodes * self._width(job)
 
-    def _refuse(self, job: Claimant, sentence: str, most: int) -> Admission:
-        """Refuse a job that exceeds a limit of `most` devices. Fewer nodes help if one of them is within the limit."""
-        fits_on_one = job.spec.topology.count_workers(self._limits.gpus_per_node) <= most
+    def _width(self, job: Claimant) -> int:
+        """Return the devices of one node of the job. A cluster that has lost its GPUs counts one for each node."""
+        return job.spec.topology.count_workers(self._limits.gpus_per_node) or 1
+
+    def _refuse(self, job: Claimant, sentence: str) -> Admission:
+        """Refuse a job that exceeds a limit. Fewer nodes help if one of them is within every limit."""
+        limits = self._limits.slots, self._limits.quotas.get(job.spec.project, Quota()).max_devices
+        fits_on_one = all(most is None or self._width(job) <= most for most in limits)
         return Admission(False, f"{sentence}; {'scale or cancel it' if fits_on_one else 'cancel it'}")
 
     def make_way(self, stuck: Sequence[Claimant]) -> dict[str, Admission]:
@@ -243,7 +248,7 @@ class _Use:
 
     def _fitting(self, job: Claimant, held: int) -> int:
         """Return how many of the job's nodes fit into free and held devices, within its project's quota."""
-        wpn = job.spec.topology.count_workers(self._limits.gpus_per_node) or 1
+        wpn = self._width(job)
         most = job.spec.topology.max_nodes
         if self._free is not None:
             most = min(most, (self._free + held) // wpn)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.elastic.harness import SCRIPTS, STEADY, Job, build_record, wait_for
 from trainer.contract.exit_record import ExitRecord, Outcome
+from trainer.contract.progress import MAX_REPORTED_LINES
 from trainer.elastic.desired import ServiceRequests
 from trainer.elastic.records.files import append_line
 from trainer.elastic.records.report import backoff_s, start_reporter
@@ -129,6 +130,19 @@ def test_failed_reports_are_repeated_from_the_same_offsets(tmp_path: Path, servi
     last = service.accepted[-1]
     assert isinstance(last["exit_record"], dict)
     assert last["exit_record"]["outcome"] == "succeeded"
+
+
+def test_the_exit_record_comes_after_the_last_line(tmp_path: Path, service: Service) -> None:
+    record = build_record(tmp_path)
+    reporter = start_reporter(record, ServiceRequests(record, StopRequest()), service.environ)
+    assert reporter is not None
+    journal = record.incarnation_dir / "progress.jsonl"
+    journal.write_bytes(b"\n" * 3 * MAX_REPORTED_LINES)
+    reporter.close(END)
+    *earlier, last = service.accepted
+    assert last["exit_record"] is not None
+    assert last["progress_to"] == journal.stat().st_size
+    assert not any(each.get("exit_record") for each in earlier)
 
 
 def test_the_last_report_to_a_dead_service_is_given_up(tmp_path: Path) -> None:

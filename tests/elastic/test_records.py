@@ -15,6 +15,7 @@ from tests.elastic.harness import build_record
 from trainer.contract import env
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome, parse_exit_record
 from trainer.contract.launch import DesiredState
+from trainer.contract.progress import MAX_REPORTED_LINES
 from trainer.elastic import elasticrun
 from trainer.elastic.records.claim import ClaimRefused, claim_attempt
 from trainer.elastic.records.files import append_line, read_lines
@@ -123,11 +124,21 @@ def test_a_line_after_a_torn_one_is_complete(tmp_path: Path) -> None:
 def test_a_reader_gets_complete_lines_once(tmp_path: Path) -> None:
     journal = tmp_path / "progress.jsonl"
     journal.write_text("1\n2\n3")
-    assert read_lines(journal, 0, 100) == (["1", "2"], 0, 4)
-    assert read_lines(journal, 4, 100) == ([], 4, 4)
-    assert read_lines(journal, 0, 3) == (["1"], 0, 2)
-    assert read_lines(journal, 6, 100) == (["1", "2"], 0, 4), "the file is shorter"
-    assert read_lines(tmp_path / "absent", 7, 100) == ([], 7, 7)
+    assert read_lines(journal, 0, 100) == (["1", "2"], 0, 4, False)
+    assert read_lines(journal, 4, 100) == ([], 4, 4, False)
+    assert read_lines(journal, 0, 3) == (["1"], 0, 2, True)
+    assert read_lines(journal, 6, 100) == (["1", "2"], 0, 4, False), "the file is shorter"
+    assert read_lines(tmp_path / "absent", 7, 100) == ([], 7, 7, False)
+    journal.write_bytes(b"\n" * (MAX_REPORTED_LINES + 1))
+    assert read_lines(journal, 0, 1 << 20).more
+    assert read_lines(journal, 1, 1 << 20) == ([""] * MAX_REPORTED_LINES, 1, 1 + MAX_REPORTED_LINES, False)
+
+
+def test_a_folder_in_place_of_a_journal_costs_no_descriptor(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(9):
+        assert read_lines(tmp_path, 0, 100) == ([], 0, 0, False)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_the_exit_record_and_the_events_are_written(tmp_path: Path) -> None:

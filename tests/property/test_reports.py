@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.api.bodies import REPORT
@@ -18,7 +18,7 @@ from orchestrator.domain.specs.validation import parse_model
 from orchestrator.intake.intake import parse_report
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalOffsets
-from orchestrator.rundir import read_news
+from orchestrator.rundir import MAX_READ_BYTES, read_news
 from tests.elastic.harness import build_record
 from tests.examples import examples
 from trainer.contract.progress import Progress
@@ -46,7 +46,7 @@ written = st.builds(lambda piece, often: piece * (1 + often * BATCH_BYTES // len
 def lines_of_reports(record: Record) -> Iterator[tuple[int, Progress]]:
     offsets, moved = Offsets(), True
     while moved:
-        document, after = build_report(record, offsets, None)
+        document, after, _ = build_report(record, offsets)
         body = parse_document(json.dumps(document).encode(), "application/json", REPORT.most_values)
         yield from parse_report(parse_model(REPORT.model, body)).progress
         offsets, moved = after, after != offsets
@@ -67,7 +67,10 @@ def lines_of_the_run_directory(root: Path, record: Record) -> Iterator[tuple[int
 @settings(max_examples=examples(25, 500), deadline=None)
 @given(st.lists(written, max_size=4))
 def test_reports_are_accepted_and_have_the_lines_of_the_run_directory(journal: list[bytes]) -> None:
+    whole = b"".join(journal)
+    # After a longer line, the service skips to the end of the run directory's journal.
+    assume(max(map(len, whole.split(b"\n"))) < MAX_READ_BYTES)
     with TemporaryDirectory() as name:
         record = build_record(Path(name) / "j")
-        (record.incarnation_dir / "progress.jsonl").write_bytes(b"".join(journal))
+        (record.incarnation_dir / "progress.jsonl").write_bytes(whole)
         assert list(lines_of_reports(record)) == list(lines_of_the_run_directory(Path(name), record))

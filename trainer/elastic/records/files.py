@@ -26,7 +26,7 @@ def say(text: str) -> None:
 
 def open_to_read(path: Path) -> BinaryIO:
     """Open a file that a worker may have replaced. A pipe without a writer reads as empty instead of blocking."""
-    return os.fdopen(os.open(path, _READ), "rb")
+    return open(path, "rb", opener=lambda name, _: os.open(name, _READ))  # Path.open has no opener
 
 
 def read_small(path: Path, limit_bytes: int) -> str | None:
@@ -90,11 +90,12 @@ def append_line(path: Path, document: Mapping[str, object]) -> None:
 
 
 class Lines(NamedTuple):
-    """Complete lines of a journal, and the bytes that were read, from `start` to `end`."""
+    """Complete lines of a journal, and the bytes that were read, from `start` to `end`. `more`: not up to its end."""
 
     texts: list[str]
     start: int
     end: int
+    more: bool = False
 
 
 def read_lines(path: Path, offset: int, limit_bytes: int) -> Lines:
@@ -110,11 +111,14 @@ def read_lines(path: Path, offset: int, limit_bytes: int) -> Lines:
             chunk = file.read(limit_bytes)
     except OSError:
         return Lines([], offset, offset)
+    more = len(chunk) == limit_bytes
     whole, newline, _torn = chunk.rpartition(b"\n")
     if not newline:
-        return Lines([], start, start + len(chunk) if len(chunk) == limit_bytes else start)
-    lines = whole.split(b"\n", MAX_REPORTED_LINES)[:MAX_REPORTED_LINES]
-    return Lines([_decode_line(line) for line in lines], start, start + len(lines) + sum(map(len, lines)))
+        return Lines([], start, start + len(chunk) if more else start, more)
+    lines = whole.split(b"\n", MAX_REPORTED_LINES)
+    more = more or len(lines) > MAX_REPORTED_LINES
+    del lines[MAX_REPORTED_LINES:]
+    return Lines([_decode_line(line) for line in lines], start, start + len(lines) + sum(map(len, lines)), more)
 
 
 def _decode_line(line: bytes) -> str:

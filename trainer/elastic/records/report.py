@@ -27,6 +27,7 @@ _EMPTY_INTERVAL_S = 2.0  # an empty report only fetches the desired state
 _LONGEST_PAUSE_S = 30.0
 _REQUEST_TIMEOUT_S = 5.0
 _FINAL_S = 2.0
+_EXIT_S = 1.0  # of a deadline, left for the last report
 _BATCH_BYTES = 256 * 1024  # of each journal in one report
 
 
@@ -43,8 +44,8 @@ def backoff_s(failures: int) -> float:
     return min(_LONGEST_PAUSE_S, _INTERVAL_S * 2.0 ** min(failures, 16))
 
 
-def build_report(record: Record, offsets: Offsets, final: ExitRecord | None) -> tuple[dict[str, object], Offsets]:
-    """The next report and the offsets after it. Journal lines are sent as they were written.
+def build_report(record: Record, offsets: Offsets) -> tuple[dict[str, object], Offsets, bool]:
+    """The next report, the offsets after it, and whether it leaves lines for another. Lines are sent as written.
 
     The service ignores lines before an offset that it has. So after a cut, it takes them from the run directory only.
     """
@@ -63,9 +64,8 @@ def build_report(record: Record, offsets: Offsets, final: ExitRecord | None) -> 
         "events_from": events.start,
         "events": events.texts,
         "events_to": events.end,
-        "exit_record": None if final is None else render_exit_record(final),
     }
-    return document, Offsets(progress=progress.end, events=events.end)
+    return document, Offsets(progress=progress.end, events=events.end), progress.more or events.more
 
 
 class Reporter:
@@ -97,10 +97,15 @@ class Reporter:
             time.sleep(0.2)
 
     def _flush(self, final: ExitRecord | None, deadline: float) -> bool:
-        """Report until nothing new is left. False if a report failed; the next one then starts at the same offsets."""
+        """Report until nothing new is left. False if a report failed; the next one then starts at the same offsets.
+
+        The exit record comes with the last report, because the service reads nothing after it.
+        """
         while True:
-            document, offsets = build_report(self._record, self._offsets, final)
-            moved = offsets.progress - self._offsets.progress + offsets.events - self._offsets.events
+            document, offsets, more = build_report(self._record, self._offsets)
+            is_last = not more or time.monotonic() > deadline - _EXIT_S
+            if final is not None and is_last:
+                document["exit_record"] = render_exit_record(final)
             if offsets == self._offsets and final is None and time.monotonic() < self._posted_s + _EMPTY_INTERVAL_S:
                 return True
             try:
@@ -108,7 +113,7 @@ class Reporter:
             except (OSError, ValueError, http.client.HTTPException):
                 return False
             self._offsets, self._posted_s = offsets, time.monotonic()
-            if moved < _BATCH_BYTES // 2 or self._posted_s > deadline:
+            if is_last:
                 return True
 
     def _post(self, document: Mapping[str, object], timeout_s: float) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ LIMITS = LaunchPolicy(
 def report(
     journal: Path, rank: int, phase: Phase = Phase.STEP, step: int = 1, generation: int = 1, at: str = ""
 ) -> None:
-    line = {"at": at, "rank": rank, "generation": generation, "phase": phase.value, "step": step}
+    line = {"at": at, "rank": rank, "world_size": 2, "generation": generation, "phase": phase.value, "step": step}
     with journal.open("a") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -159,6 +161,33 @@ def test_silence_while_the_journal_is_unreachable_does_not_count(journal: Path) 
     assert silent_for(watch, 6, 30) == []
     away.rename(journal)
     assert silent_for(watch, 31, 45) == [0]
+
+
+@pytest.mark.parametrize("other", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_silence_while_the_journal_is_no_file_does_not_count(journal: Path, other: Callable[[Path], object]) -> None:
+    watch = begun(journal, 0)
+    report(journal, 0)
+    silent_for(watch, 1, 5)
+    journal.unlink()
+    other(journal)
+    assert silent_for(watch, 6, 30) == []
+
+
+def test_silence_does_not_count_while_there_is_more_to_read(journal: Path) -> None:
+    watch = begun(journal, 0)
+    report(journal, 0, step=1)
+    journal.write_bytes(journal.read_bytes() + b"\n" * 300_000)
+    assert silent_for(watch, 1, 30) == []
+    report(journal, 0, step=2)
+    assert silent_for(watch, 31, 40) == []
+    assert silent_for(watch, 41, 45) == [0]
+
+
+@pytest.mark.parametrize("rank", [-1, 2, 10**300])
+def test_a_rank_outside_its_world_is_not_judged(journal: Path, rank: int) -> None:
+    watch = begun(journal, 0)
+    report(journal, rank)
+    assert silent_for(watch, 1, 30) == []
 
 
 def test_torn_and_invalid_lines_are_ignored(journal: Path) -> None:

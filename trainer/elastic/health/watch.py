@@ -1,8 +1,8 @@
 """Find hanging workers by their reports. A worker hangs if it is silent for longer than its phase may last.
 
 A rank that waits in a collective does not hang itself: it waits for the rank that does. A rank that has never reported
-is left to stillness.py. Silence does not count while the agent was paused, while the journal is gone, or while its disk
-is full, because then no report could arrive.
+is left to stillness.py. Silence does not count while the agent was paused, while the journal is gone or not yet read to
+its end, or while its disk is full, because then a report could not arrive.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Watch:
         if since_s < _LOOK_EVERY_S:
             return []
         self._looked_s = now_s
-        lines, _, self._offset = read_lines(self._journal, self._offset, _BATCH_BYTES)
+        lines, _, self._offset, more = read_lines(self._journal, self._offset, _BATCH_BYTES)
         for line in lines:
             with suppress(ValueError, RecursionError):
                 document = json.loads(line)
@@ -100,7 +100,7 @@ class Watch:
             self._restart_times(now_s)
         found = [self._judge(rank, latest, now_s) for rank, latest in self._latest.items()]
         stuck = sorted((each for each in found if each is not None), key=lambda each: -each.silent_s)
-        if stuck and self._cannot_hear():
+        if stuck and (more or self._cannot_hear()):
             self._restart_times(now_s)
             return []
         return stuck
@@ -121,11 +121,11 @@ class Watch:
             latest.heard_s = latest.begun_s = now_s
 
     def _cannot_hear(self) -> bool:
-        is_there = os.path.exists(self._journal)  # noqa: PTH110  # unlike pathlib's, it never raises
+        is_there = os.path.isfile(self._journal)  # noqa: PTH113  # unlike pathlib's, it never raises
         return not is_there or find_full_disk(self._journal.parent) is not None
 
     def _take(self, line: Progress, now_s: float) -> None:
-        if line.phase is Phase.NOTE:
+        if line.phase is Phase.NOTE or not 0 <= line.rank < line.world_size:
             return
         times = self._phase_times.setdefault(line.rank, PhaseTimes())
         if line.generation == self._generation:

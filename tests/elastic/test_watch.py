@@ -24,7 +24,7 @@ LIMITS = LaunchPolicy(
 def report(
     journal: Path, rank: int, phase: Phase = Phase.STEP, step: int = 1, generation: int = 1, at: str = ""
 ) -> None:
-    line = {"at": at, "rank": rank, "world_size": 2, "generation": generation, "phase": phase.value, "step": step}
+    line = {"at": at, "rank": rank, "generation": generation, "phase": phase.value, "step": step}
     with journal.open("a") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -183,11 +183,18 @@ def test_silence_does_not_count_while_there_is_more_to_read(journal: Path) -> No
     assert silent_for(watch, 41, 45) == [0]
 
 
+@pytest.mark.parametrize("world", [{}, {"world_size": 2}])
 @pytest.mark.parametrize("rank", [-1, 2, 10**300])
-def test_a_rank_outside_its_world_is_not_judged(journal: Path, rank: int) -> None:
+def test_a_rank_outside_its_world_is_not_judged(journal: Path, rank: int, world: dict[str, int]) -> None:
     watch = begun(journal, 0)
-    report(journal, rank)
+    journal.write_text(json.dumps({"at": "", "rank": rank, **world}) + "\n")
     assert silent_for(watch, 1, 30) == []
+
+
+def test_a_rank_that_the_script_itself_has_spawned_is_judged(journal: Path) -> None:
+    watch = begun(journal, 0)
+    journal.write_text(json.dumps({"at": "", "rank": 3, "world_size": 4}) + "\n")
+    assert silent_for(watch, 1, 30) == [3]
 
 
 def test_torn_and_invalid_lines_are_ignored(journal: Path) -> None:

@@ -65,7 +65,7 @@ class Watch:
     def __init__(self, journal: Path, policy: LaunchPolicy) -> None:
         self._journal, self._policy = journal, policy
         self._offset = 0
-        self._generation, self._ranks = 0, frozenset[int]()
+        self._generation, self._ranks = 0, tuple[int, ...]()
         self._latest: dict[int, _Latest] = {}
         self._phase_times: dict[int, PhaseTimes] = {}  # has every rank that ever reported
         self._looked_s = float("-inf")
@@ -77,10 +77,11 @@ class Watch:
 
     def begin(self, generation: int, ranks: Iterable[int], now_s: float) -> None:
         """Start over for new workers. A rank is watched at once if it has reported in an earlier generation."""
-        self._generation, self._ranks, self._looked_s = generation, frozenset(ranks), now_s
+        self._generation, self._ranks, self._looked_s = generation, tuple(ranks), now_s
         self._latest = {
             rank: _Latest(phase=Phase.START, step=None, heard_s=now_s, begun_s=now_s)
-            for rank in self._ranks & self._phase_times.keys()
+            for rank in self._ranks
+            if rank in self._phase_times
         }
 
     def look(self, now_s: float) -> list[RankHang]:

@@ -90,7 +90,7 @@ def append_line(path: Path, document: Mapping[str, object]) -> None:
 
 
 class Lines(NamedTuple):
-    """Complete lines of a journal, and the bytes that were read, from `start` to `end`. `more`: not up to its end."""
+    """Complete lines of a journal, and the bytes that were read, from `start` to `end`. `more`: there are more."""
 
     texts: list[str]
     start: int

@@ -218,11 +218,15 @@ def test_a_job_whose_node_exceeds_the_quota_is_to_be_cancelled_even_if_it_fits_t
     )
 
 
-@pytest.mark.parametrize("limits", [Limits(slots=1), Limits(quotas={"default": Quota(max_devices=1)})])
-def test_a_job_with_a_worker_for_each_gpu_waits_on_a_cluster_that_has_lost_its_gpus(limits: Limits) -> None:
-    topology = {"nodes": 1, "workers_per_node": "gpu"}
-    job = replace(a_job(JobState.QUEUED, spec=a_spec(topology=topology)), id="job")
-    assert not judge(a_holder(1), job, limits=limits)["job"].admitted
+@pytest.mark.parametrize("limits", [Limits(), Limits(slots=9), Limits(quotas={"default": Quota(max_devices=1)})])
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RECOVERING])
+def test_a_job_with_a_worker_for_each_gpu_is_not_admitted_by_a_cluster_that_has_lost_its_gpus(
+    limits: Limits, state: JobState
+) -> None:
+    job = replace(a_job(state, spec=a_spec(topology={"nodes": 1, "workers_per_node": "gpu"})), id="job")
+    verdict = judge(job, a_waiting_job("next", 1), limits=limits)
+    assert verdict["job"] == Admission(False, "needs GPUs, but the cluster has none; cancel it")
+    assert verdict["next"].admitted
 
 
 def test_a_job_that_can_never_fit_blocks_no_other() -> None:

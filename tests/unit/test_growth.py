@@ -56,8 +56,20 @@ def test_growth_needs_free_slots() -> None:
     assert growth_of(other) == "It grows back when the slots of another node are free."
 
 
-def test_no_growth_is_announced_beyond_the_slots_of_the_cluster() -> None:
-    assert growth_of(limits=Limits(slots=1)) == "It cannot grow, because the cluster has 1 slot."
+def test_a_job_that_fills_the_cluster_or_its_quota_cannot_grow() -> None:
+    full = growth_of(limits=Limits(slots=1))
+    assert full == "It cannot grow: 2 nodes need 2 slots, and the cluster has 1."
+    quota = {"default": Quota(max_devices=1)}
+    assert growth_of(limits=Limits(slots=9, quotas=quota)) == (
+        "It cannot grow: 2 nodes need 2 devices, and project default has 1."
+    )
+
+
+def test_growth_needs_devices_of_the_quota() -> None:
+    other = claimant_of(a_job(JobState.RUNNING), an_attempt(nodes="2", asked="2"))
+    assert growth_of(other, limits=Limits(slots=9, quotas={"default": Quota(max_devices=3)})) == (
+        "It grows back when the slots of another node are free and project default may use them."
+    )
 
 
 def test_growth_needs_a_snapshot_and_then_the_pause() -> None:

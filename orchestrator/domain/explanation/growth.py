@@ -13,7 +13,7 @@ from orchestrator.domain.counted import counted, lasting
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.observation.observation import Training
-from orchestrator.domain.queueing.admission import Admission, Contended, Limits, admit
+from orchestrator.domain.queueing.admission import Admission, Contended, Limits, Quota, admit
 from orchestrator.domain.queueing.waiting import ClusterQueue
 
 
@@ -53,15 +53,23 @@ def tell_growth(shrunken: Shrunken, queue: ClusterQueue, now: datetime) -> str:
         return f"It grows back when no other job waits for slots. {_tell_waiting(job, queue, admissions)}"
     room = admissions[job.id].nodes
     if room <= shrunken.nodes:
-        return _tell_full(shrunken, queue.limits)
+        return _tell_no_room(shrunken, queue.limits)
     return _tell_pause(shrunken, room, now)
 
 
-def _tell_full(shrunken: Shrunken, limits: Limits) -> str:
-    another = (shrunken.nodes + 1) * shrunken.job.spec.topology.count_workers(limits.gpus_per_node)
-    if limits.slots is not None and limits.slots < another:
-        return f"It cannot grow, because the cluster has {counted(limits.slots, 'slot')}."
-    return "It grows back when the slots of another node are free."
+def _tell_no_room(shrunken: Shrunken, limits: Limits) -> str:
+    spec, nodes = shrunken.job.spec, shrunken.nodes + 1
+    needed = nodes * spec.topology.count_workers(limits.gpus_per_node)
+    quota = limits.quotas.get(spec.project, Quota()).max_devices
+    if limits.slots is not None and limits.slots < needed:
+        return f"It cannot grow: {nodes} nodes need {counted(needed, 'slot')}, and the cluster has {limits.slots}."
+    if quota is None:
+        return "It grows back when the slots of another node are free."
+    if quota < needed:
+        return (
+            f"It cannot grow: {nodes} nodes need {counted(needed, 'device')}, and project {spec.project} has {quota}."
+        )
+    return f"It grows back when the slots of another node are free and project {spec.project} may use them."
 
 
 def _tell_waiting(job: Job, queue: ClusterQueue, admissions: Mapping[str, Admission]) -> str:

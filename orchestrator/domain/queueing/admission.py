@@ -149,11 +149,14 @@ class _Use:
 
     def judge(self, job: Claimant, *, held: int) -> Admission:
         """Admit the job to as many nodes as are free for it, if that is enough, and take them."""
+        refusal = self.too_large(job)
+        if refusal is not None:
+            return refusal
         wpn = self._width(job)
         least, most = job.spec.topology.min_nodes, job.spec.topology.max_nodes
         fitting = self._fitting(job, held)
         if fitting < least:
-            return self.too_large(job) or self._too_few(job, least * wpn, held)
+            return self._too_few(job, least * wpn, held)
         nodes = min(most, fitting)
         self._give_back(job, held)
         self.take(job, nodes * wpn)
@@ -164,7 +167,9 @@ class _Use:
         return Admission(True, f"it takes {nodes * wpn} of {counted(slots, 'slot')}{part}", nodes)
 
     def too_large(self, job: Claimant) -> Admission | None:
-        """Refuse a job that needs more slots than the cluster has, even on its least number of nodes."""
+        """Refuse a job that needs more slots than the cluster has, even on its least number of nodes, or its GPUs."""
+        if self._width(job) == 0:
+            return Admission(False, "needs GPUs, but the cluster has none; cancel it")
         needed = self._least(job)
         slots = self._limits.slots
         if slots is None or needed <= slots:
@@ -201,11 +206,11 @@ class _Use:
         return job.spec.topology.min_nodes * self._width(job)
 
     def _width(self, job: Claimant) -> int:
-        """Return the devices of one node of the job. A cluster that has lost its GPUs counts one for each node."""
-        return job.spec.topology.count_workers(self._limits.gpus_per_node) or 1
+        """Return the devices of one node of the job. 0 if it has a worker for each GPU, and the cluster has none."""
+        return job.spec.topology.count_workers(self._limits.gpus_per_node)
 
     def _refuse(self, job: Claimant, sentence: str) -> Admission:
-        """Refuse a job that exceeds a limit. Fewer nodes help if one of them is within every limit."""
+        """Refuse a job that exceeds a limit. Scaling helps if a single node is within every limit."""
         limits = self._limits.slots, self._limits.quotas.get(job.spec.project, Quota()).max_devices
         fits_on_one = all(most is None or self._width(job) <= most for most in limits)
         return Admission(False, f"{sentence}; {'scale or cancel it' if fits_on_one else 'cancel it'}")
@@ -248,7 +253,7 @@ class _Use:
 
     def _fitting(self, job: Claimant, held: int) -> int:
         """Return how many of the job's nodes fit into free and held devices, within its project's quota."""
-        wpn = self._width(job)
+        wpn = self._width(job) or 1
         most = job.spec.topology.max_nodes
         if self._free is not None:
             most = min(most, (self._free + held) // wpn)

@@ -98,7 +98,7 @@ def _find_start(
         return None
     width = queue.limits.gpus_per_node
     needed = job.spec.topology.min_nodes * job.spec.topology.count_workers(width)
-    needed += sum(min(slots, each.spec.topology.max_nodes * each.spec.topology.count_workers(width)) for each in ahead)
+    needed += sum(each.spec.topology.max_nodes * each.spec.topology.count_workers(width) for each in ahead)
     free = slots - sum(each.devices for each in holders)
     known = [(each.ends_by, each.devices) for each in holders if each.ends_by is not None]
     for ends_by, devices in sorted(known):

@@ -145,6 +145,16 @@ def test_the_exit_record_comes_after_the_last_line(tmp_path: Path, service: Serv
     assert not any(each.get("exit_record") for each in earlier)
 
 
+def test_a_backlog_does_not_keep_the_exit_record(tmp_path: Path, service: Service) -> None:
+    record = build_record(tmp_path)
+    (record.incarnation_dir / "progress.jsonl").write_bytes(b"\n" * 1000 * MAX_REPORTED_LINES)
+    reporter = start_reporter(record, ServiceRequests(record, StopRequest()), service.environ)
+    assert reporter is not None
+    wait_for(lambda: service.accepted, "the first report")
+    reporter.close(END)
+    assert [bool(each.get("exit_record")) for each in service.accepted].count(True) == 1
+
+
 def test_the_last_report_to_a_dead_service_is_given_up(tmp_path: Path) -> None:
     record = build_record(tmp_path)
     nobody = {"ORCHESTRATOR_REPORT_URL": "http://127.0.0.1:9/report"}

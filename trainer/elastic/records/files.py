@@ -90,12 +90,12 @@ def append_line(path: Path, document: Mapping[str, object]) -> None:
 
 
 class Lines(NamedTuple):
-    """Complete lines of a journal, and the bytes that were read, from `start` to `end`. `more`: there are more."""
+    """Complete lines of a journal, and the bytes that were read, from `start` to `end`."""
 
     texts: list[str]
     start: int
     end: int
-    more: bool = False
+    more: bool = False  # a limit ended the reading
 
 
 def read_lines(path: Path, offset: int, limit_bytes: int) -> Lines:

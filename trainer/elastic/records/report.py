@@ -27,7 +27,7 @@ _EMPTY_INTERVAL_S = 2.0  # an empty report only fetches the desired state
 _LONGEST_PAUSE_S = 30.0
 _REQUEST_TIMEOUT_S = 5.0
 _FINAL_S = 2.0
-_EXIT_S = 1.0  # of a deadline, left for the last report
+_LAST_REPORT_S = 1.0  # before a deadline: then the last report is sent, even if it leaves lines
 _BATCH_BYTES = 256 * 1024  # of each journal in one report
 
 
@@ -45,7 +45,7 @@ def backoff_s(failures: int) -> float:
 
 
 def build_report(record: Record, offsets: Offsets) -> tuple[dict[str, object], Offsets, bool]:
-    """The next report, the offsets after it, and whether it leaves lines for another. Lines are sent as written.
+    """The next report, the offsets after it, and whether there are lines for another one. They are sent as written.
 
     The service ignores lines before an offset that it has. So after a cut, it takes them from the run directory only.
     """
@@ -103,7 +103,8 @@ class Reporter:
         """
         while True:
             document, offsets, more = build_report(self._record, self._offsets)
-            is_last = not more or time.monotonic() > deadline - _EXIT_S
+            is_last = not more or time.monotonic() > deadline - _LAST_REPORT_S
+            is_last = is_last or (final is None and self._closing.is_set())
             if final is not None and is_last:
                 document["exit_record"] = render_exit_record(final)
             if offsets == self._offsets and final is None and time.monotonic() < self._posted_s + _EMPTY_INTERVAL_S:

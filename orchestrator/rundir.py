@@ -233,8 +233,8 @@ class Chunk(NamedTuple):
 def read_journal(folder: Folder, name: str, offset: int) -> Chunk:
     """Read complete lines from `offset` on, up to MAX_READ_BYTES and MAX_READ_LINES.
 
-    Reads a file that became shorter from its start. Skips lines longer than MAX_READ_BYTES, and all data more than
-    MAX_BACKLOG_BYTES before the end.
+    Reads a file that became shorter from its start. After a line longer than MAX_READ_BYTES, it continues that many
+    bytes before the end. Skips all data more than MAX_BACKLOG_BYTES before the end.
     """
     status = folder.status(Path(name))
     # A file of exactly this length has no new lines and need not be opened.

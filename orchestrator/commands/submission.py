@@ -109,7 +109,7 @@ def _check_demand(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
             "/resources/gpus", f"needs {counted(spec.resources.gpus, 'GPU')}, cluster {cluster.name} has {cluster.gpus}"
         )
     if spec.topology.workers_per_node == "gpu" and cluster.gpus == 0:
-        if not spec.resources.gpus:
+        if not spec.resources.gpus:  # otherwise /resources/gpus is already refused
             message = f"is 'gpu', but cluster {cluster.name} has no GPU; give a number of workers"
             yield FieldProblem("/topology/workers_per_node", message)
         return

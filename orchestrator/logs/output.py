@@ -48,7 +48,7 @@ def _workers(folder: Folder, attempt: int, replicas: int) -> Iterator[tuple[Path
 
 
 def _read_output(folder: Folder, log: Path, worker: str) -> Output:
-    """Read the times of a log and its older part. A log that was just rotated may be empty, and so is a new one."""
+    """Read the times of a log and its older part. A log that is new or was just rotated is empty."""
     at = started_at = None
     for each in (older_of(log), log):
         status = folder.status(each)

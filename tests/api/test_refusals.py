@@ -68,7 +68,7 @@ def test_an_invalid_field_is_refused_with_its_pointer(
     assert words in problem_at(world, pointer, **fields)
 
 
-def test_the_cluster_needs_room_for_the_fewest_nodes_of_a_range_only(world: World) -> None:
+def test_a_range_of_nodes_needs_room_only_for_its_fewest_nodes(world: World) -> None:
     assert world.post_spec(topology={"nodes": "1:9", "workers_per_node": 2}).status_code == 201
 
 

@@ -89,7 +89,7 @@ def test_with_a_worker_for_each_gpu_the_largest_group_shows_their_number() -> No
 
 
 @pytest.mark.parametrize(
-    ("run", "reported", "lost"),
+    ("run", "reported", "expected"),
     [
         ({"script": "train.py"}, (), Bin.NOT_REPORTED),
         ({"script": "train.py"}, (1,), Bin.FAILED),  # with Supervised
@@ -97,7 +97,7 @@ def test_with_a_worker_for_each_gpu_the_largest_group_shows_their_number() -> No
     ],
 )
 def test_the_work_of_a_failed_script_that_reports_nothing_is_not_called_lost(
-    run: dict[str, object], reported: Sequence[int], lost: Bin
+    run: dict[str, object], reported: Sequence[int], expected: Bin
 ) -> None:
     failed = make_attempt(
         state=AttemptState.FAILED, failure=Failure(kind=FailureKind.APPLICATION, message="x"), ended_at=at(50)
@@ -112,7 +112,7 @@ def test_the_work_of_a_failed_script_that_reports_nothing_is_not_called_lost(
             reported=reported,
         )
     )
-    assert add_up(lay_out(life, at(50))).bins[lost] == 50_000_000
+    assert add_up(lay_out(life, at(50))).bins[expected] == 50_000_000
 
 
 def test_a_suspended_job_rests_until_it_is_resumed() -> None:

@@ -32,12 +32,12 @@ def test_the_age_of_the_last_output_and_the_watch_are_named() -> None:
     assert text(Output(at=at(0), worker="rank 0")) == f"{NO_STEPS} Its last output was 14 min ago (rank 0). {WATCHED}"
 
 
-@pytest.mark.parametrize(("started_at", "age"), [(None, "45 s"), (at(30), "15 s")], ids=["at first", "restarted"])
-def test_a_program_that_printed_nothing_is_quiet_since_its_workers_started(
-    started_at: datetime | None, age: str
-) -> None:
+@pytest.mark.parametrize(
+    ("started_at", "since"), [(None, "it started 45 s ago"), (at(30), "its workers started 15 s ago")]
+)
+def test_a_program_that_printed_nothing_is_quiet_since_its_start(started_at: datetime | None, since: str) -> None:
     sentence = text(Output(at=None, started_at=started_at), seconds=45)
-    assert sentence == f"{NO_STEPS} It has printed nothing since its workers started {age} ago. {WATCHED}"
+    assert sentence == f"{NO_STEPS} It has printed nothing since {since}. {WATCHED}"
 
 
 def test_unknown_output_is_not_claimed() -> None:

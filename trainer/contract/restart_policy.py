@@ -72,13 +72,12 @@ def give_up_on_repetition(s: RestartSituation) -> RestartDecision | None:
     """The same error twice in a row with no step between them comes from the code or its input."""
     if len(s.setbacks) < 2 or not repeats(s.setbacks[-2], s.last):
         return None
-    step, ran_s = s.last.step, s.last.worked_s
-    where = (
-        f"after {ran_s:.0f} s, with no step reported"
-        if step is None
-        else f"at step {step + 1}, with no step beyond {step}"
-    )
-    sentence = f"the same error occurred twice in a row {where}: {s.last.failure.message}"
+    step = s.last.step
+    if step is None:
+        where = f", the second time after {s.last.worked_s:.0f} s, and no step was reported"
+    else:
+        where = f" at step {step + 1}, with no step beyond {step}"
+    sentence = f"the same error occurred twice in a row{where}: {s.last.failure.message}"
     return RestartDecision(restart=False, sentence=sentence, repeated=True)
 
 

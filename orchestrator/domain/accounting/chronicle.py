@@ -128,7 +128,7 @@ def _read_attempt(chronicle: Chronicle, attempt: Attempt, events: Sequence[Event
         went_well=attempt.state is AttemptState.SUCCEEDED or asked_to_end,
         cause=None if attempt.failure is None else _cause_of(attempt.failure),
         nodes=tuple(sorted({host for event in events if (host := read_host(event)) and event.kind in _AT_WORK})),
-        silent=bool(generations) and not chronicle.reported and chronicle.job.spec.run.trainer is None,
+        unreported=bool(generations) and not chronicle.reported and chronicle.job.spec.run.trainer is None,
         generations=tuple(
             replace(
                 one,

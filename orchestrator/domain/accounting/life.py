@@ -91,14 +91,14 @@ class AttemptLife:
     went_well: bool = False  # it succeeded, or was stopped on request
     cause: str | None = None  # the name of its failure
     nodes: tuple[str, ...] = ()  # where its agents ran
-    silent: bool = False  # its workers ran, and no worker of the job, a program of the owner, has ever reported
+    unreported: bool = False  # its workers ran, and no worker of the job ever reported; False with the bundled trainer
     generations: tuple[GenerationLife, ...] = ()
     troubles: tuple[Trouble, ...] = ()  # by generation, even if its start was not reported
 
     @property
     def failed_untrained(self) -> bool:
-        """Whether the attempt failed before its workers reported a step. Silent workers may have trained."""
-        return self.cause is not None and not self.silent and not any(one.trained for one in self.generations)
+        """Whether the attempt failed before its workers reported a step. Those that report nothing may have trained."""
+        return self.cause is not None and not self.unreported and not any(one.trained for one in self.generations)
 
     @property
     def causes(self) -> tuple[str | None, ...]:

@@ -22,11 +22,11 @@ _UNWATCHED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """When the workers of a generation last printed. `at` is None if they have printed nothing since `started_at`."""
+    """When the workers of a generation last printed. `at` is None if they have printed nothing."""
 
     at: datetime | None
     worker: str = ""  # such as "rank 0"
-    started_at: datetime | None = None
+    started_at: datetime | None = None  # of workers that have printed nothing
 
 
 def find_quiet(chronicle: Chronicle) -> Attempt | None:
@@ -53,8 +53,9 @@ def _tell_output(attempt: Attempt, output: Output | None, now: datetime) -> str:
     if output is None:
         return "It is not known when it last printed."
     if output.at is None:
-        since = output.started_at or attempt.started_at or attempt.created_at
-        return f"It has printed nothing since its workers started {_age(since, now)} ago."
+        if output.started_at is None:
+            return f"It has printed nothing since it started {_age(attempt.started_at or attempt.created_at, now)} ago."
+        return f"It has printed nothing since its workers started {_age(output.started_at, now)} ago."
     return f"Its last output was {_age(output.at, now)} ago ({output.worker})."
 
 

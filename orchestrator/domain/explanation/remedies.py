@@ -44,8 +44,8 @@ KILLED = Remedy(
     pattern=r"SIGKILL|SIGTERM|SIGINT|SIGHUP",
     cause="A signal ended the worker. The service and the agents did not send it, so it came from a person, from the "
     "scheduler, or from the kernel when memory ran out.",
-    fix="Run `dmesg` on the node. It names processes that the kernel killed. If a scheduler killed the worker, its log "
-    "says so.",
+    fix="Run `dmesg` on the node. It names processes that the kernel killed. If the cluster has a scheduler, the "
+    "scheduler's log names the processes that it killed.",
 )
 
 REMEDIES: tuple[Remedy, ...] = (
@@ -236,8 +236,8 @@ REMEDIES: tuple[Remedy, ...] = (
         name="lost node",
         kinds=frozenset({FailureKind.NODE}),
         cause="A machine failed, or all processes of the job on it were killed.",
-        fix="Check whether the node is up, and its system log of that time. `orchestrator nodes` lists the nodes that "
-        "attempts avoid.",
+        fix="Check whether the node is up. Read its system log for the time of the failure. `orchestrator nodes` lists "
+        "the nodes that attempts avoid.",
     ),
     Remedy(
         name="storage",

@@ -155,7 +155,7 @@ class Job:
     owner: str | None = None  # who submitted it; None means that the caller had no name
     retries_done: int = 0
     spent: Mapping[str, int] = field(default_factory=dict)  # failures by budget class since the last retry
-    fruitless: int = 0  # attempts in a row that ended before their first completed step; the back-off grows with it
+    fruitless: int = 0  # failed attempts in a row without a step and of under 60 s; the back-off grows with it
     retry_at: datetime | None = None  # while RECOVERING: when the next attempt may start
     recovering_since: datetime | None = None  # when the last attempt ended; None once the next one trains
     farthest_step: int | None = None  # since the last retry; -1 means that workers started but completed no step

@@ -200,9 +200,10 @@ def overspent(job: Job, failure: Failure) -> str | None:
 
 
 def backoff_s(job: Job, attempt_number: int) -> float:
-    """Return the pause before the next attempt: 0 after one that trained, then doubling, plus up to 10 % of jitter.
+    """Return the pause before the next attempt: 0 after one that trained or ran for long, then doubling, plus jitter.
 
-    The jitter is computed from job and attempt. It spreads the jobs of one outage and keeps decisions repeatable.
+    The jitter, up to 10 %, is computed from job and attempt. It spreads the jobs of one outage and keeps decisions
+    repeatable.
     """
     if job.fruitless == 0:
         return 0.0

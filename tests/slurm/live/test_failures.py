@@ -126,7 +126,7 @@ CASES = (
         name="a time limit",
         spec=job_of(FOREVER, placement={"time_limit_s": 60}),
         kind="timeout",
-        says="time limit",  # agents that end at once come before Slurm's word
+        says="time limit",  # Slurm or the agents say it, whichever comes first
         remedy="time limit",
     ),
     Case(

@@ -1,8 +1,8 @@
 """Find hanging workers by their reports. A worker hangs if it is silent for longer than its phase may last.
 
 A rank that waits in a collective does not hang itself: it waits for the rank that does. A rank that has never reported
-is left to stillness.py. Silence does not count while the agent was paused, while the journal is gone or not yet read to
-its end, or while its disk is full, because then a report could not arrive.
+is left to stillness.py. Silence does not count while the agent was paused, the journal is missing, no regular file or
+not yet read to its end, or its disk is full, because then a report could not arrive.
 """
 
 from __future__ import annotations
@@ -121,12 +121,12 @@ class Watch:
             latest.heard_s = latest.begun_s = now_s
 
     def _cannot_hear(self) -> bool:
-        is_there = os.path.isfile(self._journal)  # noqa: PTH113  # unlike pathlib's, it never raises
-        return not is_there or find_full_disk(self._journal.parent) is not None
+        is_file = os.path.isfile(self._journal)  # noqa: PTH113  # unlike pathlib's, it never raises
+        return not is_file or find_full_disk(self._journal.parent) is not None
 
     def _take(self, line: Progress, now_s: float) -> None:
-        is_possible = line.rank in self._ranks or 0 <= line.rank < line.world_size
-        if line.phase is Phase.NOTE or not is_possible:
+        is_in_group = line.rank in self._ranks or 0 <= line.rank < line.world_size  # a script may spawn ranks itself
+        if line.phase is Phase.NOTE or not is_in_group:
             return
         times = self._phase_times.setdefault(line.rank, PhaseTimes())
         if line.generation == self._generation:

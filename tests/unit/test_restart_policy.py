@@ -69,6 +69,8 @@ def test_the_same_error_without_a_step_between_is_given_up_and_told() -> None:
     assert "twice in a row at step 11, with no step beyond 10" in decision.sentence
     decision = decide(setback(step=None, ran_s=2.0), setback(step=None, ran_s=41.3))
     assert "twice in a row, the second time after 41 s, and no step was reported: " in decision.sentence
+    decision = decide(setback(step=None, ran_s=2.0), replace(setback(step=None, ran_s=8.0), silent_s=8.1))
+    assert "the second time after 0 s" in decision.sentence
 
 
 def test_the_same_error_after_progress_is_restarted() -> None:

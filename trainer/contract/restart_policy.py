@@ -30,7 +30,7 @@ class Setback:
 
     @property
     def worked_s(self) -> float:
-        return self.ran_s - (self.silent_s or 0.0)
+        return max(0.0, self.ran_s - (self.silent_s or 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,8 @@ class Service(ThreadingHTTPServer):
         self.tokens: set[str | None] = set()
         self.attempts: set[str | None] = set()
         self.failing = 0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         self.refusal = 503
         self.desired: dict[str, object] = {"state": "run"}
 
@@ -54,6 +56,7 @@ class Answers(BaseHTTPRequestHandler):
         failing, self.server.failing = self.server.failing > 0, max(0, self.server.failing - 1)
         if not failing:
             self.server.accepted.append(report)
+        self.server.may_answer.wait(30)
         body = json.dumps({"desired": self.server.desired}).encode()
         self.send_response(self.server.refusal if failing else 200)
         self.send_header("Content-Length", str(len(body)))
@@ -153,6 +156,18 @@ def test_a_backlog_does_not_keep_the_exit_record(tmp_path: Path, service: Servic
     wait_for(lambda: service.accepted, "the first report")
     reporter.close(END)
     assert [bool(each.get("exit_record")) for each in service.accepted].count(True) == 1
+
+
+def test_a_slow_service_gets_the_exit_record(tmp_path: Path, service: Service) -> None:
+    record = build_record(tmp_path)
+    reporter = start_reporter(record, ServiceRequests(record, StopRequest()), service.environ)
+    assert reporter is not None
+    (record.incarnation_dir / "progress.jsonl").write_bytes(b"\n" * 3 * MAX_REPORTED_LINES)
+    service.may_answer.clear()
+    reporter.close(END)
+    ends = [each.get("exit_record") for each in service.accepted]
+    service.may_answer.set()
+    assert any(ends)
 
 
 def test_the_last_report_to_a_dead_service_is_given_up(tmp_path: Path) -> None:

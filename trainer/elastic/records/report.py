@@ -109,8 +109,9 @@ class Reporter:
                 document["exit_record"] = render_exit_record(final)
             if offsets == self._offsets and final is None and time.monotonic() < self._posted_s + _EMPTY_INTERVAL_S:
                 return True
+            left_s = deadline - time.monotonic() - (0.0 if is_last else _LAST_REPORT_S)
             try:
-                self._post(document, min(_REQUEST_TIMEOUT_S, deadline - time.monotonic()))
+                self._post(document, min(_REQUEST_TIMEOUT_S, left_s))
             except (OSError, ValueError, http.client.HTTPException):
                 return False
             self._offsets, self._posted_s = offsets, time.monotonic()

@@ -118,6 +118,28 @@ def test_a_rank_is_judged_only_if_it_has_reported_and_then_also_while_it_starts_
     assert silent_for(watch, 107, 107) == [0]
 
 
+def test_a_line_without_a_generation_is_of_the_current_one(journal: Path) -> None:
+    watch = begun(journal, 0)
+    for generation in (1, 2):
+        watch.begin(generation, (0,), 0.0)
+        for now_s in range(1, 200):
+            with journal.open("a") as file:
+                file.write('{"at": "", "rank": 0}\n')
+            assert watch.look(float(now_s)) == []
+
+
+def test_a_rank_that_is_new_to_its_agent_is_not_heard(journal: Path) -> None:
+    """Then the agent judges it by what its process does."""
+    watch = begun(journal, 1)
+    report(journal, 1)
+    assert silent_for(watch, 1, 2) == []
+    assert watch.has_heard
+    watch.begin(2, (0,), 3.0)
+    assert not watch.has_heard
+    watch.begin(3, (1,), 4.0)
+    assert watch.has_heard
+
+
 def test_a_rank_that_only_notes_measurements_is_not_judged(journal: Path) -> None:
     watch = begun(journal, 0)
     report(journal, 1, phase=Phase.NOTE)

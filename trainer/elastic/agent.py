@@ -350,7 +350,7 @@ class Agent:
                 self._note()
 
     def _find_hang(self, local: LocalWorkers) -> RankHang | GroupHang | None:
-        """Judge workers by their reports. If no worker has ever reported, judge them by what their processes do."""
+        """Judge workers by their reports. If no rank that runs here has ever reported, judge them by what they do."""
         if self._watch is None or self._stillness is None:
             return None
         now_s = time.monotonic()

@@ -72,8 +72,8 @@ class Watch:
 
     @property
     def has_heard(self) -> bool:
-        """Whether any worker of this agent has ever reported."""
-        return bool(self._phase_times)
+        """Whether any rank that now runs here has reported, in this generation or an earlier one."""
+        return bool(self._latest)
 
     def begin(self, generation: int, ranks: Iterable[int], now_s: float) -> None:
         """Start over for new workers. A rank is watched at once if it has reported in an earlier generation."""
@@ -95,7 +95,7 @@ class Watch:
             with suppress(ValueError, RecursionError):
                 document = json.loads(line)
                 if isinstance(document, dict):
-                    self._take(parse_progress(document), now_s)
+                    self._take(parse_progress({"generation": self._generation, **document}), now_s)
         if since_s > _AWAY_S:
             self._restart_times(now_s)
         found = [self._judge(rank, latest, now_s) for rank, latest in self._latest.items()]
